@@ -1,0 +1,63 @@
+# Everything installs into .venv; nothing outside this checkout is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TESTS ?= tests
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench lock crds docs kubernetes test-kubernetes clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
+
+$(READY): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Fairlead needs Python 3.11 or newer; make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(READY)  ## Set up the local environment in .venv
+
+demo: $(READY)  ## Run a gang job from submit to finish on an embedded cluster
+	$(BIN)/python tools/demo.py
+
+test: $(READY)  ## Run all tests that need no cluster
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not kubernetes" $(TESTS)
+
+lint: $(READY)  ## Formatter, linter, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Format and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.json
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+lock: $(READY)  ## Resolve the dependencies anew (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o requirements/run.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --group dev pyproject.toml -o requirements/dev.lock
+
+crds: $(READY)  ## Generate deploy/crds from the types in api/
+	$(BIN)/python tools/generate_crds.py
+
+docs: $(READY)  ## Generate docs/reference/cli.md from the commands
+	$(BIN)/python tools/generate_cli_reference.py
+
+clean:  ## Remove what was built here
+	rm -rf $(VENV) bench/out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+kubernetes:  ## Build the real control plane that the tests run against (needs Go)
+	@tools/kubernetes/build.sh
+
+test-kubernetes: $(READY)  ## Run the suite against a real control plane
+	@tools/kubernetes/build.sh >/dev/null || true
+	@mkdir -p bench/out
+	$(BIN)/pytest -rs --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes; \
+	  code=$$?; $(BIN)/python -m tests.conformance.report bench/out/conformance.xml; exit $$code

@@ -1,0 +1,1 @@
+"""Benchmarks with bounds: `make bench`, or `make bench ONLY=planner`."""

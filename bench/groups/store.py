@@ -1,0 +1,112 @@
+"""What a write costs in process: through the service, with twenty watchers that read everything.
+
+CPU time of the whole process, divided by writes: so the log's thread and the watchers' wake-ups
+are in it, and other people's load on the machine is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench.harness import Report, cpu_slowness
+from bench.objects import pod_body, status_patch
+from fairlead.api.resources import PODS
+from fairlead.cli.cluster.process import settle_garbage_collector
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.service import Service
+from fairlead.embedded.store import Store
+from fairlead.runtime.clock import SystemClock
+
+WATCHERS = 20
+WRITES = 500
+ROUNDS = 11
+WRITERS = 64
+
+
+def run(report: Report) -> None:
+    """Measure creates and status patches, in memory and with the log on disk."""
+    for name, durable in (("", False), ("logged_", True)):
+        with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as directory:
+            where = Path(directory) if durable else None
+            creates, patches = uvloop.run(_measure(where))
+        report.add(f"store.{name}create_us", creates, "us CPU")
+        report.add(f"store.{name}status_patch_us", patches, "us CPU")
+
+
+async def _measure(directory: Path | None) -> tuple[float, float]:
+    """Return CPU microseconds on the reference core per create and per status patch."""
+    store = Store.open(directory)
+    service = Service(
+        store, Registry.with_builtins(), SystemClock(),
+        ids=lambda: str(uuid.uuid4()), rng=random.Random(1),
+    )  # fmt: skip
+    await service.bootstrap()
+    client = InProcessClient(service)
+    settle_garbage_collector()  # as `fairlead up` does
+    seen = [0] * WATCHERS
+
+    async def watch(index: int) -> None:
+        async for _event in client.watch(PODS, resource_version=str(store.version)):
+            seen[index] += 1
+
+    creates: list[float] = []
+    patches: list[float] = []
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(watch(i)) for i in range(WATCHERS)]
+        await asyncio.sleep(0.01)
+        # The first round warms up: decoders, caches, the log's thread.
+        for turn in range(ROUNDS + 1):
+            bodies = [pod_body(f"p-{turn}-{i}") for i in range(WRITES)]
+
+            async def create(i: int, bodies: list[dict[str, Any]] = bodies) -> None:
+                await client.create(PODS, bodies[i], namespace="default")
+
+            async def patch(i: int, turn: int = turn) -> None:
+                await client.patch(
+                    PODS, f"p-{turn}-{i}", status_patch(i),
+                    namespace="default", subresource="status",
+                )  # fmt: skip
+
+            creates.append(await _cpu_us(create))
+            patches.append(await _cpu_us(patch))
+        await _drained(lambda: min(seen) == 2 * WRITES * (ROUNDS + 1))
+        for task in tasks:
+            task.cancel()
+    await store.close()
+    return statistics.median(creates[1:]), statistics.median(patches[1:])
+
+
+async def _drained(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < deadline, "a watcher has not seen every write"
+        await asyncio.sleep(0.01)
+
+
+async def _cpu_us(write: Callable[[int], Awaitable[None]]) -> float:
+    """Return the process's CPU time per write, from `WRITERS` tasks at once."""
+    slow = cpu_slowness()
+    gc.collect()
+
+    async def writer(first: int) -> None:
+        for i in range(first, WRITES, WRITERS):
+            await write(i)
+
+    start = time.process_time()
+    async with asyncio.TaskGroup() as group:
+        for first in range(WRITERS):
+            group.create_task(writer(first))
+    taken = time.process_time() - start
+    return taken / WRITES * 1e6 / ((slow + cpu_slowness()) / 2)

@@ -1,0 +1,57 @@
+"""An API server in a process of its own: `python -m bench.server DIRECTORY`.
+
+On uvloop with its log in the directory, as in `fairlead up`, but without nodes and controllers. It
+prints its port, answers one JSON line of counts for each line on its input, and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import uuid
+from pathlib import Path
+
+import uvloop
+
+from fairlead.cli.cluster.process import settle_garbage_collector
+from fairlead.embedded.http.broadcast import Ending
+from fairlead.embedded.http.server import serve
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.service import Service
+from fairlead.embedded.store import Store
+from fairlead.runtime.clock import SystemClock
+
+TOKEN = "token-of-the-benchmark"
+
+
+async def main(directory: Path) -> None:
+    """Serve until the input ends."""
+    store = Store.open(directory)
+    service = Service(
+        store, Registry.with_builtins(), SystemClock(),
+        ids=lambda: str(uuid.uuid4()), rng=random.Random(1),
+    )  # fmt: skip
+    await service.bootstrap()
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with asyncio.TaskGroup() as group, serve(service, token=TOKEN) as server:
+        running = group.create_task(service.run())
+        settle_garbage_collector()  # as `fairlead up` does
+        print(server.port, flush=True)
+        while await reader.readline():
+            broadcaster = server.broadcaster
+            counts = {
+                "watchers": broadcaster.watcher_count,
+                "slow": broadcaster.ended_counts[Ending.SLOW],
+                "version": store.version,
+            }
+            print(json.dumps(counts), flush=True)
+        running.cancel()
+    await store.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(Path(sys.argv[1])))

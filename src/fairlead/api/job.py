@@ -1,0 +1,400 @@
+"""The Job kind (fairlead.dev/v1alpha1, short name fj): a gang of members that start together.
+
+Who writes what in `status`: the scheduler writes `placement`, `verdict` and the condition Placed;
+the jobs controller writes everything else. Both write with the resourceVersion that they read.
+
+The hand-over between the two is `attempt`: the jobs controller raises `status.attempt` (1 when the
+job is admitted, +1 after a failure and its back-off); the scheduler answers with a placement whose
+`attempt` is equal; only then does the jobs controller create that attempt's pods.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.api.core import PodTemplate
+from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
+
+MEMBERS_MAX = 100_000
+
+Doc = Meta  # one name for the description that `kubectl explain` shows
+
+
+class RestartPolicy(Enum):
+    """What happens when a member fails."""
+
+    GANG = "Gang"
+    MEMBER = "Member"
+    NEVER = "Never"
+
+
+class AfterState(Enum):
+    """The state that the other job must have reached."""
+
+    SUCCEEDED = "Succeeded"
+    FINISHED = "Finished"
+    FAILED = "Failed"
+
+
+class AfterFailed(Enum):
+    """What to do when the dependency can no longer be met."""
+
+    CANCEL = "Cancel"
+    HOLD = "Hold"
+
+
+class Cause(Enum):
+    """Whose fault an attempt's end was. Only USER counts against `restart.limit`."""
+
+    USER = "User"
+    NODE = "Node"
+    INFRASTRUCTURE = "Infrastructure"
+
+
+class Role(Wire, frozen=True):
+    """Members of a role are identical; rank order is role order, then index."""
+
+    name: Annotated[str, Doc(description="Name of the role, a DNS label, unique in the job.")]
+    template: Annotated[PodTemplate, Doc(description="The pod that each member becomes.")]
+    count: Annotated[
+        int, Doc(ge=1, le=MEMBERS_MAX, description="Number of members. Defaults to 1.")
+    ] = 1
+
+
+class Topology(Wire, frozen=True):
+    """Keep the gang close together."""
+
+    key: Annotated[
+        str, Doc(description="Node label that names the domain, such as a rack or a block.")
+    ]
+    required: Annotated[
+        bool, Doc(description="True: one domain or wait. False: one domain if possible.")
+    ] = False
+
+
+class Restart(Wire, frozen=True):
+    """How the job restarts after a failure."""
+
+    policy: Annotated[
+        RestartPolicy,
+        Doc(
+            description="Gang restarts all members together, Member only the lost one, Never none."
+        ),
+    ] = RestartPolicy.GANG
+    limit: Annotated[
+        int, Doc(ge=0, description="Restarts allowed for failures of the user's own. Default 3.")
+    ] = 3
+    infrastructure_limit: Annotated[
+        int, Doc(ge=0, description="Restarts allowed for failures that a node caused. Default 100.")
+    ] = 100
+    backoff_seconds: Annotated[
+        int, Doc(ge=0, description="Wait before the first restart; doubles each time. Default 1.")
+    ] = 1
+    backoff_seconds_max: Annotated[
+        int, Doc(ge=0, description="Longest wait between restarts, in seconds. Default 300.")
+    ] = 300
+
+
+class Checkpoint(Wire, frozen=True):
+    """Where checkpoints are kept; the directory stays the same for all attempts.
+
+    Members find it in FAIRLEAD_CHECKPOINT_DIR and report progress by appending JSON lines
+    `{"step": 1200, "checkpoint": true}` to FAIRLEAD_PROGRESS_FILE.
+    """
+
+    claim_name: Annotated[
+        str,
+        Doc(
+            description="PersistentVolumeClaim to keep checkpoints on. Default: a directory of "
+            "the cluster's own."
+        ),
+    ] = ""
+    path: Annotated[
+        str, Doc(description="Absolute directory to use instead, such as a shared file system.")
+    ] = ""
+
+
+class After(Wire, frozen=True):
+    """Start only after another job of the same namespace."""
+
+    job: Annotated[str, Doc(description="Name of the other job.")]
+    state: Annotated[AfterState, Doc(description="Succeeded, Finished (either way) or Failed.")] = (
+        AfterState.SUCCEEDED
+    )
+    on_unmet: Annotated[
+        AfterFailed,
+        Doc(description="When it can no longer come true: Cancel this job, or Hold it."),
+    ] = AfterFailed.CANCEL
+
+
+class JobSpec(Wire, frozen=True):
+    """What the user wants to run."""
+
+    roles: Annotated[
+        tuple[Role, ...],
+        Doc(
+            min_length=1,
+            description="The roles of the gang. All members of all roles start together. Cannot "
+            "be changed.",
+        ),
+    ]
+    team: Annotated[str, Doc(description="Team that the job belongs to. No default.")] = ""
+    priority_class_name: Annotated[
+        str, Doc(description="PriorityClass that gives the job its priority. No default.")
+    ] = ""
+    priority: Annotated[
+        Annotated[int, Doc(ge=-(2**31), le=2**31 - 1)] | None,
+        Doc(
+            description="Higher goes first. Set from the priority class when one is named. "
+            "Default 0."
+        ),
+    ] = None
+    time_limit_seconds: Annotated[
+        Annotated[int, Doc(ge=1)] | None,
+        Doc(
+            description="Longest run time of one attempt, in seconds; an attempt that exceeds it "
+            "fails. No default: without limit."
+        ),
+    ] = None
+    topology: Annotated[
+        Topology | None,
+        Doc(
+            description="Keep the gang within one domain of the cluster. No default. Cannot be "
+            "changed."
+        ),
+    ] = None
+    restart: Annotated[
+        Restart, Doc(description="What happens after a failure, how often and how soon.")
+    ] = Restart()
+    checkpoint: Annotated[
+        Checkpoint | None,
+        Doc(
+            description="Where checkpoints are kept. Default: a directory of the cluster's own, "
+            "the same for all attempts. Cannot be changed."
+        ),
+    ] = None
+    after: Annotated[
+        tuple[After, ...], Doc(description="Jobs to wait for; all must hold. No default.")
+    ] = ()
+    suspend: Annotated[
+        bool,
+        Doc(description="True: give the nodes back, keep the job, start no pods. Default false."),
+    ] = False
+    cancel: Annotated[
+        bool,
+        Doc(
+            description="True: stop for good. The job ends as Failed with reason Cancelled. "
+            "Default false."
+        ),
+    ] = False
+    ttl_seconds_after_finished: Annotated[
+        Annotated[int, Doc(ge=0)] | None,
+        Doc(description="Delete the object this many seconds after its end. No default: keep it."),
+    ] = None
+
+
+class RolePlacement(Wire, frozen=True):
+    """Places of one role: `nodes[i]` is the node of member i."""
+
+    role: Annotated[str, Doc(description="Name of the role.")]
+    nodes: Annotated[
+        tuple[str, ...], Doc(description="Node of each member, in the order of their index.")
+    ]
+
+
+class Placement(Wire, frozen=True):
+    """Every member's node, for one attempt. Its presence is the reservation."""
+
+    attempt: Annotated[int, Doc(description="The attempt that this placement is for.")]
+    roles: Annotated[
+        tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
+    ]
+    placed_at: Annotated[Instant | None, Doc(description="When the scheduler placed the gang.")] = (
+        None
+    )
+
+
+class VerdictStatus(Wire, frozen=True):
+    """The scheduler's last word, as data: `facts` are the numbers behind the reason."""
+
+    outcome: Annotated[
+        str,
+        Doc(
+            description="Placed, Waiting (time may help), Blocked (somebody must act) or "
+            "Impossible (the request must change)."
+        ),
+    ]
+    reason: Annotated[
+        str, Doc(description="One word for why, such as InsufficientCapacity or Held.")
+    ]
+    facts: Annotated[
+        dict[str, int | float | str | bool],
+        Doc(description="The numbers and names behind the reason."),
+    ] = {}
+    since: Annotated[Instant | None, Doc(description="Since when this reason has held.")] = None
+
+
+class Attempt(Wire, frozen=True):
+    """One attempt at running the gang."""
+
+    number: Annotated[int, Doc(description="1 for the first attempt.")]
+    begun_at: Annotated[
+        Instant | None,
+        Doc(description="When the attempt had its nodes and its pods could be made."),
+    ] = None
+    started_at: Annotated[Instant | None, Doc(description="When all members were running.")] = None
+    finished_at: Annotated[Instant | None, Doc(description="When the attempt ended.")] = None
+    cause: Annotated[
+        Cause | None,
+        Doc(
+            description="Whose fault the end was: User, Node or Infrastructure. Only User counts "
+            "against restart.limit."
+        ),
+    ] = None
+    reason: Annotated[str, Doc(description="One word for how it ended.")] = ""
+    message: Annotated[str, Doc(description="How it ended, for people.")] = ""
+    resumed_from_step: Annotated[
+        int | None, Doc(description="Step of the checkpoint that it continued from.")
+    ] = None
+    nodes_lost: Annotated[
+        tuple[str, ...], Doc(description="Nodes that were lost during the attempt.")
+    ] = ()
+    template_digest: Annotated[
+        str,
+        Doc(
+            description="Digest of the roles and the checkpoint that the attempt began with: no "
+            "pod is made from others."
+        ),
+    ] = ""
+
+
+class Progress(Wire, frozen=True):
+    """What a member reported: its latest step and the latest step that a checkpoint holds."""
+
+    step: Annotated[int, Doc(description="Latest step that the job reported.")] = 0
+    checkpoint_step: Annotated[
+        int | None, Doc(description="Latest step that a checkpoint holds; a restart goes on there.")
+    ] = None
+    reported_at: Annotated[Instant | None, Doc(description="When it was reported.")] = None
+
+
+class MemberCounts(Wire, frozen=True):
+    """How many members are in which state in the current attempt."""
+
+    total: Annotated[int, Doc(description="All members of the gang.")] = 0
+    pending: Annotated[int, Doc(description="Members whose pods do not run yet.")] = 0
+    running: Annotated[int, Doc(description="Members that run.")] = 0
+    succeeded: Annotated[int, Doc(description="Members that ended well.")] = 0
+    failed: Annotated[int, Doc(description="Members that failed.")] = 0
+
+
+class MemberRestart(Wire, frozen=True):
+    """A member that failed and is being replaced while the others run (policy Member)."""
+
+    role: Annotated[str, Doc(description="Role of the member.")]
+    index: Annotated[int, Doc(description="Index of the member in its role.")]
+    pod_uid: Annotated[str, Doc(description="The pod that failed; it was counted once.")]
+    cause: Annotated[Cause, Doc(description="Whose fault it was.")]
+    reason: Annotated[str, Doc(description="One word for how it ended.")] = ""
+    restart_at: Annotated[
+        Instant | None, Doc(description="When the back-off of the member ends.")
+    ] = None
+
+
+class JobStatus(Wire, frozen=True):
+    """What is so, written by Fairlead's controllers."""
+
+    observed_generation: Annotated[
+        int, Doc(description="The metadata.generation that this status is about.")
+    ] = 0
+    # Summary for people and columns, see JobState; never the source of truth.
+    state: Annotated[
+        str,
+        Doc(
+            description="Summary for people: Held, Waiting, Starting, Running, Restarting, "
+            "Stopping, Succeeded, Failed or Cancelled."
+        ),
+    ] = ""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Doc(
+            description="The facts behind the state: Admitted, Placed, Running, Succeeded, Failed."
+        ),
+    ] = ()
+    attempt: Annotated[
+        int, Doc(description="Number of the current attempt; 0 before the job is admitted.")
+    ] = 0
+    placement: Annotated[
+        Placement | None,
+        Doc(description="The nodes that are reserved for the members. Absent: none are."),
+    ] = None
+    verdict: Annotated[
+        VerdictStatus | None, Doc(description="Why the job waits, or that it is placed.")
+    ] = None
+    attempts: Annotated[
+        tuple[Attempt, ...], Doc(description="The latest 20 attempts, oldest first.")
+    ] = ()  # the latest ATTEMPTS_MAX
+    user_failures: Annotated[int, Doc(description="Failures that count against restart.limit.")] = 0
+    infrastructure_failures: Annotated[
+        int, Doc(description="Failures that count against restart.infrastructureLimit.")
+    ] = 0
+    restart_at: Annotated[
+        Instant | None, Doc(description="When the back-off ends and the next attempt starts.")
+    ] = None
+    member_restarts: Annotated[
+        tuple[MemberRestart, ...],
+        Doc(description="Members that are being replaced, at most 100 at a time."),
+    ] = ()  # at most MEMBER_RESTARTS_MAX
+    members: Annotated[
+        MemberCounts, Doc(description="Members of the current attempt, counted by state.")
+    ] = MemberCounts()
+    progress: Annotated[Progress | None, Doc(description="Latest progress that was reported.")] = (
+        None
+    )
+    submitted_at: Annotated[Instant | None, Doc(description="When the job was first seen.")] = None
+    started_at: Annotated[
+        Instant | None, Doc(description="When the gang ran for the first time.")
+    ] = None
+    finished_at: Annotated[Instant | None, Doc(description="When the job ended for good.")] = None
+
+
+ATTEMPTS_MAX = 20
+MEMBER_RESTARTS_MAX = 100
+
+
+class JobState(Enum):
+    """The STATE column, computed from conditions."""
+
+    HELD = "Held"
+    WAITING = "Waiting"  # not placed: see verdict
+    STARTING = "Starting"  # placed, not all members running
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    STOPPING = "Stopping"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+
+
+class Job(Wire, frozen=True):
+    """A gang job."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JobSpec = msgspec.field(default_factory=lambda: JobSpec(roles=()))
+    status: JobStatus = JobStatus()
+
+    @property
+    def is_finished(self) -> bool:
+        """True once the job has ended for good."""
+        return any(
+            c.type in ("Succeeded", "Failed") and c.status == "True" for c in self.status.conditions
+        )
+
+    @property
+    def member_count(self) -> int:
+        """All members of all roles."""
+        return sum(role.count for role in self.spec.roles)

@@ -1,0 +1,145 @@
+"""Object metadata, owner references and conditions, as every kind carries them.
+
+Source: Kubernetes API conventions (contributors/devel/sig-architecture/api-conventions.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+#: An instant on the wire, RFC 3339; `api.times` converts.
+Instant = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+#: A quantity on the wire, such as "500m", "16Gi" or 2; `api.quantity` converts.
+Amount = Annotated[str | int | float, msgspec.Meta(extra_json_schema={"format": "quantity"})]
+
+
+class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """Base of all wire types: immutable, camelCase on the wire, defaults left out.
+
+    The garbage collector is told to pass them over: what is decoded from JSON has no cycles, and
+    to walk a million of them again and again costs more than to decode them.
+    """
+
+
+class OwnerReference(Wire, frozen=True):
+    """Points at an owner in the same namespace (or a cluster-scoped one), matched by `uid`."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Wire, frozen=True):
+    """Metadata. `resource_version` is opaque but, within one kind, ordered as an integer."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: Instant | None = None
+    deletion_timestamp: Instant | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name); the namespace is "" for cluster-scoped objects."""
+        return (self.namespace, self.name)
+
+    @property
+    def version(self) -> int:
+        """`resource_version` as an integer; 0 when unset (KEP-5504 allows the comparison)."""
+        return int(self.resource_version or 0)
+
+
+class Condition(Wire, frozen=True):
+    """One observed aspect. `status` is "True", "False" or "Unknown"; `reason` is CamelCase."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    observed_generation: int | None = None
+    last_transition_time: Instant | None = None
+
+
+class ListMeta(Wire, frozen=True):
+    """Metadata of a list; `continue_` is the token of the next page, "" on the last."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+    remaining_item_count: int | None = None
+
+
+def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    """Return the condition of that type, or None."""
+    return next((c for c in conditions if c.type == type_), None)
+
+
+def is_true(conditions: Iterable[Condition], type_: str) -> bool:
+    """True when the condition exists and its status is "True"."""
+    condition = find_condition(conditions, type_)
+    return condition is not None and condition.status == "True"
+
+
+def set_condition(conditions: Iterable[Condition], new: Condition) -> tuple[Condition, ...]:
+    """Return `conditions` with `new` in the place of its type, or appended.
+
+    `last_transition_time` stays as it was unless `status` changed; so setting the same condition
+    twice is a no-op, as the API conventions ask.
+    """
+    out: list[Condition] = []
+    place: int | None = None
+    for old in conditions:
+        if old.type != new.type:
+            out.append(old)
+        elif place is None:
+            place = len(out)
+            if old.status == new.status:
+                new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
+            out.append(new)
+    return tuple(out) if place is not None else (*out, new)
+
+
+def to_wire(value: Any) -> Any:
+    """Convert typed values to plain JSON values (dict, list, str, int, float, bool, None)."""
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def merge_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch (RFC 7386) that turns `old` into `new`; {} when equal.
+
+    Fields that neither side knows are not touched by the patch, which is what keeps unknown
+    fields alive in a read-modify-write. Lists are replaced whole. Nulls in `new` can't be
+    expressed by a merge patch: they delete.
+    """
+    patch: dict[str, Any] = {k: None for k in old if k not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            inner = merge_diff(before, value)
+            if inner:
+                patch[key] = inner
+        elif key not in old or not _same(before, value):
+            patch[key] = value
+    return patch
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality of JSON values that tells true, 1 and 1.0 apart, as their texts do."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and a == b

@@ -1,0 +1,68 @@
+"""Every label, annotation, taint, finalizer and condition name that Fairlead reads or writes."""
+
+from __future__ import annotations
+
+GROUP = "fairlead.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+# Labels on pods (and on ConfigMaps and Services that belong to a job).
+JOB_NAME = f"{GROUP}/job-name"
+JOB_UID = f"{GROUP}/job-uid"
+ROLE = f"{GROUP}/role"
+INDEX = f"{GROUP}/index"
+RANK = f"{GROUP}/rank"
+ATTEMPT = f"{GROUP}/attempt"
+TEAM = f"{GROUP}/team"
+
+# Annotations.
+PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
+HELD_BY = f"{GROUP}/held-by"
+SUBMITTED_BY = f"{GROUP}/submitted-by"
+CORDONED_BY = f"{GROUP}/cordoned-by"
+
+# Finalizers.
+JOB_FINALIZER = f"{GROUP}/job"
+
+# Taints.
+TAINT_NOT_READY = "node.kubernetes.io/not-ready"
+TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
+TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+TAINT_LOCAL = f"{GROUP}/local"
+
+# Well-known labels of others.
+HOSTNAME = "kubernetes.io/hostname"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+ZONE = "topology.kubernetes.io/zone"
+ROLE_LABEL_PREFIX = "node-role.kubernetes.io/"
+NODE_TYPE = f"{GROUP}/node-type"  # "local" or "virtual" on the embedded cluster
+POOL = f"{GROUP}/pool"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+# Conditions.
+ADMITTED = "Admitted"
+PLACED = "Placed"
+RUNNING = "Running"
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+READY = "Ready"
+
+# Job environment (set on every container of every member).
+ENV_JOB = "FAIRLEAD_JOB"
+ENV_ATTEMPT = "FAIRLEAD_ATTEMPT"
+ENV_ROLE = "FAIRLEAD_ROLE"
+ENV_INDEX = "FAIRLEAD_INDEX"
+ENV_HOSTFILE = "FAIRLEAD_HOSTFILE"
+ENV_CHECKPOINT_DIR = "FAIRLEAD_CHECKPOINT_DIR"
+ENV_PROGRESS_FILE = "FAIRLEAD_PROGRESS_FILE"
+ENV_RESUME_STEP = "FAIRLEAD_RESUME_STEP"
+PEERS_MOUNT = "/etc/fairlead"
+CHECKPOINT_MOUNT = "/var/lib/fairlead/checkpoint"
+PROGRESS_MOUNT = "/var/run/fairlead"
+MASTER_PORT = 29500
+
+#: Exit code of a member that was stopped because another one ended; what runs in the members
+#: (`fairlead.member.mpirun.EXIT_STOPPED`) imports nothing of ours and has it by itself.
+EXIT_STOPPED = 75
+
+DEFAULT_NAMESPACE = "default"

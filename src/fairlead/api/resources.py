@@ -1,0 +1,65 @@
+"""Where each kind lives in the API: group, version, plural, scope, and the type it decodes into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from fairlead.api import core, names
+from fairlead.api.job import Job
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[T]):
+    """A resource type. Hashable; equal when group, version and plural are."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str = field(compare=False)
+    type: type[T] = field(compare=False)
+    namespaced: bool = field(default=True, compare=False)
+
+    @property
+    def api_version(self) -> str:
+        """`v1` for the core group, else `group/version`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def name(self) -> str:
+        """`pods`, `jobs.fairlead.dev`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the URL path; an empty namespace means all (or cluster scope)."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if self.namespaced and namespace:
+            root += f"/namespaces/{namespace}"
+        root += f"/{self.plural}"
+        if name:
+            root += f"/{name}"
+        return f"{root}/{subresource}" if subresource else root
+
+
+PODS = Resource("", "v1", "pods", "Pod", core.Pod)
+NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False)
+SERVICES = Resource("", "v1", "services", "Service", core.Service)
+EVENTS = Resource("", "v1", "events", "Event", core.Event)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", core.Lease)
+PRIORITY_CLASSES = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", core.PriorityClass,
+    namespaced=False,
+)  # fmt: skip
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
+    core.CustomResourceDefinition, namespaced=False,
+)  # fmt: skip
+JOBS = Resource(names.GROUP, names.VERSION, "jobs", "Job", Job)
+
+ALL: tuple[Resource[object], ...] = (
+    PODS, NODES, CONFIG_MAPS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS, JOBS,
+)  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

@@ -1,0 +1,243 @@
+"""The API's error object and the exception tree that carries it, the same on both sides of the
+wire.
+
+    ApiError                      any answer that is not a success; `.status` is the whole Status
+      BadRequest 400 · Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
+      NotAcceptable 406 · AlreadyExists 409 · Conflict 409 · Expired 410 · TooLarge 413
+      UnsupportedMediaType 415 · Invalid 422 · TooManyRequests 429 · InternalError 500
+      Unavailable 503 · Timeout 504
+
+The embedded server raises these; the clients raise the same ones from what came over the wire, so
+a controller cannot tell an in-process client from an HTTP one. Whether a retry can help is a
+property of the type (`retryable`). A connection that broke is `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from fairlead.api.meta import Wire
+
+
+class StatusCause(Wire, frozen=True):
+    """One cause: `field` is a path such as `spec.roles[0].count`."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Wire, frozen=True):
+    """What the error is about."""
+
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class StatusMeta(Wire, frozen=True):
+    """Metadata of a Status; `continue_` carries the fresh token of an expired list."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class Status(Wire, frozen=True):
+    """The Kubernetes `Status` object (kind and apiVersion are added on the wire)."""
+
+    metadata: StatusMeta = StatusMeta()
+    status: str = "Failure"
+    message: str = ""
+    reason: str = ""
+    details: StatusDetails | None = None
+    code: int = 0
+
+    def encode(self) -> bytes:
+        """Return the JSON of this status with `kind` and `apiVersion`."""
+        body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+        body["status"] = self.status  # named even where it is the default
+        body.update(msgspec.to_builtins(self))
+        return msgspec.json.encode(body)
+
+
+class ApiError(Exception):
+    """An API answer that is not a success. Raise the subclass, read `.status`."""
+
+    code: ClassVar[int] = 500
+    reason: ClassVar[str] = "InternalError"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: StatusDetails | None = None,
+        metadata: StatusMeta | None = None,
+        reason: str | None = None,
+        code: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = Status(
+            message=message,
+            reason=self.reason if reason is None else reason,
+            code=self.code if code is None else code,
+            details=details,
+            metadata=metadata or StatusMeta(),
+        )
+
+    @property
+    def message(self) -> str:
+        """The message for people."""
+        return self.status.message
+
+    @property
+    def retry_after_seconds(self) -> int:
+        """What the server asked to wait before a retry; 0 when it did not say."""
+        return self.status.details.retry_after_seconds if self.status.details else 0
+
+
+class BadRequest(ApiError):
+    """The request itself is malformed; change it."""
+
+    code = 400
+    reason = "BadRequest"
+
+
+class Unauthorized(ApiError):
+    """No credentials, or wrong ones."""
+
+    code = 401
+    reason = "Unauthorized"
+
+
+class Forbidden(ApiError):
+    """Refused by policy or by a namespace that is going away."""
+
+    code = 403
+    reason = "Forbidden"
+
+
+class NotFound(ApiError):
+    """No such object or path."""
+
+    code = 404
+    reason = "NotFound"
+
+
+class MethodNotAllowed(ApiError):
+    """The resource does not support this verb."""
+
+    code = 405
+    reason = "MethodNotAllowed"
+
+
+class NotAcceptable(ApiError):
+    """The client accepts no media type that the server has."""
+
+    code = 406
+    reason = "NotAcceptable"
+
+
+class AlreadyExists(ApiError):
+    """The name is taken."""
+
+    code = 409
+    reason = "AlreadyExists"
+
+
+class Conflict(ApiError):
+    """A precondition (resourceVersion, uid) no longer holds; read again and decide anew."""
+
+    code = 409
+    reason = "Conflict"
+
+
+class Expired(ApiError):
+    """The resourceVersion or the continue token is too old; list again."""
+
+    code = 410
+    reason = "Expired"
+
+
+class TooLarge(ApiError):
+    """The request body is over the limit."""
+
+    code = 413
+    reason = "RequestEntityTooLarge"
+
+
+class UnsupportedMediaType(ApiError):
+    """The body's media type is not supported here; clients fall back to another."""
+
+    code = 415
+    reason = "UnsupportedMediaType"
+
+
+class Invalid(ApiError):
+    """The object breaks rules; `.status.details.causes` names each field."""
+
+    code = 422
+    reason = "Invalid"
+
+
+class TooManyRequests(ApiError):
+    """Throttled, or a disruption budget blocks; wait `retry_after_seconds`."""
+
+    code = 429
+    reason = "TooManyRequests"
+    retryable = True
+
+
+class InternalError(ApiError):
+    """The server failed."""
+
+    code = 500
+    reason = "InternalError"
+    retryable = True
+
+
+class Unavailable(ApiError):
+    """No answer: connection refused or broken, or the server is stopping."""
+
+    code = 503
+    reason = "ServiceUnavailable"
+    retryable = True
+
+
+class Timeout(ApiError):
+    """The server gave up waiting."""
+
+    code = 504
+    reason = "Timeout"
+    retryable = True
+
+
+_BY_REASON: dict[str, type[ApiError]] = {
+    cls.reason: cls
+    for cls in (
+        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable,
+        AlreadyExists, Conflict, Expired, TooLarge, UnsupportedMediaType, Invalid,
+        TooManyRequests, InternalError, Unavailable, Timeout,
+    )
+}  # fmt: skip
+_BY_REASON["Gone"] = Expired
+_BY_CODE: dict[int, type[ApiError]] = {cls.code: cls for cls in _BY_REASON.values()}
+_BY_CODE[409] = Conflict
+
+
+def error_from_status(status: Status) -> ApiError:
+    """Return the exception of the most specific type for a Status that came over the wire.
+
+    A server's error that nobody listed (502 of a proxy, say) is an `InternalError`: worth a retry.
+    """
+    fallback = InternalError if status.code >= 500 else ApiError
+    cls = _BY_REASON.get(status.reason) or _BY_CODE.get(status.code) or fallback
+    return cls(
+        status.message, details=status.details, metadata=status.metadata,
+        reason=status.reason, code=status.code or cls.code,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""What a Job must fulfil beyond its schema: rules that look at several fields at once.
+
+The API's admission, the CLI and the tests all call `validate_job`; nobody else checks these rules.
+All mistakes are collected, each with its path, in the words that the API server uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from fairlead.api import quantity
+from fairlead.api.core import Container, PodSpec
+from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
+from fairlead.api.selectors import is_qualified_name
+from fairlead.api.status import StatusCause
+
+POD_NAME_MAX = 63
+_ATTEMPT_DIGITS_MIN = 4
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LABEL_RULE = (
+    "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-', starting and "
+    "ending with a letter or digit"
+)
+
+
+def validate_job(
+    job: Job | JobSpec | Mapping[str, Any], path: str = "spec", *, name: str = ""
+) -> list[StatusCause]:
+    """Return every rule that the job breaks, in the order of its fields; [] when it is valid.
+
+    A mapping is a spec as plain JSON, or a whole Job (then it has a `spec`). `path` is where the
+    spec stands, for the causes. `name` is the job's name where only a spec is given; without a name
+    the rules about it are left out. Only a mapping tells a restartPolicy that was written as
+    Always from one that was not written. A mapping that is no Job at all gives one cause.
+    """
+    raw: Mapping[str, Any] = {}
+    if isinstance(job, Job):
+        spec, name = job.spec, name or job.metadata.name
+    elif isinstance(job, JobSpec):
+        spec = job
+    else:
+        raw = job
+        inner, metadata = raw.get("spec"), raw.get("metadata")
+        if "roles" not in raw and isinstance(inner, Mapping):
+            raw = inner
+            if not name and isinstance(metadata, Mapping):
+                name = str(metadata.get("name") or "")
+        try:
+            spec = msgspec.convert(raw, JobSpec)
+        except msgspec.ValidationError as error:
+            return [_from_msgspec(error, path)]
+    return [
+        *_name(spec, name),
+        *_roles(spec, path),
+        *_explicit_always(raw, path),
+        *_others(spec, path, name),
+    ]
+
+
+#: What of a spec can't be changed once the job exists: its pods and its place follow from it.
+IMMUTABLE_FIELDS = ("roles", "topology", "checkpoint")
+
+
+def validate_job_update(
+    old: Job | Mapping[str, Any], new: Job | Mapping[str, Any], path: str = "spec"
+) -> list[StatusCause]:
+    """Return every change of `new` against `old` that is not allowed; [] when all are.
+
+    Mappings are whole Jobs as plain JSON, and then fields that no read model knows count as well;
+    defaults must be filled in in both or in neither. `validate_job` checks `new` by itself.
+    """
+    before, after = _spec_of(old), _spec_of(new)
+    why = "field is immutable: delete the job and submit it anew, or submit it under another name"
+    return [
+        _cause("Invalid", f"{path}.{field}", f"Invalid value: {why}")
+        for field in IMMUTABLE_FIELDS
+        if before.get(field) != after.get(field)
+    ]
+
+
+def _spec_of(job: Job | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(job, Job):
+        return {field: getattr(job.spec, field) for field in IMMUTABLE_FIELDS}
+    spec = job.get("spec")
+    return spec if isinstance(spec, Mapping) else {}
+
+
+def job_name_max(spec: JobSpec) -> int:
+    """Return how many characters the name of a job with this spec may have.
+
+    Pods are named `<job>-<attempt>-<role>-<index>` and their names are host names: 63 at most.
+    """
+    restart = spec.restart
+    attempts = 1 + restart.limit + restart.infrastructure_limit
+    digits = max(_ATTEMPT_DIGITS_MIN, len(str(attempts)))
+    tails = [len(f"-{role.name}-{role.count - 1}") for role in spec.roles]
+    return POD_NAME_MAX - 1 - digits - max([len("-peers"), *tails])
+
+
+def _cause(reason: str, field: str, message: str) -> StatusCause:
+    return StatusCause(reason=f"FieldValue{reason}", message=message, field=field)
+
+
+def _invalid(field: str, value: object, why: str) -> StatusCause:
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return _cause("Invalid", field, f"Invalid value: {shown[:120]}: {why}")
+
+
+def _from_msgspec(error: msgspec.ValidationError, path: str) -> StatusCause:
+    """Split msgspec's "Expected `int`, got `str` - at `$.roles[0].count`"."""
+    message, _, where = str(error).partition(" - at `$")
+    return _cause("TypeInvalid", path + where.rstrip("`"), f"Invalid value: {message}")
+
+
+def _name(spec: JobSpec, name: str) -> Iterator[StatusCause]:
+    if not name:
+        return
+    if not _LABEL.fullmatch(name):
+        yield _invalid("metadata.name", name, _LABEL_RULE)
+    most = job_name_max(spec)
+    if 0 < most < len(name):
+        why = (
+            f"must be at most {most} characters, is {len(name)}: pods are named "
+            f"<job>-<attempt>-<role>-<index>, and their names may have {POD_NAME_MAX}; shorten "
+            "this name or those of the roles"
+        )
+        yield _invalid("metadata.name", name, why)
+
+
+def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
+    if not spec.roles:
+        yield _cause("Required", f"{path}.roles", "Required value: at least one role")
+    seen: set[str] = set()
+    for i, role in enumerate(spec.roles):
+        at = f"{path}.roles[{i}]"
+        if not _LABEL.fullmatch(role.name):
+            yield _invalid(f"{at}.name", role.name, _LABEL_RULE)
+        if role.name in seen:
+            yield _cause("Duplicate", f"{at}.name", f'Duplicate value: "{role.name}"')
+        seen.add(role.name)
+        if role.count < 1:
+            yield _invalid(f"{at}.count", role.count, "must be at least 1")
+        yield from _template(role, f"{at}.template.spec")
+    total = sum(role.count for role in spec.roles)
+    if total > MEMBERS_MAX:
+        why = f"all roles together may have {MEMBERS_MAX} members at most"
+        yield _invalid(f"{path}.roles", total, why)
+    if spec.roles and job_name_max(spec) < 1:
+        yield _invalid(
+            f"{path}.roles",
+            max((role.name for role in spec.roles), key=len),
+            f"leaves no room for the job's name: pods are named <job>-<attempt>-<role>-<index>, "
+            f"and their names may have {POD_NAME_MAX} characters",
+        )
+
+
+def _template(role: Role, path: str) -> Iterator[StatusCause]:
+    spec: PodSpec = role.template.spec
+    if not spec.containers:
+        yield _cause("Required", f"{path}.containers", "Required value: at least one container")
+    # "Always" is also what a missing value decodes to: see _explicit_always.
+    if spec.restart_policy not in ("Never", "Always"):
+        yield _restart_policy(path, spec.restart_policy)
+    if spec.node_name:
+        why = "the scheduler sets the node of every member; use nodeSelector to choose among nodes"
+        yield _cause("Forbidden", f"{path}.nodeName", f"Forbidden: {why}")
+    seen: set[str] = set()
+    for field, containers in (
+        ("initContainers", spec.init_containers),
+        ("containers", spec.containers),
+    ):
+        for i, container in enumerate(containers):
+            at = f"{path}.{field}[{i}]"
+            if not _LABEL.fullmatch(container.name):
+                yield _invalid(f"{at}.name", container.name, _LABEL_RULE)
+            if container.name in seen:
+                yield _cause("Duplicate", f"{at}.name", f'Duplicate value: "{container.name}"')
+            seen.add(container.name)
+            yield from _resources(container, f"{at}.resources")
+
+
+def _restart_policy(path: str, value: str) -> StatusCause:
+    message = (
+        f'Unsupported value: "{value[:80]}": supported values: "Never" (members are restarted as '
+        "a gang, see spec.restart)"
+    )
+    return _cause("NotSupported", f"{path}.restartPolicy", message)
+
+
+def _explicit_always(spec: Mapping[str, Any], path: str) -> Iterator[StatusCause]:
+    """A restartPolicy that was written down as Always; types were checked before."""
+    for i, role in enumerate(spec.get("roles") or ()):
+        pod = role.get("template", {}).get("spec", {})
+        if pod.get("restartPolicy") == "Always":
+            yield _restart_policy(f"{path}.roles[{i}].template.spec", "Always")
+
+
+def _resources(container: Container, path: str) -> Iterator[StatusCause]:
+    given = container.resources
+    requests: dict[str, Fraction] = {}
+    limits: dict[str, Fraction] = {}
+    for field, wire, amounts in (
+        ("requests", given.requests, requests),
+        ("limits", given.limits, limits),
+    ):
+        for resource, text in wire.items():
+            at = f"{path}.{field}.{resource}"
+            if not is_qualified_name(resource):
+                yield _invalid(at, resource, "must be a resource name such as nvidia.com/gpu")
+            try:
+                amount = quantity.parse(text)
+            except quantity.QuantityError as error:
+                yield _invalid(at, text, str(error))
+                continue
+            amounts[resource] = amount
+            if amount < 0:
+                yield _invalid(at, text, "must be greater than or equal to 0")
+            elif _is_counted(resource) and amount.denominator != 1:
+                yield _invalid(at, text, "must be an integer: whole devices only")
+    for resource, request in requests.items():
+        limit = limits.get(resource)
+        at = f"{path}.requests.{resource}"
+        if limit is None:
+            continue
+        if request > limit:
+            why = f"must be less than or equal to {resource} limit of {given.limits[resource]}"
+            yield _invalid(at, given.requests[resource], why)
+        elif request < limit and _is_counted(resource):
+            why = f"must be equal to {resource} limit of {given.limits[resource]}"
+            yield _invalid(at, given.requests[resource], why)
+
+
+def _is_counted(resource: str) -> bool:
+    """True for extended resources: devices, which can't be shared or promised twice."""
+    prefix, slash, _ = resource.rpartition("/")
+    return bool(slash) and not prefix.endswith("kubernetes.io")
+
+
+def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
+    if spec.topology is not None and not is_qualified_name(spec.topology.key):
+        why = "must be the key of a node label, such as topology.kubernetes.io/zone"
+        yield _invalid(f"{path}.topology.key", spec.topology.key, why)
+    if spec.checkpoint is not None and spec.checkpoint.path:
+        text = spec.checkpoint.path
+        if not text.startswith("/"):
+            yield _invalid(f"{path}.checkpoint.path", text, "must be an absolute path")
+        if ".." in text.split("/"):
+            yield _invalid(f"{path}.checkpoint.path", text, "must not contain '..'")
+        if "\0" in text:
+            yield _invalid(f"{path}.checkpoint.path", text, "must not contain a NUL character")
+    seen: set[str] = set()
+    for i, after in enumerate(spec.after):
+        at = f"{path}.after[{i}].job"
+        if not after.job:
+            yield _cause("Required", at, "Required value: the name of a job")
+        elif after.job == name:
+            yield _invalid(at, after.job, "a job can't wait for itself")
+        if after.job in seen:
+            yield _cause("Duplicate", at, f'Duplicate value: "{after.job}"')
+        seen.add(after.job)

@@ -1,0 +1,243 @@
+"""The `fairlead` command: its table of sub-commands, loaded one at a time, and its error handling.
+
+`--help` and completion need the names and one line each, which stand here; the module of a
+command is imported when it runs. click does the parsing; its complaints are put into our own
+words and codes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fairlead.cli.errors import CliError, Code, Exit, Problem, fail, render_error
+from fairlead.cli.suggest import nearest
+
+PROGRAM = "fairlead"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One sub-command: the module and attribute where it lives, and its line in the help."""
+
+    module: str
+    attribute: str
+    line: str
+
+
+SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
+    (
+        "Jobs",
+        {
+            "submit": Entry("submit", "submit", "Queue a script or a manifest as a job."),
+            "run": Entry("submit", "run", "Queue a command as a job and follow it."),
+            "ps": Entry("jobs", "ps", "Show jobs: live ones and the last few."),
+            "why": Entry("why", "why", "Explain why a job waits, or what it does."),
+            "logs": Entry("logs", "logs", "Show a job's logs, also after it is gone."),
+            "wait": Entry("wait", "wait", "Block until jobs reach a state."),
+            "cancel": Entry("change", "cancel", "Stop jobs for good."),
+            "hold": Entry("change", "hold", "Give a job's nodes back and keep the job."),
+            "release": Entry("change", "release", "Let held jobs go on."),
+            "history": Entry("history", "history", "Show jobs that have ended."),
+        },
+    ),
+    (
+        "Cluster",
+        {
+            "up": Entry("cluster", "up", "Start a cluster on this machine."),
+            "status": Entry("cluster", "status", "Show how the cluster on this machine does."),
+            "down": Entry(
+                "cluster", "down", "Stop the cluster on this machine; its state is kept."
+            ),
+            "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
+        },
+    ),
+    (
+        "Tool",
+        {
+            "completion": Entry(
+                "tool", "completion", "Print the completion script of bash, zsh or fish."
+            ),
+            "version": Entry("tool", "version", "Print the version."),
+        },
+    ),
+)
+ENTRIES: dict[str, Entry] = {name: entry for _, part in SECTIONS for name, entry in part.items()}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the sections."""
+        return list(ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None when there is none of that name."""
+        entry = ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"fairlead.cli.commands.{entry.module}")
+        command: click.Command = getattr(module, entry.attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the first argument, or say which one was meant."""
+        name = args[0]
+        if name not in ENTRIES and not name.startswith("-"):
+            near = nearest(name, ENTRIES)
+            raise fail(
+                Code.NO_SUCH_COMMAND, f"no command '{name}'",
+                help=(f"did you mean {PROGRAM} {near}?",) if near else (f"{PROGRAM} --help",),
+            )  # fmt: skip
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections without importing any command."""
+        for title, part in SECTIONS:
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.line) for name, entry in part.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+@click.option("--version", "shows_version", is_flag=True, help="Print the version and exit.")
+@click.pass_context
+def cli(context: click.Context, *, shows_version: bool) -> None:
+    """A machine-learning research cluster: gang jobs that start together or not at all.
+
+    Start with:
+
+    \b
+      fairlead up --detach            a cluster on this machine
+      fairlead submit train.sh        queue a script
+      fairlead ps                     see where it runs, or why it does not
+    """
+    if shows_version:
+        from fairlead import __version__
+
+        click.echo(f"{PROGRAM} {__version__}")
+    elif context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line and return its exit code; all that can go wrong ends in a few clear lines.
+
+    KeyboardInterrupt and BrokenPipeError pass through.
+    """
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    is_verbose = "-vv" in own or own.count("-v") + own.count("--verbose") > 1
+    is_anchored = is_verbose or "-v" in own or "--verbose" in own
+    try:
+        result: Any = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.Abort as abort:
+        raise KeyboardInterrupt from abort
+    except click.ClickException as error:
+        command = next((word for word in own if word in ENTRIES), "")
+        return _report(usage_error(error, command), with_anchors=is_anchored)
+    except CliError as error:
+        return _report(error, with_anchors=is_anchored)
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception as error:  # noqa: BLE001 # the one place where a fault of ours is caught
+        return _report(_translate(error, shows_traceback=is_verbose), with_anchors=is_anchored)
+    return int(result) if isinstance(result, int) else Exit.OK
+
+
+def _report(error: CliError, *, with_anchors: bool) -> int:
+    sys.stdout.flush()
+    sys.stderr.write(render_error(error, with_anchors=with_anchors))
+    return error.exit
+
+
+def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
+    """Return the API's refusals in our words, and a report for anything that is our fault."""
+    from fairlead.api.status import ApiError
+
+    if isinstance(error, ApiError):
+        from fairlead.cli.refusals import from_api
+
+        return from_api(error)
+    if shows_traceback:
+        traceback.print_exception(error)
+    path = _save_report(error)
+    return fail(
+        Code.CRASH, f"a fault of {PROGRAM}: {type(error).__name__}: {error}".split("\n", 1)[0],
+        detail=(f"a report was saved as {path}",),
+        help=("send it with what you did; -vv shows it here",),
+    )  # fmt: skip
+
+
+def _save_report(error: Exception) -> str:
+    from fairlead import __version__
+
+    text = "".join(traceback.format_exception(error))
+    arguments = " ".join(sys.argv[1:])
+    descriptor, path = tempfile.mkstemp(prefix="fairlead-crash-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"fairlead {__version__}, Python {sys.version}\n{arguments}\n\n{text}")
+    return path
+
+
+def usage_error(error: click.ClickException, name: str) -> CliError:
+    """Return click's complaint about the command of that name in our form."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context else f"{PROGRAM} {name}".rstrip()
+    see = (f"{command} --help",)
+    if isinstance(error, click.NoSuchOption):
+        known = _flags(context.command) if context else []
+        near = nearest(error.option_name, known)
+        help_ = (f"did you mean {near}?",) if near else see
+        return CliError(Problem(Code.NO_SUCH_FLAG, f"no flag '{error.option_name}'", help=help_))
+    if isinstance(error, click.MissingParameter):
+        name = error.param.human_readable_name if error.param else str(error.param_hint)
+        return CliError(Problem(Code.MISSING_ARGUMENT, f"{command} needs {name}", help=see))
+    if isinstance(error, click.BadParameter):
+        hint = error.param.opts[-1] if error.param else str(error.param_hint or "value")
+        return CliError(Problem(Code.BAD_VALUE, f"{hint}: {_value(error.message)}", help=see))
+    if isinstance(error, click.BadOptionUsage):
+        message = f"{error.option_name} needs a value"
+        if "does not take a value" in error.message:
+            message = f"{error.option_name} takes no value"
+        return CliError(Problem(Code.MISSING_ARGUMENT, message, help=see))
+    return CliError(Problem(Code.MISSING_ARGUMENT, _sentence(error.format_message()), help=see))
+
+
+def _value(text: str) -> str:
+    """Return click's words on a value in ours."""
+    if match := re.match(r"(\S+) is not in the range (\d*)<?=?x(?:>=\d+)?<?=?(\d*)", text):
+        low = re.search(r"(\d+)<=x|x>=(\d+)", text)
+        high = f" to {int(match[3]):,}" if match[3] else " or more"
+        least = (low[1] or low[2]) if low else "0"
+        return f"'{match[1]}' must be a whole number from {least}{high}"
+    if match := re.match(r"'(.*)' is not a valid integer", text):
+        return f"'{match[1]}' must be a whole number"
+    return _sentence(text)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().removesuffix(".")
+    return text[:1].lower() + text[1:]
+
+
+def _flags(command: click.Command) -> list[str]:
+    return [name for parameter in command.params for name in (*parameter.opts,
+            *parameter.secondary_opts) if name.startswith("--")]  # fmt: skip

@@ -1,0 +1,83 @@
+"""The cluster's nodes as services: this machine, and the virtual ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+
+from fairlead.cli.cluster.fleet import read_profile
+from fairlead.cli.cluster.settings import Settings
+from fairlead.embedded.joblogs import LogArchive
+from fairlead.embedded.local.node import LocalNode
+from fairlead.embedded.virtual import VirtualNodes
+from fairlead.embedded.virtual_fleet import NodeFleet
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.supervisor import Service
+
+
+def local_node_name() -> str:
+    """Return this machine's host name as a node's name: lower case, odd characters as dashes."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())
+    return name[:63].strip("-.") or "local"
+
+
+class Nodes:
+    """Makes the nodes anew at each start of their services, and knows the present ones."""
+
+    def __init__(self, settings: Settings, client: Client, clock: Clock, log: Logger) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = clock
+        self._log = log
+        self.archive = LogArchive(settings.data, client)
+        self._local: LocalNode | None = None
+        self._virtual: VirtualNodes | None = None
+        self._local_is_ready = False
+        self._virtual_is_ready = False
+
+    def services(self) -> list[Service]:
+        """Return the services of all nodes."""
+        return [
+            Service("virtual-nodes", self._run_virtual, is_ready=lambda: self._virtual_is_ready),
+            Service("local-node", self._run_local, is_ready=lambda: self._local_is_ready),
+        ]
+
+    async def _run_virtual(self) -> None:
+        self._virtual_is_ready = False
+        profile = read_profile(self._settings.profile)
+        fleet = NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
+        self._virtual = VirtualNodes(
+            self._client, fleet, profile, clock=self._clock, rng=_rng(), log=self._log
+        )
+        await self._virtual.start()
+        self._virtual_is_ready = True
+        await self._virtual.run()
+
+    async def _run_local(self) -> None:
+        self._local_is_ready = False
+        node = LocalNode(
+            self._client, local_node_name(), self._settings.data,
+            clock=self._clock, rng=_rng(), log=self._log,
+        )  # fmt: skip
+        self._local = node
+
+        async def note_ready() -> None:
+            await node.wait_synced()
+            self._local_is_ready = True
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(note_ready())
+            await node.run()
+
+    async def shut_down(self, grace_seconds: float) -> None:
+        """End the processes of local pods; call it when the services have ended."""
+        if self._local is not None:
+            await self._local.shut_down(grace_seconds)
+
+
+def _rng() -> random.Random:
+    return random.Random()  # noqa: S311 # jitter, not secrets

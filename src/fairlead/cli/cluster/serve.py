@@ -1,0 +1,205 @@
+"""The cluster put together: store, API, nodes and controllers in one process.
+
+    store -> service -> HTTP server
+                     -> in-process client -> virtual nodes, local node, scheduler, jobs controller
+
+What only controllers need is started by the supervisor and started anew after a crash, each time
+from new objects: whatever it knew is in the API. The store is different: when it cannot write, the
+process ends, since nothing more can be promised (docs/design/architecture.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from fairlead import __version__
+from fairlead.api import crd
+from fairlead.api.meta import merge_diff
+from fairlead.api.resources import CRDS
+from fairlead.api.status import AlreadyExists
+from fairlead.cli.cluster.controllers import Controllers
+from fairlead.cli.cluster.extensions import Extensions, Parts
+from fairlead.cli.cluster.nodes import Nodes
+from fairlead.cli.cluster.settings import Settings
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.http.server import Server, serve
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.service import Service as ApiService
+from fairlead.embedded.store import Store
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.history import SqliteHistory
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.supervisor import OnCrash, Service, Supervisor
+
+READY_LOOK_SECONDS = 0.02
+START_CRASHES_MAX = 3
+SHUTDOWN_GRACE_SECONDS = 10.0
+
+
+class ListenFailed(Exception):
+    """The address cannot be listened on."""
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {cause}")
+        self.host = host
+        self.port = port
+        self.cause = cause
+
+
+class StartFailed(Exception):
+    """A service keeps crashing, so the cluster never becomes ready."""
+
+    def __init__(self, service: str, error: str) -> None:
+        super().__init__(f"service {service} keeps crashing: {error}")
+        self.service = service
+
+
+class StoreLost(Exception):
+    """The store can no longer write; what was acknowledged is safe."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"the store cannot be written: {cause}")
+        self.cause = cause
+
+
+class Cluster:
+    """One cluster, run once. `stop` ends it in order."""
+
+    def __init__(self, settings: Settings, token: str, *, clock: Clock, log: Logger) -> None:
+        self.token = token
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._rng = random.Random()  # noqa: S311 # jitter, not secrets
+        self._metrics = Metrics(CollectorRegistry(), version=__version__)
+        self._supervisor: Supervisor | None = None
+
+    def stop(self) -> None:
+        """Begin the orderly end; `run` returns when it is done."""
+        if self._supervisor is not None:
+            self._supervisor.stop()
+
+    async def run(self, announce: Callable[[str, int], None]) -> None:
+        """Run until stopped; `announce(server, port)` is called once when everything is ready.
+
+        Raises StoreError, HistoryError, ListenFailed, StoreLost or OSError when it cannot go on.
+        """
+        data = self._settings.data
+        async with AsyncExitStack() as stack:
+            store = Store.open(data / "store")
+            stack.push_async_callback(store.close)
+            history = SqliteHistory.open(data / "history.db", runner=asyncio.to_thread)
+            stack.push_async_callback(history.close)
+            service = ApiService(
+                store, Registry.with_builtins(), self._clock,
+                ids=lambda: str(uuid.uuid4()), rng=self._rng,
+            )  # fmt: skip
+            await service.bootstrap()
+            client = InProcessClient(service)
+            await install_crds(client)
+            nodes = Nodes(self._settings, client, self._clock, self._log)
+            controllers = Controllers(
+                self._settings, client, history, clock=self._clock,
+                metrics=self._metrics, log=self._log,
+            )  # fmt: skip
+            lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+            store.on_failure(lost.set_result)
+            supervisor = Supervisor(
+                [
+                    Service("store", lambda: _watch_store(lost), OnCrash.FATAL),
+                    Service("api", service.run),
+                    *nodes.services(),
+                    *controllers.services(),
+                ],
+                clock=self._clock,
+                rng=self._rng,
+                log=self._log,
+                crashed=self._metrics.crashed,
+            )
+            self._supervisor = supervisor
+            parts = Parts(
+                self._settings, client, store, history, self._metrics, supervisor, nodes.archive
+            )
+            extensions = Extensions(parts, self._clock)
+            server = await stack.enter_async_context(self._listen(service, nodes, extensions))
+            await self._supervise(supervisor, lambda: announce(server.url, server.port))
+            if not lost.done():
+                await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
+
+    async def _supervise(self, supervisor: Supervisor, announce: Callable[[], None]) -> None:
+        async def announce_when_ready() -> None:
+            # Readiness is a question to many parts; during the start it is asked again and again.
+            while not (health := supervisor.health()).ready:
+                for service in health.services:
+                    if service.crash_count >= START_CRASHES_MAX:
+                        raise StartFailed(service.name, service.last_error)
+                await asyncio.sleep(READY_LOOK_SECONDS)
+            announce()
+
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(announce_when_ready())
+            try:
+                await supervisor.run()
+            finally:
+                waiting.cancel()
+
+    @asynccontextmanager
+    async def _listen(
+        self, service: ApiService, nodes: Nodes, extensions: Extensions
+    ) -> AsyncGenerator[Server]:
+        """Serve on the address; on a free port when a busy one was not asked for."""
+        host, port = self._settings.host, self._settings.port
+        if port and not self._settings.is_port_asked and not await _is_free(host, port):
+            self._log.warning("Port is in use, taking a free one", port=port)
+            port = 0
+        async with AsyncExitStack() as stack:
+            try:
+                server = await stack.enter_async_context(
+                    serve(
+                        service, token=self.token, host=host, port=port,
+                        extensions=extensions.handlers(), logs=nodes.archive,
+                        clock=self._clock,
+                    )
+                )  # fmt: skip
+            except OSError as error:
+                raise ListenFailed(host, port, error) from error
+            if not self._settings.is_loopback:
+                self._log.warning("Others can reach this address, and it is plain HTTP", host=host)
+            yield server
+
+
+async def _watch_store(lost: asyncio.Future[OSError]) -> None:
+    raise StoreLost(await asyncio.shield(lost))
+
+
+async def _is_free(host: str, port: int) -> bool:
+    try:
+        listener = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise ListenFailed(host, port, error) from error
+    listener.close()
+    await listener.wait_closed()
+    return True
+
+
+async def install_crds(client: InProcessClient) -> None:
+    """Create our kinds' definitions, or bring those of an earlier version up to date."""
+    for manifest in crd.manifests():
+        try:
+            await client.create(CRDS, manifest)
+        except AlreadyExists:
+            name = str(manifest["metadata"]["name"])
+            stored = await client.get(CRDS, name)
+            patch = merge_diff({"spec": stored.spec}, {"spec": manifest["spec"]})
+            if patch:
+                await client.patch(CRDS, name, patch)

@@ -1,0 +1,102 @@
+"""What a running cluster leaves in its data directory so that others find it: `run.json`.
+
+A process is told apart from a later one with the same number by its start time in clock ticks and
+the boot's id (proc(5)): a stale file never makes anyone signal, or talk to, somebody else's
+process.
+
+    <data>/kubeconfig           how to reach the cluster; 0600
+    <data>/token                the bearer token; 0600, kept for the life of the directory
+    <data>/run.json             the process that runs it now
+    <data>/log/fairlead.log     what a detached cluster says
+    <data>/store/  nodes/  logs/  history.db    state, by their own modules
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+RUN_FILE = "run.json"
+KUBECONFIG_FILE = "kubeconfig"
+TOKEN_FILE = "token"  # noqa: S105 # a file name
+LOG_FILE = "log/fairlead.log"
+_RUN_BYTES_MAX = 64 * 1024
+
+
+class Running(msgspec.Struct, frozen=True, rename="camel"):
+    """The process of a cluster. `start_ticks` and `boot_id` tell it from a later one of its pid."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    server: str
+    version: str
+    started_at: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells one process from all others since the machine was installed."""
+
+    start_ticks: int
+    boot_id: str
+
+
+def identity(pid: int) -> Identity | None:
+    """Return the identity of a live process; None when it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] in ("Z", "X"):
+        return None
+    return Identity(int(fields[19]), boot_id)
+
+
+def is_same(running: Running) -> bool:
+    """True while the recorded process lives."""
+    return identity(running.pid) == Identity(running.start_ticks, running.boot_id)
+
+
+def read_running(data: Path) -> Running | None:
+    """Return the process that runs the cluster of this directory now, or None."""
+    path = data / RUN_FILE
+    try:
+        if path.stat().st_size > _RUN_BYTES_MAX:
+            return None
+        running = msgspec.json.decode(path.read_bytes(), type=Running)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return running if is_same(running) else None
+
+
+def write_running(data: Path, running: Running) -> None:
+    """Leave the record, whole or not at all."""
+    write_private(data / RUN_FILE, msgspec.json.encode(running))
+
+
+def clear_running(data: Path, pid: int) -> None:
+    """Remove the record of that process; another process's record stays."""
+    running = read_running(data)
+    if running is not None and running.pid == pid:
+        (data / RUN_FILE).unlink(missing_ok=True)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""`cancel`, `hold` and `release`: one patch of the job's spec each; the controllers do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS
+from fairlead.api.status import NotFound
+from fairlead.cli.common import Common, Format, common
+from fairlead.cli.completers import complete_jobs
+from fairlead.cli.errors import CliError, Code, Problem
+from fairlead.cli.lookup import clean_reference, missing_job
+from fairlead.cli.transport import Api
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A verb: what it patches, how it says that it is done, and when nothing is to be done."""
+
+    verb: str
+    patch: Mapping[str, Any]
+    done: str
+    already: str
+
+    def is_done(self, job: Job) -> bool:
+        """True when the spec says so already."""
+        spec = job.spec
+        flags = {"cancel": spec.cancel, "suspend": spec.suspend}
+        return all(flags[key] is value for key, value in self.patch["spec"].items())
+
+
+CANCEL = Change("cancel", {"spec": {"cancel": True}}, "cancelled", "is being cancelled already")
+HOLD = Change("hold", {"spec": {"suspend": True}}, "held", "is held already")
+RELEASE = Change("release", {"spec": {"suspend": False}}, "released", "is not held")
+
+
+def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None:
+    """Apply a change to each job; those that cannot be changed are all reported at the end."""
+    api = common_.connect()
+    space = common_.space(api.target.namespace)
+    problems: list[Problem] = []
+    changed: list[dict[str, Any]] = []
+    for name in dict.fromkeys(clean_reference(job) for job in jobs):
+        problem = _change_one(common_, api, change, (space, name))
+        if problem is not None:
+            problems.append(problem)
+        elif common_.format in (Format.JSON, Format.YAML):
+            changed.append(api.get_raw(JOBS, name, namespace=space))
+        else:
+            common_.emit(
+                f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n"
+            )
+    if changed:
+        common_.structured("List", changed, is_list=len(jobs) > 1)
+    if problems:
+        raise CliError(problems)
+
+
+def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str]) -> Problem | None:
+    space, name = key
+    try:
+        job = api.get(JOBS, name, namespace=space)
+        if job.is_finished:
+            state = job.status.state or "over"
+            return Problem(
+                Code.JOB_FINISHED, f"job '{name}' has ended ({state}); there is nothing to "
+                f"{change.verb}", help=(f"fairlead why {name} tells how it ended",),
+            )  # fmt: skip
+        if change.is_done(job):
+            common_.note(f"{name} {change.already}")
+            return None
+        api.patch(JOBS, name, change.patch, namespace=space)
+    except NotFound:
+        return missing_job(api, space, name)
+    return None
+
+
+@click.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@common()
+def cancel(common_: Common, *, jobs: tuple[str, ...]) -> None:
+    """Stop jobs for good.
+
+    Their members get SIGTERM, and SIGKILL when their grace period is over. A cancelled job ends as
+    Failed with reason Cancelled; its logs and its record stay.
+
+    \b
+    Examples:
+      fairlead cancel train-1
+      fairlead cancel train-1 train-2
+      fairlead cancel $(fairlead ps -o name)
+    """
+    apply_change(common_, CANCEL, jobs)
+
+
+@click.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@common()
+def hold(common_: Common, *, jobs: tuple[str, ...]) -> None:
+    """Give a job's nodes back and keep the job.
+
+    A waiting job is not considered until it is released; a running one stops, and goes on from its
+    checkpoint when it is released.
+
+    \b
+    Examples:
+      fairlead hold train-1
+      fairlead release train-1
+    """
+    apply_change(common_, HOLD, jobs)
+
+
+@click.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@common()
+def release(common_: Common, *, jobs: tuple[str, ...]) -> None:
+    """Let held jobs go on.
+
+    \b
+    Examples:
+      fairlead release train-1
+      fairlead release $(fairlead ps -o name)
+    """
+    apply_change(common_, RELEASE, jobs)

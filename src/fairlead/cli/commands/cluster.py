@@ -1,0 +1,232 @@
+"""`up`, `status` and `down`: the cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.cluster.datadir import in_use, prepare, size_bytes
+from fairlead.cli.cluster.settings import (
+    GPUS_MAX,
+    NODES_MAX,
+    Asked,
+    Settings,
+    parse_listen,
+    resolve_profile,
+    settle,
+)
+from fairlead.cli.cluster.state import KUBECONFIG_FILE, LOG_FILE, Running, read_running
+from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.connect import Choice, default_data_directory, find_connection
+from fairlead.cli.errors import CliError, Code, Exit, fail, render_error
+from fairlead.cli.views.cluster import first_commands, status_facts, status_text
+
+
+def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --data."""
+    option = click.option(
+        "--data",
+        metavar="DIR",
+        default="",
+        help="Data directory. [default: ~/.local/share/fairlead]",
+    )
+    return option(function)
+
+
+def _data(text: str) -> Path:
+    path = Path(text).expanduser() if text else default_data_directory(os.environ)
+    return path.absolute()
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead up                          this machine as the only node
+      fairlead up --nodes 200 --detach     and 200 virtual nodes with 8 GPUs each
+      fairlead up --data /tmp/try --listen 127.0.0.1:0
+
+    What is given is remembered in the data directory: a plain `fairlead up` continues.
+    """
+)
+@click.option("--nodes", metavar="N", type=click.IntRange(0, NODES_MAX),
+              help="Virtual nodes beside this machine. [default: 0]")  # fmt: skip
+@click.option("--gpus", metavar="G", type=click.IntRange(0, GPUS_MAX),
+              help="GPUs of each virtual node. [default: 8]")  # fmt: skip
+@click.option("--profile", metavar="FILE|NAME", help="How virtual nodes and their pods behave.")
+@data_option
+@click.option("--listen", metavar="ADDR", help="HOST:PORT. [default: 127.0.0.1:7443]")
+@click.option(
+    "-d", "--detach", is_flag=True, help="Run in the background; return once it is ready."
+)
+@click.option("--ready-fd", type=int, hidden=True)
+@common(output=False, cluster=False)
+def up(
+    common_: Common, *, nodes: int | None, gpus: int | None, profile: str | None, data: str,
+    listen: str | None, detach: bool, ready_fd: int | None,
+) -> int:  # fmt: skip
+    """Start a cluster on this machine.
+
+    One process: an API server that kubectl can talk to, this machine as a node, virtual nodes, and
+    the controllers. Its state lives in the data directory and survives; unfinished jobs go on at
+    the next start. Ctrl-C stops it.
+    """
+    path = _data(data)
+    asked = Asked(nodes, gpus, None if profile is None else resolve_profile(profile), listen)
+    if listen is not None:
+        parse_listen(listen)
+    if ready_fd is not None:
+        return _background(path, asked, ready_fd)
+    prepare(path)
+    if read_running(path) is not None:
+        raise in_use(path)
+    settings = settle(path, asked)
+    _check_profile(settings)
+    if detach:
+        return _detach(common_, settings, asked)
+    return _foreground(common_, settings)
+
+
+def _check_profile(settings: Settings) -> None:
+    from fairlead.cli.cluster.fleet import read_profile
+
+    read_profile(settings.profile)
+
+
+def _foreground(common_: Common, settings: Settings) -> int:
+    from fairlead.cli.cluster.process import run_cluster
+
+    def ready(running: Running) -> None:
+        common_.emit(first_commands(settings, running, default=_is_default(settings.data)))
+
+    common_.note(f"Starting the cluster of {settings.data}")
+    run_cluster(settings, ready=ready, log_stream=sys.stderr, verbosity=common_.verbosity)
+    common_.note("The cluster is stopped; its state is kept.")
+    return Exit.OK
+
+
+def _detach(common_: Common, settings: Settings, asked: Asked) -> int:
+    from fairlead.cli.cluster.launch import start_detached
+
+    arguments = ["--data", str(settings.data)]
+    for flag, value in (("--nodes", asked.nodes), ("--gpus", asked.gpus),
+                        ("--profile", asked.profile), ("--listen", asked.listen)):  # fmt: skip
+        if value is not None:
+            arguments += [flag, str(value)]
+    report = start_detached(settings.data, arguments)
+    if report.error:
+        sys.stderr.write(report.error)
+        return report.exit_code
+    common_.emit(report.ready)
+    return Exit.OK
+
+
+def _background(path: Path, asked: Asked, ready_fd: int) -> int:
+    """Be the background process: report through the pipe, then only to the log."""
+    from fairlead.cli.cluster.launch import Report, send_report
+    from fairlead.cli.cluster.process import run_cluster
+
+    os.set_inheritable(ready_fd, False)
+    is_ready = False
+
+    def ready(running: Running) -> None:
+        nonlocal is_ready
+        is_ready = True
+        text = first_commands(settings, running, default=_is_default(settings.data))
+        send_report(ready_fd, Report(ready=text))
+
+    try:
+        prepare(path)
+        settings = settle(path, asked)
+        run_cluster(settings, ready=ready, log_stream=sys.stderr, verbosity=0)
+    except CliError as error:
+        if is_ready:
+            raise
+        send_report(ready_fd, Report(error=render_error(error), exit_code=int(error.exit)))
+        return error.exit
+    return Exit.OK
+
+
+def _is_default(data: Path) -> bool:
+    return data == default_data_directory(os.environ).absolute()
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead status
+      fairlead status -o json
+    """
+)
+@data_option
+@common()
+def status(common_: Common, *, data: str) -> int:
+    """Show how the cluster on this machine does: its process, nodes, jobs, and each service.
+
+    The exit code is 0 when all is well, 1 when a service is not, 6 when no cluster runs.
+    """
+    from fairlead.cli.embedded import read_status
+    from fairlead.cli.transport import Api
+
+    path = _data(data)
+    running = read_running(path)
+    if running is None:
+        raise _not_running(path)
+    choice = Choice(kubeconfig=str(path / KUBECONFIG_FILE))
+    found = read_status(Api(find_connection(choice, os.environ)))
+    if found is None:
+        raise fail(
+            Code.BAD_ANSWER, f"process {running.pid} does not answer as a cluster should",
+            help=(f"its log: {path / LOG_FILE}",),
+        )  # fmt: skip
+    facts = status_facts(running, found, size_bytes(path), now())
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.emit(dump(facts, common_.format))
+    elif common_.format is Format.NAME:
+        common_.emit(f"{running.server}\n")
+    else:
+        common_.emit(status_text(path, running, found, (size_bytes(path), now())))
+    return Exit.OK if all(service.is_well for service in found.services) else Exit.FAILED
+
+
+def _not_running(path: Path) -> CliError:
+    has_state = (path / "store").is_dir()
+    return fail(
+        Code.NOT_RUNNING, f"no cluster is running on {path}",
+        detail=("its state is kept and goes on at the next start",) if has_state else (),
+        help=("fairlead up --detach" + ("" if _is_default(path) else f" --data {path}"),),
+    )  # fmt: skip
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead down
+      fairlead down --data /tmp/try
+    """
+)
+@data_option
+@common(output=False, cluster=False)
+def down(common_: Common, *, data: str) -> int:
+    """Stop the cluster on this machine; its state is kept.
+
+    Processes of jobs on this machine are ended; the next `fairlead up` continues the jobs from
+    their last checkpoints.
+    """
+    from fairlead.cli.cluster.launch import stop
+
+    path = _data(data)
+    running = read_running(path)
+    if running is None:
+        common_.note(f"no cluster is running on {path}")
+        return Exit.OK
+    stop(running)
+    common_.note(f"The cluster of {path} is stopped; its state is kept.")
+    return Exit.OK

@@ -1,0 +1,113 @@
+"""`logs`: what the members of a job wrote, live or long after their end."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from fairlead.api.job import Job
+from fairlead.api.status import NotFound, Unavailable
+from fairlead.cli.common import Common, common
+from fairlead.cli.completers import complete_jobs
+from fairlead.cli.embedded import is_embedded
+from fairlead.cli.errors import CliError, Code, Exit, fail
+from fairlead.cli.follow import detached_text
+from fairlead.cli.logstream import LogQuery, stream_logs
+from fairlead.cli.lookup import clean_reference, missing_job
+from fairlead.cli.transport import Api
+from fairlead.cli.views.jobs import state_of, waiting
+
+RETRIES_MAX = 30
+RETRY_SECONDS = 1.0
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead logs train-1
+      fairlead logs -f train-1
+      fairlead logs train-1 --task 3 --tail 100
+      fairlead logs train-1 --previous          the attempt before the current one
+    """
+)
+@click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--task", metavar="I", help="Only this member's: 3, or ROLE-3.")
+@click.option("--tail", metavar="N", type=click.IntRange(0), help="Only the last N lines of each.")
+@click.option("-p", "--previous", is_flag=True, help="The attempt before the current one.")
+@click.option("--attempt", metavar="K", type=click.IntRange(1), help="This attempt's.")
+@common(output=False)
+def logs(
+    common_: Common, *, job: str, follow: bool, task: str | None, tail: int | None,
+    previous: bool, attempt: int | None,
+) -> int:  # fmt: skip
+    """Show a job's logs, also after it is gone.
+
+    Of several members every line begins with the member's role and index.
+    """
+    if previous and (follow or attempt is not None):
+        other = "--follow" if follow else "--attempt"
+        raise fail(Code.BAD_COMBINATION, f"--previous and {other} do not go together",
+                   help=("leave one of them out",))  # fmt: skip
+    api = common_.connect()
+    key = (common_.space(api.target.namespace), clean_reference(job))
+    query = LogQuery(follow=follow, task=task, attempt=attempt, previous=previous, tail=tail)
+    try:
+        return _show(common_, api, key, query)
+    except KeyboardInterrupt:
+        if follow:
+            common_.note(f"\n{detached_text(key[1])}")
+        return Exit.INTERRUPTED
+
+
+def _show(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> int:
+    written = 0
+    for tries_left in range(RETRIES_MAX, -1, -1):
+        try:
+            for chunk in stream_logs(api, key, query):
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+                written += len(chunk)
+        except NotFound as error:
+            raise _missing(api, key, error.message) from error
+        except Unavailable:
+            if not query.follow or written or not tries_left:
+                raise
+            time.sleep(RETRY_SECONDS)
+            continue
+        break
+    if not written:
+        _explain_silence(common_, api, key)
+    return Exit.OK
+
+
+def _explain_silence(common_: Common, api: Api, key: tuple[str, str]) -> None:
+    from fairlead.api.resources import JOBS
+
+    try:
+        job: Job = api.get(JOBS, key[1], namespace=key[0])
+    except NotFound:
+        return
+    state = state_of(job)
+    tail = f": {waiting(job)}" if state == "Waiting" else ""
+    common_.note(f"{key[1]} has written nothing yet ({state}{tail})")
+
+
+def _missing(api: Api, key: tuple[str, str], message: str) -> CliError:
+    from fairlead.api.resources import JOBS
+
+    namespace, name = key
+    if not is_embedded(api):
+        return fail(
+            Code.NO_SUCH_LOG, "this cluster keeps no logs of jobs",
+            detail=("only a cluster of fairlead up does so yet",),
+            help=(f"kubectl logs -n {namespace} -l fairlead.dev/job-name={name}",),
+        )  # fmt: skip
+    try:
+        api.get(JOBS, name, namespace=namespace)
+    except NotFound:
+        return CliError(missing_job(api, namespace, name))
+    return fail(Code.NO_SUCH_LOG, message, help=(f"fairlead why {name}",))

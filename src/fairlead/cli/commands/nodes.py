@@ -1,0 +1,43 @@
+"""`nodes`: what there is, in which state, and how much of it is used."""
+
+from __future__ import annotations
+
+import click
+
+from fairlead.api import names
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.views.nodes import COLUMNS, node_rows, node_uses
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead nodes
+      fairlead nodes -o wide               also CPUs, memory and names
+      fairlead nodes -l fairlead.dev/pool=h100
+    """
+)
+@click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes that match.")
+@common()
+def nodes(common_: Common, *, selector: str) -> None:
+    """Show nodes, grouped by pool and state.
+
+    A pool is what the label fairlead.dev/pool says; on a cluster of `fairlead up` nodes without
+    it are grouped as local and virtual.
+    """
+    api = common_.connect()
+    if common_.format in (Format.JSON, Format.YAML, Format.NAME):
+        raw, _ = api.list_raw(NODES, label_selector=selector)
+        if common_.format is Format.NAME:
+            common_.emit("".join(f"{item['metadata']['name']}\n" for item in raw))
+        else:
+            common_.structured("List", raw, is_list=True)
+        return
+    found, _ = api.list(NODES, label_selector=selector)
+    jobs, _ = api.list(JOBS)
+    others, _ = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    rows = node_rows(node_uses(found, jobs, others), now())
+    matching = f" match '{selector}'" if selector else ""
+    common_.table(COLUMNS, rows, empty=f"no nodes{matching}")

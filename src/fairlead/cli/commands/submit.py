@@ -1,0 +1,315 @@
+"""`submit` and `run`: from a script, a command or a manifest to a queued job."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import JOBS
+from fairlead.cli.common import Common, Format, common
+from fairlead.cli.embedded import is_embedded
+from fairlead.cli.errors import CliError, Code, Exit, Problem, fail
+from fairlead.cli.fit import check_fit
+from fairlead.cli.flags import FLAGS, Flag, Given, Givens, merge
+from fairlead.cli.follow import follow_job
+from fairlead.cli.header import parse_header
+from fairlead.cli.jobspec import (
+    SCRIPT_BYTES_MAX,
+    Origin,
+    Program,
+    Script,
+    base_name,
+    build_job,
+    build_script_map,
+)
+from fairlead.cli.lookup import missing_job
+from fairlead.cli.manifest import Document, parse_manifest, read_bytes
+from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.submission import (
+    Naming,
+    Submission,
+    check,
+    check_documents,
+    pick_name,
+    store,
+    store_documents,
+    taken_names,
+)
+from fairlead.cli.transport import Api
+from fairlead.cli.views.plan import plan_lines, submitted_line
+
+
+def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags that describe a job."""
+    for flag, info in reversed(FLAGS.items()):
+        name, attribute = f"--{flag.value}", flag.value.replace("-", "_")
+        if not info.metavar:
+            option = click.option(name, attribute, is_flag=True, help=info.help)
+        else:
+            option = click.option(name, attribute, metavar=info.metavar, help=info.help,
+                                  multiple=info.is_repeatable)  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _givens(options: dict[str, Any]) -> Givens:
+    """Take the job's flags out of `options` as they were given."""
+    out: dict[Flag, tuple[Given, ...]] = {}
+    for flag in Flag:
+        value = options.pop(flag.value.replace("-", "_"))
+        values = value if isinstance(value, tuple) else (value,)
+        texts = ["true" if v is True else str(v) for v in values if v not in (None, False)]
+        if texts:
+            out[flag] = tuple(Given(text, f"--{flag.value}") for text in texts)
+    return out
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead submit train.sh --nodes 4 --gpus 8 --time 12h
+      fairlead submit train.sh --after ok:prepare-1 -- --learning-rate 0.1
+      fairlead submit -f job.yaml
+      fairlead submit train.sh --dry-run -o yaml > job.yaml
+
+    The script may carry flags itself, in lines before its first command:
+
+    \b
+      #FAIRLEAD --nodes 4 --gpus 8 --time 12h
+    """
+)
+@click.argument("script", required=False, type=click.Path())
+@click.argument("arguments", metavar="[-- ARGS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("-f", "--file", "file", metavar="FILE", help="Manifest to submit; - reads stdin.")
+@job_flags
+@click.option("--dry-run", is_flag=True, help="Check everything, say where it fits, store nothing.")
+@click.option("--ignore-unknown", is_flag=True,
+              help="Ignore header lines that cannot be honoured instead of refusing.")  # fmt: skip
+@common()
+def submit(
+    common_: Common, *, script: str | None, arguments: tuple[str, ...], file: str | None,
+    dry_run: bool, ignore_unknown: bool, **options: Any,
+) -> int:  # fmt: skip
+    """Queue a script or a manifest as a job.
+
+    The script runs in every member of the job; the members start together. It is copied at
+    submission, so later edits do not change a queued job. The job's id, its name, is
+    printed on stdout.
+    """
+    givens = _givens(options)
+    if file is not None:
+        if script is not None or givens:
+            wrong = "a script" if script is not None else f"--{next(iter(givens)).value}"
+            raise fail(Code.BAD_COMBINATION, f"-f and {wrong} do not go together",
+                       help=("write it into the manifest, or leave -f out",))  # fmt: skip
+        return _submit_manifest(common_, file, dry_run=dry_run)
+    if script is None:
+        raise fail(Code.MISSING_ARGUMENT, "fairlead submit needs SCRIPT or -f FILE",
+                   help=("fairlead run -- COMMAND queues a command",))  # fmt: skip
+    program = Program(arguments, _read_script(script))
+    assert program.script is not None
+    header = parse_header(program.script.text, file=script, ignore_unknown=ignore_unknown)
+    request, problems = parse_request(merge(givens, header.givens), os.environ)
+    if header.problems or problems:
+        raise CliError([*header.problems, *problems])
+    for note in header.notes:
+        common_.note(f"note: {note}")
+    _, stored = _submit_program(common_, request, program, dry_run=dry_run)
+    if not dry_run:
+        _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
+    return Exit.OK
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="""Examples:
+
+    \b
+      fairlead run -- python train.py --epochs 3
+      fairlead run --nodes 2 --gpus 1 -- nvidia-smi
+      fairlead run --simulate 30s -- anything
+    """,
+)
+@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@job_flags
+@common(output=False)
+def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
+    """Queue a command as a job and follow it.
+
+    Its logs go to stdout. Ctrl-C stops the following only; the job goes on. The exit code is 0
+    when the job succeeds and 1 when it fails.
+    """
+    request, problems = parse_request(_givens(options), os.environ)
+    if problems:
+        raise CliError(problems)
+    api, stored = _submit_program(common_, request, Program(command), dry_run=False)
+    job = msgspec.convert(stored, Job)
+    return follow_job(common_, api, (job.metadata.namespace, job.metadata.name))
+
+
+def _read_script(path: str) -> Script:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(SCRIPT_BYTES_MAX + 1)
+    except OSError as error:
+        help_ = ("fairlead run -- COMMAND queues a command that is no file",)
+        message = f"script '{path}' cannot be read: {error.strerror}"
+        is_absent = isinstance(error, FileNotFoundError)
+        raise fail(Code.SCRIPT_UNREADABLE, message, help=help_ if is_absent else ()) from error
+    if len(data) > SCRIPT_BYTES_MAX:
+        raise fail(Code.SCRIPT_TOO_LARGE,
+                   f"script '{path}' is larger than {SCRIPT_BYTES_MAX >> 10} KiB",
+                   help=("keep it small and let it start the program beside it",))  # fmt: skip
+    try:
+        return Script(Path(path).name, data.decode())
+    except UnicodeDecodeError as error:
+        raise fail(Code.SCRIPT_UNREADABLE, f"script '{path}' is not UTF-8 text",
+                   help=(f"a program is run by: fairlead run -- {path}",)) from error  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    submission: Submission
+    name: str
+
+
+def _submit_program(
+    common_: Common, request: JobRequest, program: Program, *, dry_run: bool
+) -> tuple[Api, dict[str, Any]]:
+    """Check and store a job (or only check it) and return what was, or would be, stored."""
+    api = common_.connect()
+    if request.target is None:
+        request = replace(request, target=Target.LOCAL if is_embedded(api) else None)
+    prepared = _prepare(common_, api, request, program)
+    checked = check(api, prepared.submission, prepared.name)
+    job = msgspec.convert(checked, Job)
+    for text in plan_lines(job):
+        common_.note(text)
+    common_.note(check_fit(api, job))
+    if dry_run:
+        _show_dry_run(common_, prepared, program)
+        return api, checked
+    stored = store(api, prepared.submission)
+    name = str(stored["metadata"]["name"])
+    common_.note(submitted_line(name, is_held=request.is_held))
+    return api, stored
+
+
+def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -> _Prepared:
+    space = common_.space(api.target.namespace)
+    taken = taken_names(api, space)
+    missing = [after.job for after in request.after if after.job not in taken]
+    if missing:
+        raise CliError([_missing_dependency(api, space, name) for name in missing])
+    origin = Origin(str(Path.cwd()), _user(), os.environ)
+    if request.chdir is not None:
+        request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
+    naming = Naming(request.name, base_name(program))
+    submission = Submission(
+        space,
+        naming,
+        lambda name: build_job(name, request, program, origin),
+        program.script,
+        common_.note,
+    )
+    return _Prepared(submission, pick_name(naming, taken))
+
+
+def _missing_dependency(api: Api, space: str, name: str) -> Problem:
+    return missing_job(api, space, name, code=Code.NO_SUCH_DEPENDENCY)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
+    job = prepared.submission.build(prepared.name)
+    objects: list[dict[str, Any]] = []
+    if program.script is not None:
+        config_map = build_script_map(prepared.name, program.script)
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)})
+    body = {key: value for key, value in to_wire(job).items() if key != "status"}
+    objects.append({"apiVersion": JOBS.api_version, "kind": JOBS.kind, **body})
+    common_.note("Dry run: nothing was stored.")
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.structured("List", objects, is_list=len(objects) > 1)
+    else:
+        common_.emit(f"{prepared.name}\n")
+
+
+def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]) -> None:
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.structured("List", stored, is_list=len(stored) > 1)
+    else:
+        common_.emit("".join(f"{name}\n" for name in shown))
+
+
+# Manifests
+
+
+def _standard_input() -> Iterator[bytes]:
+    while chunk := sys.stdin.buffer.read(64 * 1024):
+        yield chunk
+
+
+def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
+    shown = "stdin" if file == "-" else file
+    data, problems = read_bytes(file, _standard_input())
+    documents: tuple[Document, ...] = ()
+    if not problems:
+        documents, problems = parse_manifest(data, shown)
+    if problems:
+        raise CliError(problems)
+    api = common_.connect()
+    space = common_.space(api.target.namespace)
+    if common_.namespace:
+        _check_namespaces(documents, common_.namespace)
+    check_documents(api, documents, space)
+    for document in documents:
+        if document.resource == JOBS:
+            job = msgspec.convert(document.body, Job)
+            for text in plan_lines(job):
+                common_.note(text)
+            common_.note(check_fit(api, job))
+    if dry_run:
+        common_.note("Dry run: nothing was stored.")
+        _show_stored(common_, [dict(d.body) for d in documents],
+                     [d.name for d in documents])  # fmt: skip
+        return Exit.OK
+    stored = store_documents(api, documents, space)
+    names_ = [str(item["metadata"]["name"]) for item in stored]
+    for document, name in zip(documents, names_, strict=True):
+        if document.resource == JOBS:
+            held = msgspec.convert(document.body, Job).spec.suspend
+            common_.note(submitted_line(name, is_held=held))
+    _show_stored(common_, stored, names_)
+    return Exit.OK
+
+
+def _check_namespaces(documents: tuple[Document, ...], namespace: str) -> None:
+    problems = [
+        Problem(
+            Code.BAD_COMBINATION,
+            f"the manifest says namespace '{document.namespace}', -n says '{namespace}'",
+            where=document.file, help=("leave one of the two out",),
+        )
+        for document in documents
+        if document.namespace and document.namespace != namespace
+    ]  # fmt: skip
+    if problems:
+        raise CliError(problems)

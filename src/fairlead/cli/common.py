@@ -1,0 +1,219 @@
+"""What every command shares: the common flags, where output goes, and the connection.
+
+Data goes to stdout, all else to stderr. Colour and progress appear on a terminal only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.cli.connect import Choice, find_connection
+from fairlead.cli.errors import Code, fail
+from fairlead.cli.table import WIDTH_DEFAULT, Align, Column, Row, render_table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Format(Enum):
+    """Output formats."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The flags that all commands have."""
+
+    format: Format
+    namespace: str
+    all_namespaces: bool
+    kubeconfig: str
+    context: str
+    headers: bool
+    color: bool
+    quiet: bool
+    verbosity: int
+
+    def connect(self, *, timeout_seconds: float | None = None) -> Any:
+        """Return the `Api` of the chosen cluster; CliError when there is none."""
+        from fairlead.cli.transport import TIMEOUT_SECONDS, Api
+
+        connection = find_connection(Choice(self.kubeconfig, self.context), os.environ)
+        return Api(connection, timeout_seconds=timeout_seconds or TIMEOUT_SECONDS)
+
+    def space(self, default: str) -> str:
+        """Return the namespace to work in: the flag's, else the kubeconfig's."""
+        return self.namespace or default
+
+    @property
+    def scope(self) -> str | None:
+        """The namespace flag's value; None for all namespaces."""
+        return None if self.all_namespaces else self.namespace
+
+    def note(self, text: str) -> None:
+        """Tell the person something, on stderr, unless -q."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def detail(self, text: str) -> None:
+        """Tell more with -v."""
+        if self.verbosity:
+            print(text, file=sys.stderr, flush=True)
+
+    def emit(self, text: str) -> None:
+        """Write data to stdout."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], *, empty: str) -> None:
+        """Write a table to stdout; with no rows say `empty` on stderr instead."""
+        if not rows:
+            self.note(empty)
+            return
+        is_wide = self.format is Format.WIDE
+        width = terminal_width() if sys.stdout.isatty() else None
+        text = render_table(columns, rows, width=width, wide=is_wide, headers=self.headers)
+        self.emit(_colored(text, self.headers) if self.color else text)
+
+    def structured(self, kind: str, items: Iterable[Any], *, is_list: bool) -> None:
+        """Write objects as JSON or YAML: one as itself, several as a List of the API's form."""
+        objects = list(items)
+        value: Any = objects[0] if len(objects) == 1 and not is_list else {
+            "apiVersion": "v1", "kind": kind, "items": objects, "metadata": {},
+        }  # fmt: skip
+        self.emit(dump(value, self.format))
+
+
+def dump(value: Any, format_: Format) -> str:
+    """Return a value as indented JSON or as YAML."""
+    if format_ is Format.YAML:
+        from fairlead.cli.yamlwrite import to_yaml
+
+        return to_yaml(value)
+    import json
+
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+_STATE_COLORS = {
+    "Running": "32", "Succeeded": "32", "ready": "32", "healthy": "32", "Waiting": "33",
+    "Starting": "36", "Restarting": "33", "Stopping": "33", "Held": "35", "Failed": "31",
+    "Cancelled": "31", "not-ready": "31", "cordoned": "33", "failed": "31",
+}  # fmt: skip
+
+
+def _colored(text: str, headers: bool) -> str:  # noqa: FBT001
+    """Return a table with its header bold and its first state word coloured; widths stay."""
+    lines = text.splitlines()
+    out: list[str] = []
+    for number, line in enumerate(lines):
+        if number == 0 and headers:
+            out.append(f"\x1b[1m{line}\x1b[0m")
+            continue
+        words = line.split()
+        state = next((word for word in words[1:] if word in _STATE_COLORS), None)
+        if state:
+            at = line.index(f" {state}") + 1
+            color = f"\x1b[{_STATE_COLORS[state]}m{state}\x1b[0m"
+            line = line[:at] + color + line[at + len(state) :]
+        out.append(line)
+    return "\n".join(out) + "\n"
+
+
+def terminal_width() -> int:
+    """Return the terminal's width in columns."""
+    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
+
+
+def now() -> float:
+    """Return the wall clock; views get instants as arguments."""
+    return time.time()
+
+
+def common(*, output: bool = True, cluster: bool = True) -> Callable[[F], F]:
+    """Return a decorator that adds the common flags and passes them as the first argument.
+
+    `output` adds -o and --no-headers; `cluster` the flags that choose cluster and namespace.
+    """
+
+    def decorate(function: F) -> F:
+        def wrapper(**options: Any) -> Any:
+            return function(_collect(options), **options)
+
+        wrapper.__name__ = function.__name__
+        wrapper.__doc__ = function.__doc__
+        marked: Any = wrapper
+        # click keeps parameters on the function, the last one first; the common ones come last.
+        for option in reversed(_options(output=output, cluster=cluster)):
+            marked = option(marked)
+        marked.__click_params__ += getattr(function, "__click_params__", [])
+        return marked
+
+    return decorate
+
+
+def _options(*, output: bool, cluster: bool) -> list[Callable[[Any], Any]]:
+    options: list[Callable[[Any], Any]] = []
+    if output:
+        options += [
+            click.option("-o", "--output", metavar="FORMAT", default="table", show_default=True,
+                         help="table, wide, json, yaml or name."),
+            click.option("--no-headers", is_flag=True, help="Leave the header line out."),
+        ]  # fmt: skip
+    if cluster:
+        options += [
+            click.option("-n", "--namespace", metavar="NAME", default="",
+                         help="Namespace. [default: the kubeconfig's]"),
+            click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces."),
+            click.option("--kubeconfig", metavar="FILE", default="", help="Kubeconfig to use."),
+            click.option("--context", "context_", metavar="NAME", default="",
+                         help="Context of the kubeconfig."),
+        ]  # fmt: skip
+    options += [
+        click.option("--no-color", is_flag=True, help="Plain text. Also: NO_COLOR."),
+        click.option("-q", "--quiet", is_flag=True, help="Only data and errors."),
+        click.option("-v", "--verbose", count=True, help="Say more; -vv shows tracebacks."),
+    ]
+    return options
+
+
+def _collect(options: dict[str, Any]) -> Common:
+    """Take the common flags out of `options`."""
+    given: str = options.pop("output", "table")
+    known = {format_.value: format_ for format_ in Format}
+    if given not in known:
+        from fairlead.cli.suggest import nearest
+
+        near = nearest(given, known)
+        raise fail(
+            Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
+            help=(f"-o {near}",) if near else (),
+        )  # fmt: skip
+    no_color = options.pop("no_color") or bool(os.environ.get("NO_COLOR"))
+    return Common(
+        format=known[given],
+        namespace=options.pop("namespace", ""),
+        all_namespaces=options.pop("all_namespaces", False),
+        kubeconfig=options.pop("kubeconfig", ""),
+        context=options.pop("context_", ""),
+        headers=not options.pop("no_headers", False),
+        color=not no_color and sys.stdout.isatty() and os.environ.get("TERM") != "dumb",
+        quiet=options.pop("quiet"),
+        verbosity=options.pop("verbose"),
+    )
+
+
+__all__ = ["Align", "Column", "Common", "Format", "Row", "common", "dump", "now", "terminal_width"]

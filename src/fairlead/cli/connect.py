@@ -1,0 +1,90 @@
+"""Which cluster a command talks to, in this order:
+
+1. `--kubeconfig FILE` (and `--context NAME` in it)
+2. `$FAIRLEAD_KUBECONFIG`
+3. the kubeconfig of the default data directory, when its cluster lives
+4. `$KUBECONFIG`, then `~/.kube/config`, as kubectl reads them
+
+An explicit choice is never replaced by another one: when it cannot be used, the command says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.cli.errors import CliError, Code, fail
+from fairlead.kube.kubeconfig import Connection, KubeconfigError, config_paths, load, resolve
+
+CLUSTER_FILE = "cluster.json"  # stands beside the kubeconfig of a cluster of `fairlead up`
+
+
+def default_data_directory(environment: Mapping[str, str]) -> Path:
+    """Return $FAIRLEAD_DATA, else $XDG_DATA_HOME/fairlead, else ~/.local/share/fairlead."""
+    if environment.get("FAIRLEAD_DATA"):
+        return Path(environment["FAIRLEAD_DATA"])
+    base = environment.get("XDG_DATA_HOME") or ""
+    if base.startswith("/"):
+        return Path(base) / "fairlead"
+    return Path(environment.get("HOME") or Path.home()) / ".local" / "share" / "fairlead"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user chose on the command line; empty texts when nothing."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+
+def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connection:
+    """Return the cluster to talk to; CliError says what was looked at when there is none."""
+    explicit = choice.kubeconfig or environment.get("FAIRLEAD_KUBECONFIG") or ""
+    if explicit:
+        path = Path(explicit)
+        if not path.exists():
+            origin = "--kubeconfig" if choice.kubeconfig else "$FAIRLEAD_KUBECONFIG"
+            raise fail(
+                Code.KUBECONFIG, f"{origin}: {path} does not exist",
+                help=("fairlead up starts a cluster and prints the path of its kubeconfig",),
+            )  # fmt: skip
+        if (path.parent / CLUSTER_FILE).is_file() and not _lives(path.parent):
+            raise _stopped(path.parent.absolute(), is_default=False)
+        return _load((path,), choice.context)
+    data = default_data_directory(environment)
+    own = data / "kubeconfig"
+    if own.is_file() and _lives(data):
+        return _load((own,), choice.context)
+    paths = config_paths(None, environment)
+    if any(path.exists() for path in paths):
+        return _load(paths, choice.context)
+    if own.is_file():
+        raise _stopped(data, is_default=True)
+    raise fail(
+        Code.NO_CLUSTER, "no cluster is running here and no kubeconfig was found",
+        detail=(f"looked at --kubeconfig, $FAIRLEAD_KUBECONFIG, {own}, "
+                f"{', '.join(str(path) for path in paths)}",),
+        help=("fairlead up starts a cluster on this machine",),
+    )  # fmt: skip
+
+
+def _stopped(data: Path, *, is_default: bool) -> CliError:
+    return fail(
+        Code.UNREACHABLE, f"the cluster of {data} is not running",
+        detail=("its jobs are kept and go on at the next start",),
+        help=("fairlead up --detach" + ("" if is_default else f" --data {data}"),),
+    )  # fmt: skip
+
+
+def _lives(data: Path) -> bool:
+    from fairlead.cli.cluster.state import read_running  # needs msgspec
+
+    return read_running(data) is not None
+
+
+def _load(paths: Sequence[Path], context: str) -> Connection:
+    try:
+        return resolve(load(paths), context)
+    except KubeconfigError as error:
+        raise fail(Code.KUBECONFIG, str(error)) from error

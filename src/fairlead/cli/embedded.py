@@ -1,0 +1,73 @@
+"""What only a cluster of `fairlead up` has: the extension endpoints under /fairlead/v1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.api.status import ApiError
+from fairlead.cli.transport import Api
+
+STATUS_PATH = "/fairlead/v1/status"
+HISTORY_PATH = "/fairlead/v1/history"
+
+
+def logs_path(namespace: str, job: str) -> str:
+    """Return the path of a job's logs."""
+    return f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs"
+
+
+class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):
+    """One part of the cluster's process; the states are those of `runtime.supervisor`."""
+
+    name: str
+    state: str
+    ready: bool = True
+    crash_count: int = 0
+    last_error: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """True while it does its work, or has done it."""
+        return self.ready and self.state in ("running", "ended")
+
+
+class NodeCounts(msgspec.Struct, frozen=True, rename="camel"):
+    """Nodes by type."""
+
+    local: int = 0
+    virtual: int = 0
+    other: int = 0
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """What the cluster's process says of itself. Instants are seconds since the epoch."""
+
+    version: str
+    pid: int
+    started_at: float
+    data: str
+    nodes: NodeCounts
+    jobs: dict[str, int]  # by state
+    pods: int
+    services: tuple[ServiceHealth, ...]
+
+
+def read_status(api: Api) -> ClusterStatus | None:
+    """Return the cluster's own status; None when it is not one of `fairlead up`."""
+    try:
+        answer = api.request("GET", STATUS_PATH)
+        return msgspec.json.decode(answer.body, type=ClusterStatus)
+    except (ApiError, msgspec.DecodeError):
+        return None
+
+
+def is_embedded(api: Api) -> bool:
+    """True when the cluster is one of `fairlead up`."""
+    return read_status(api) is not None
+
+
+def to_json(value: Any) -> bytes:
+    """Return a struct as JSON."""
+    return msgspec.json.encode(value)

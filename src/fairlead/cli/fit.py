@@ -1,0 +1,112 @@
+"""Whether the cluster could ever hold a job, and whether it fits now: the planner's own answer.
+
+The code that will place the job is asked, on a state built from the API's nodes, jobs and pods;
+there is no second algorithm here, only words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from fairlead.api import names, quantity
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.cli.errors import CliError, Code, Problem
+from fairlead.cli.text import plural
+from fairlead.cli.transport import Api
+from fairlead.cli.views.plan import line
+from fairlead.cli.views.words import amount_text, amount_words, message_of
+from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, InvalidGang, gang_of
+from fairlead.model.requests import request_of
+
+_SHOWN = (quantity.GPU, quantity.CPU, quantity.MEMORY)
+
+
+def read_state(api: Api) -> ClusterState:
+    """Return the cluster as the scheduler would see it now."""
+    nodes, _ = api.list(NODES)
+    jobs, _ = api.list(JOBS)
+    # Members' pods are covered by their jobs' claims; only others take room of their own.
+    pods, _ = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    return ClusterState.of(nodes, jobs, pods)
+
+
+def check_fit(api: Api, job: Job) -> str:
+    """Return the line that says whether the job fits now.
+
+    CliError with the largest shape there is when no node could ever hold a member, or all nodes
+    together not the gang. A cluster without any node refuses nothing: it may get some.
+    """
+    state = read_state(api)
+    gang = gang_of(job.spec, state.reader)
+    shape = largest_shape(state)
+    if not shape:
+        return line("Place", "waits: the cluster has no node yet")
+    verdict = fits_empty(state, gang)
+    if verdict.outcome is Outcome.IMPOSSIBLE:
+        raise CliError(impossible(verdict, shape, _smaller(state, gang, verdict)))
+    now = would_fit(state, gang)
+    return line("Place", place_text(now))
+
+
+def place_text(verdict: Verdict) -> str:
+    """Return whether the job could start now, were it first in the queue, in words."""
+    match verdict.outcome:
+        case Outcome.PLACED:
+            return f"fits now, on {plural(int(verdict.facts['nodes_used']), 'node')}"
+        case Outcome.WAITING | Outcome.BLOCKED | Outcome.IMPOSSIBLE:
+            return f"waits: {message_of(verdict)}"
+    assert_never(verdict.outcome)
+
+
+def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...]) -> Problem:
+    """Return the problem of a job that these nodes can never hold, with what they can."""
+    detail = (f"largest node: {shape_text(shape)}",)
+    facts = verdict.facts
+    if verdict.reason is Reason.NO_NODE_SHAPE_FITS:
+        resource = str(facts["resource"])
+        asked = amount_words(resource, facts["asked"])
+        most = amount_text(resource, facts["largest"])
+        message = f"no node has {asked} (largest: {most})"
+        return Problem(Code.NO_NODE_LARGE_ENOUGH, message, detail=detail, help=help_)
+    if verdict.reason is Reason.NO_MATCHING_NODE:
+        message = message_of(verdict)
+        return Problem(Code.NO_MATCHING_NODE, message, detail=detail, help=help_)
+    if verdict.reason is Reason.INVALID_REQUEST:
+        return Problem(Code.BAD_VALUE, message_of(verdict))
+    return Problem(Code.EXCEEDS_CLUSTER, message_of(verdict), detail=detail, help=help_)
+
+
+def _smaller(
+    state: ClusterState, gang: GangRequest | InvalidGang, verdict: Verdict
+) -> tuple[str, ...]:
+    """Return what could be asked instead; flags are named only when that would fit."""
+    facts = verdict.facts
+    if verdict.reason is Reason.NO_MATCHING_NODE:
+        return ("fairlead nodes -o wide shows what there is",)
+    if isinstance(gang, InvalidGang) or len(gang.roles) != 1:
+        return ()
+    if verdict.reason is Reason.EXCEEDS_CLUSTER and int(facts.get("members_fit", 0)):
+        return (f"--nodes {facts['members_fit']}",)
+    if verdict.reason is not Reason.NO_NODE_SHAPE_FITS or facts["resource"] != quantity.GPU:
+        return ()
+    asked, largest, role = int(facts["asked"]), int(facts["largest"]), gang.roles[0]
+    if largest == 0:
+        return ("fairlead nodes shows which nodes have GPUs; --on virtual takes virtual ones",)
+    amounts = {**dict(role.member.request), quantity.GPU: largest}
+    member = replace(role.member, request=request_of(amounts.items()))
+    spread = replace(role, member=member, count=-(-asked * role.count // largest))
+    fits = fits_empty(state, replace(gang, roles=(spread,))).outcome is Outcome.PLACED
+    return (f"--nodes {spread.count} --gpus {largest}",) if fits else (f"--gpus {largest}",)
+
+
+def shape_text(shape: Mapping[str, int]) -> str:
+    """Return e.g. `8 gpus, 96 cpus, 1Ti memory`."""
+    parts = [amount_words(name, shape[name]) for name in _SHOWN if shape.get(name)]
+    return ", ".join(parts) or "nothing"

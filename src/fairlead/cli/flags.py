@@ -1,0 +1,85 @@
+"""The flags that describe a job, wherever written: command line, #FAIRLEAD or #SBATCH lines.
+
+All three end up as `Given` values under a `Flag`, so that one parser (`cli.request`) reads them and
+says of a wrong one where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Flag(Enum):
+    """What can be asked of a job; the value is the flag's name without dashes."""
+
+    NAME = "name"
+    NODES = "nodes"
+    GPUS = "gpus"
+    CPUS = "cpus"
+    MEMORY = "memory"
+    TIME = "time"
+    PRIORITY = "priority"
+    ENV = "env"
+    IMAGE = "image"
+    AFTER = "after"
+    CHDIR = "chdir"
+    ON = "on"
+    SIMULATE = "simulate"
+    HOLD = "hold"
+    NO_RESTART = "no-restart"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagInfo:
+    """`metavar` is empty for a switch; a repeatable flag may be given several times."""
+
+    metavar: str
+    help: str
+    is_repeatable: bool = False
+
+
+FLAGS: dict[Flag, FlagInfo] = {
+    Flag.NAME: FlagInfo("NAME", "Name of the job, which is its id. [default: from the script]"),
+    Flag.NODES: FlagInfo("N", "Number of members; they start together. [default: 1]"),
+    Flag.GPUS: FlagInfo("N", "GPUs of each member. [default: 0]"),
+    Flag.CPUS: FlagInfo("N", "CPUs of each member, such as 8 or 500m. [default: 1]"),
+    Flag.MEMORY: FlagInfo("SIZE", "Memory of each member, such as 64Gi."),
+    Flag.TIME: FlagInfo("DURATION", "Longest run time of an attempt, such as 12h or 1h30m."),
+    Flag.PRIORITY: FlagInfo("N|CLASS", "Priority, or the name of a PriorityClass. [default: 0]"),
+    Flag.ENV: FlagInfo("NAME[=VALUE]", "Set a variable, or take it from here; repeatable.", True),
+    Flag.IMAGE: FlagInfo("IMAGE", "Container image; needed on a cluster with container nodes."),
+    Flag.AFTER: FlagInfo(
+        "WHEN:JOB", "Start after ok:JOB, any:JOB or failed:JOB; repeatable.", True
+    ),
+    Flag.CHDIR: FlagInfo("DIR", "Working directory. [default: the current one]"),
+    Flag.ON: FlagInfo("WHERE", "local, virtual or any; only on an embedded cluster."),
+    Flag.SIMULATE: FlagInfo(
+        "DURATION", "Run on virtual nodes and pretend to take this long; implies --on virtual."
+    ),
+    Flag.HOLD: FlagInfo("", "Queue it held; fairlead release lets it start."),
+    Flag.NO_RESTART: FlagInfo("", "Do not restart it when a member fails."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value, and where it was written: `--gpus` or `train.sh:3`."""
+
+    value: str
+    origin: str
+
+
+Givens = Mapping[Flag, tuple[Given, ...]]
+
+
+def merge(first: Givens, then: Givens) -> Givens:
+    """Return both, where `first` wins flag by flag; a repeatable flag keeps the values of both."""
+    out: dict[Flag, tuple[Given, ...]] = {}
+    for flag in Flag:
+        mine, other = first.get(flag, ()), then.get(flag, ())
+        chosen = (*other, *mine) if FLAGS[flag].is_repeatable else (mine or other)
+        if chosen:
+            out[flag] = chosen
+    return out

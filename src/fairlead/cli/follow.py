@@ -1,0 +1,98 @@
+"""Following a job: its state on stderr, its logs on stdout, its end as exit code."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from fairlead.api import names
+from fairlead.api.job import Job, JobState
+from fairlead.api.meta import is_true
+from fairlead.api.status import ApiError, NotFound, Unavailable
+from fairlead.cli.common import Common
+from fairlead.cli.errors import Exit
+from fairlead.cli.logstream import LogQuery, stream_logs
+from fairlead.cli.transport import Api
+from fairlead.cli.views.jobs import ending, places, state_of, verdict_of, where_or_why
+from fairlead.cli.watching import Gone, job_changes
+
+RETRY_SECONDS = 0.5
+
+
+def detached_text(name: str) -> str:
+    """Return how to return to a job that goes on without us."""
+    return f"Job {name} goes on.    fairlead logs -f {name}    fairlead cancel {name}"
+
+
+def follow_job(common_: Common, api: Api, key: tuple[str, str]) -> int:
+    """Follow a job to its end and return the exit code; Ctrl-C stops the following only."""
+    name = key[1]
+    try:
+        job = _follow(common_, api, key)
+    except KeyboardInterrupt:
+        common_.note(f"\n{detached_text(name)}")
+        return Exit.INTERRUPTED
+    except Gone:
+        common_.note(f"job {name} was deleted")
+        return Exit.FAILED
+    succeeded = is_true(job.status.conditions, names.SUCCEEDED)
+    common_.note(f"{name} {state_of(job)}: {ending(job)}")
+    return Exit.OK if succeeded else Exit.FAILED
+
+
+def _follow(common_: Common, api: Api, key: tuple[str, str]) -> Job:
+    """Tell states until an attempt has something to show, show it, and so on until the end."""
+    said = ""
+    shown_attempt = 0
+    while True:
+        for job in job_changes(api, key):
+            text = _state_line(job)
+            if text not in ("", said):
+                common_.note(f"{key[1]} {text}")
+                said = text
+            has_news = job.status.attempt > shown_attempt and _has_started(job)
+            if has_news or job.is_finished:
+                break
+        else:
+            raise AssertionError("a job's changes never end")
+        if has_news:
+            shown_attempt = job.status.attempt
+            _show(api, key, LogQuery(follow=True, attempt=shown_attempt))
+        elif job.is_finished:
+            return job
+
+
+def _has_started(job: Job) -> bool:
+    members = job.status.members
+    return members.running + members.succeeded + members.failed > 0
+
+
+def _state_line(job: Job) -> str:
+    """Return what to say of a state; "" for one that passes at once or is said at the end."""
+    state = state_of(job)
+    is_placed = job.status.placement is not None
+    if job.is_finished or (state == JobState.WAITING.value and is_placed):
+        return ""
+    if is_placed and state in (JobState.STARTING.value, JobState.RUNNING.value):
+        attempt = f" (attempt {job.status.attempt})" if job.status.attempt > 1 else ""
+        return f"{state} on {places(job)}{attempt}"
+    if state == JobState.WAITING.value and verdict_of(job) is None and not job.spec.suspend:
+        return ""
+    return f"{state}: {where_or_why(job)}"
+
+
+def _show(api: Api, key: tuple[str, str], query: LogQuery) -> None:
+    """Copy an attempt's logs to stdout; a log that is not there yet is asked for again."""
+    while True:
+        try:
+            for chunk in stream_logs(api, key, query):
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+        except NotFound:
+            return
+        except Unavailable:
+            time.sleep(RETRY_SECONDS)
+            continue
+        except ApiError:
+            raise
+        return

@@ -1,0 +1,196 @@
+"""A request and a program become a Job (pure): one role, `worker`, whose members run the program.
+
+A script travels in a ConfigMap that is mounted in every member, so that later edits of the file do
+not change a queued job. Its `#!` line is read here and put in front as the command, since files of
+a ConfigMap need not be executable; without one it is run by /bin/sh.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.api import core, names, quantity
+from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
+from fairlead.api.meta import ObjectMeta
+from fairlead.cli.request import JobRequest, Target, clean_name
+
+SCRIPT_BYTES_MAX = 512 * 1024
+SCRIPT_MOUNT = "/etc/fairlead-script"
+SCRIPT_VOLUME = "script"
+ROLE = "worker"
+CONTAINER = "main"
+SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
+SHELL = "/bin/sh"
+
+#: What a local job takes along from the shell that submits it; --env NAME adds others.
+LOCAL_ENVIRONMENT = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "CONDA_PREFIX",
+    "PYTHONPATH", "LD_LIBRARY_PATH",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script file: its base name, and its text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What members run: a script with arguments, or a plain command."""
+
+    arguments: tuple[str, ...]
+    script: Script | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where and by whom it is submitted."""
+
+    directory: str
+    user: str
+    environment: Mapping[str, str]
+
+
+def interpreter(text: str) -> tuple[str, ...]:
+    """Return the words of a script's `#!` line, at most interpreter and one argument; else /bin/sh.
+
+    The kernel passes all that follows the interpreter as one argument (execve(2)); so does this.
+    """
+    first = text.split("\n", 1)[0].rstrip("\r")
+    match = re.match(r"^#!\s*(\S+)(?:\s+(.*\S))?\s*$", first)
+    if match is None:
+        return (SHELL,)
+    return (match[1], match[2]) if match[2] else (match[1],)
+
+
+def literal(text: str) -> str:
+    """Return the text so that Kubernetes' expansion of `$(NAME)` and `$$` leaves it as it was."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
+
+
+def script_file(name: str) -> str:
+    """Return the key under which a script is kept: its base name made safe for a ConfigMap."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:200] or "script"
+
+
+def base_name(program: Program) -> str:
+    """Return what a job of this program is called before its number."""
+    if program.script is not None:
+        return clean_name(program.script.name.rsplit(".", 1)[0])
+    return clean_name(program.arguments[0].rsplit("/", 1)[-1])
+
+
+def next_name(base: str, taken: Iterable[str]) -> str:
+    """Return `base-N`, N being one more than the highest number in use; 1 at first."""
+    pattern = re.compile(rf"^{re.escape(base)}-(\d{{1,9}})$")
+    numbers = [int(match[1]) for name in taken if (match := pattern.match(name))]
+    return f"{base}-{max(numbers, default=0) + 1}"
+
+
+def config_map_name(job_name: str) -> str:
+    """Return the name of the ConfigMap that holds a job's script."""
+    return f"{job_name}-script"
+
+
+def build_script_map(job_name: str, script: Script) -> core.ConfigMap:
+    """Return the ConfigMap of a script; the owner is added once the job has a uid."""
+    labels = {names.JOB_NAME: job_name, names.MANAGED_BY: "fairlead"}
+    meta = ObjectMeta(name=config_map_name(job_name), labels=labels)
+    return core.ConfigMap(metadata=meta, data={script_file(script.name): script.text})
+
+
+def build_job(name: str, request: JobRequest, program: Program, origin: Origin) -> Job:
+    """Return the job; `request.target` None means a cluster without local and virtual nodes."""
+    volumes: tuple[core.Volume, ...] = ()
+    mounts: tuple[core.VolumeMount, ...] = ()
+    command = program.arguments
+    if program.script is not None:
+        source = core.ConfigMapVolumeSource(name=config_map_name(name))
+        volumes = (core.Volume(name=SCRIPT_VOLUME, config_map=source),)
+        mounts = (core.VolumeMount(name=SCRIPT_VOLUME, mount_path=SCRIPT_MOUNT, read_only=True),)
+        path = f"{SCRIPT_MOUNT}/{script_file(program.script.name)}"
+        command = (*interpreter(program.script.text), path, *program.arguments)
+    command = tuple(literal(word) for word in command)
+    container = core.Container(
+        name=CONTAINER,
+        image=request.image,
+        command=command,
+        working_dir=_working_directory(request, origin),
+        env=_environment(request, origin),
+        resources=_resources(request),
+        volume_mounts=mounts,
+    )
+    template = _template(request, container, volumes)
+    spec = JobSpec(
+        roles=(Role(name=ROLE, count=request.members, template=template),),
+        priority_class_name=request.priority_class,
+        priority=request.priority,
+        time_limit_seconds=request.time_seconds,
+        restart=Restart() if request.restarts else Restart(policy=RestartPolicy.NEVER),
+        after=request.after,
+        suspend=request.is_held,
+    )  # fmt: skip
+    annotations = {names.SUBMITTED_BY: origin.user} if origin.user else {}
+    return Job(metadata=ObjectMeta(name=name, annotations=annotations), spec=spec)
+
+
+def to_manifest(job: Job) -> dict[str, object]:
+    """Return the job as it goes over the wire, with apiVersion and kind, without a status."""
+    body = msgspec.to_builtins(job)
+    body.pop("status", None)
+    return {"apiVersion": names.API_VERSION, "kind": "Job", **body}
+
+
+def _template(
+    request: JobRequest, container: core.Container, volumes: tuple[core.Volume, ...]
+) -> core.PodTemplate:
+    selector: dict[str, str] = {}
+    tolerations: tuple[core.Toleration, ...] = ()
+    annotations: dict[str, str] = {}
+    if request.target in (Target.LOCAL, Target.VIRTUAL):
+        selector = {names.NODE_TYPE: request.target.value}
+    if request.target in (Target.LOCAL, Target.ANY):
+        tolerations = (core.Toleration(key=names.TAINT_LOCAL, operator="Exists"),)
+    if request.simulate_seconds is not None:
+        annotations = {SIMULATE_SECONDS: f"{request.simulate_seconds:g}"}
+    spec = core.PodSpec(
+        containers=(container,),
+        volumes=volumes,
+        node_selector=selector,
+        tolerations=tolerations,
+        restart_policy="Never",
+    )
+    return core.PodTemplate(metadata=ObjectMeta(annotations=annotations), spec=spec)
+
+
+def _working_directory(request: JobRequest, origin: Origin) -> str:
+    if request.target is Target.LOCAL or request.target is Target.ANY:
+        return request.chdir or origin.directory
+    return request.chdir or ""
+
+
+def _environment(request: JobRequest, origin: Origin) -> tuple[core.EnvVar, ...]:
+    out: dict[str, str] = {}
+    if request.target is Target.LOCAL or request.target is Target.ANY:
+        out = {k: origin.environment[k] for k in LOCAL_ENVIRONMENT if k in origin.environment}
+    out.update(request.env)
+    return tuple(core.EnvVar(name=name, value=literal(value)) for name, value in out.items())
+
+
+def _resources(request: JobRequest) -> core.ResourceRequirements:
+    amounts: dict[str, str | int | float] = {
+        quantity.CPU: quantity.format_base(quantity.CPU, request.cpu_millis)
+    }
+    if request.memory_bytes is not None:
+        amounts[quantity.MEMORY] = quantity.format_base(quantity.MEMORY, request.memory_bytes)
+    if request.gpus:
+        amounts[quantity.GPU] = str(request.gpus)
+    limits = {key: value for key, value in amounts.items() if key != quantity.CPU}
+    return core.ResourceRequirements(requests=amounts, limits=limits)

@@ -1,0 +1,41 @@
+"""Finding the job that a person named, and saying which one was meant when there is none."""
+
+from __future__ import annotations
+
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS
+from fairlead.api.status import NotFound
+from fairlead.cli.errors import CliError, Code, Problem
+from fairlead.cli.suggest import nearest
+from fairlead.cli.transport import Api
+
+RECENT_MAX = 5
+
+
+def clean_reference(name: str) -> str:
+    """Return the bare name of `train-1`, `job/train-1`, `job.fairlead.dev/train-1`."""
+    return name.rpartition("/")[2]
+
+
+def find_job(api: Api, namespace: str, name: str) -> Job:
+    """Return the job; CliError E300, with the nearest name and recent ones, if there is none."""
+    try:
+        return api.get(JOBS, clean_reference(name), namespace=namespace)
+    except NotFound as error:
+        problem = missing_job(api, namespace, name)
+        raise CliError(problem) from error
+
+
+def missing_job(api: Api, namespace: str, name: str, *, code: Code = Code.NO_SUCH_JOB) -> Problem:
+    """Return the problem of a job that does not exist, with what does."""
+    jobs, _ = api.list(JOBS, namespace=namespace)
+    recent = sorted(jobs, key=lambda j: j.metadata.creation_timestamp or "", reverse=True)
+    known = [job.metadata.name for job in recent]
+    near = nearest(name, known)
+    detail = f"recent jobs: {', '.join(known[:RECENT_MAX])}" if known else "there are no jobs in it"
+    if near:
+        help_ = f"did you mean {near}?"
+    else:
+        help_ = "fairlead ps -a shows all, fairlead history those whose objects are gone"
+    message = f"job '{name}' does not exist in namespace '{namespace}'"
+    return Problem(code, message, detail=(detail,), help=(help_,))

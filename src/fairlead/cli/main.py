@@ -1,0 +1,37 @@
+"""The entry point: runs a command and turns whatever happens into an exit code, never a traceback.
+
+Kept free of imports so that Ctrl-C is caught from the first moment on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run `fairlead` with `sys.argv` and end the process."""
+    code = guarded(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more: let the last flush be quiet, too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def guarded(arguments: list[str]) -> int:
+    """Run a command line and return its exit code."""
+    try:
+        from fairlead.cli.app import run
+
+        return run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0  # whoever read our output has seen enough
+    except SystemExit as exit_:  # click's completion ends this way
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)

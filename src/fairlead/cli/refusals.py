@@ -1,0 +1,57 @@
+"""The API's refusals in the terminal's words and codes."""
+
+from __future__ import annotations
+
+from fairlead.api.status import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    InternalError,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
+from fairlead.cli.errors import CliError, Code, Problem
+
+
+def from_api(error: ApiError) -> CliError:
+    """Return the error to show for an answer that no command expected."""
+    details = error.status.details
+    if isinstance(error, Invalid) and details is not None and details.causes:
+        return CliError(
+            [Problem(Code.REFUSED, cause.message or cause.reason, field=cause.field)
+             for cause in details.causes]
+        )  # fmt: skip
+    message = error.message
+    if isinstance(error, Unauthorized):
+        message = "the cluster does not accept these credentials"
+    return CliError(Problem(_code(error), message, help=_help(error)))
+
+
+def _code(error: ApiError) -> Code:
+    if isinstance(error, Unauthorized):
+        return Code.UNAUTHORIZED
+    if isinstance(error, Forbidden):
+        return Code.FORBIDDEN
+    if isinstance(error, AlreadyExists):
+        return Code.NAME_IN_USE
+    if isinstance(error, Conflict):
+        return Code.CONFLICT
+    if isinstance(error, NotFound):
+        details = error.status.details
+        return Code.NO_SUCH_JOB if details and details.kind == "jobs" else Code.BAD_ANSWER
+    if isinstance(error, Unavailable):
+        return Code.UNREACHABLE
+    if isinstance(error, InternalError):
+        return Code.BAD_ANSWER
+    return Code.REFUSED
+
+
+def _help(error: ApiError) -> tuple[str, ...]:
+    if isinstance(error, Unauthorized):
+        return ("fairlead status prints the kubeconfig of the cluster on this machine",)
+    if isinstance(error, (Conflict, Unavailable)):
+        return ("run the command again",)
+    return ()

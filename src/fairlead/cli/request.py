@@ -1,0 +1,272 @@
+"""From flags as text to a typed request for a job, with every problem collected (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlead.api import quantity
+from fairlead.api.job import MEMBERS_MAX, After, AfterState
+from fairlead.cli.errors import Code, Problem
+from fairlead.cli.flags import Flag, Given, Givens
+from fairlead.cli.suggest import nearest
+from fairlead.cli.text import parse_duration
+
+NAME_LENGTH_MAX = 52  # leaves room for "-<attempt>-<role>-<index>" in a 63 character label
+GPUS_MAX = 1_000
+_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_AFTER_STATES = {
+    "ok": AfterState.SUCCEEDED, "any": AfterState.FINISHED, "failed": AfterState.FAILED,
+}  # fmt: skip
+
+
+class Target(Enum):
+    """Which nodes of an embedded cluster: this machine, the virtual ones, or whichever fits."""
+
+    LOCAL = "local"
+    VIRTUAL = "virtual"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What was asked for. Amounts are per member, in base units; None means not asked."""
+
+    name: str | None = None
+    members: int = 1
+    gpus: int = 0
+    cpu_millis: int = 1000
+    memory_bytes: int | None = None
+    time_seconds: int | None = None
+    priority: int | None = None
+    priority_class: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    image: str = ""
+    after: tuple[After, ...] = ()
+    chdir: str | None = None
+    target: Target | None = None
+    simulate_seconds: float | None = None
+    is_held: bool = False
+    restarts: bool = True
+
+
+class _Reader:
+    """Reads one value after the other and collects what is wrong."""
+
+    def __init__(self, givens: Givens, environment: Mapping[str, str]) -> None:
+        self._givens = givens
+        self._environment = environment
+        self.problems: list[Problem] = []
+
+    def complain(self, given: Given, message: str, *, help_: str = "") -> None:
+        """Add a problem with the place where the value was written."""
+        in_file = not given.origin.startswith("-")
+        text = message if in_file else f"{given.origin}: {message}"
+        self.problems.append(
+            Problem(
+                Code.SCRIPT_HEADER if in_file else Code.BAD_VALUE, text,
+                where=f"{given.origin}:1" if in_file else "", help=(help_,) if help_ else (),
+            )
+        )  # fmt: skip
+
+    def last(self, flag: Flag) -> Given | None:
+        """Return the value that counts, or None."""
+        values = self._givens.get(flag, ())
+        return values[-1] if values else None
+
+    def text(self, flag: Flag) -> str | None:
+        """Return the value as it was written."""
+        given = self.last(flag)
+        return given.value if given else None
+
+    def whole(self, flag: Flag, bounds: tuple[int, int], default: int) -> int:
+        """Return a whole number within the bounds."""
+        given = self.last(flag)
+        if given is None:
+            return default
+        low, high = bounds
+        if not re.fullmatch(r"[+-]?\d{1,12}", given.value) or not low <= int(given.value) <= high:
+            self.complain(given, f"'{given.value}' must be a whole number from {low} to {high:,}")
+            return default
+        return int(given.value)
+
+    def cpu(self, default: int) -> int:
+        """Return milli-CPU."""
+        given = self.last(Flag.CPUS)
+        if given is None:
+            return default
+        try:
+            amount = quantity.to_base(quantity.CPU, given.value)
+        except quantity.QuantityError:
+            self.complain(given, f"'{given.value}' is not a number of CPUs such as 8, 0.5 or 500m")
+            return default
+        if amount <= 0:
+            self.complain(given, f"'{given.value}' must be greater than 0")
+        return amount
+
+    def memory(self) -> int | None:
+        """Return bytes; refuses GB, which people use for two different sizes."""
+        given = self.last(Flag.MEMORY)
+        if given is None:
+            return None
+        if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGTP])[bB]", given.value):
+            self.complain(given, _two_spellings(given.value, match[1], match[2].upper()))
+            return None
+        if match := re.fullmatch(r"(\d+)([gmtp]i?)", given.value):
+            self.complain(given, f"'{given.value}' is not a size",
+                          help_=f"write {match[1]}{match[2].capitalize()}")  # fmt: skip
+            return None
+        try:
+            amount = quantity.to_base(quantity.MEMORY, given.value)
+        except quantity.QuantityError:
+            self.complain(given, f"'{given.value}' is not a size such as 64Gi or 900M")
+            return None
+        if 0 < amount < 1 << 20:
+            self.complain(
+                given, f"'{given.value}' is {amount} bytes, less than any program needs",
+                help_=f"write {given.value.rstrip('bB')}Gi for gibibytes",
+            )  # fmt: skip
+            return None
+        if amount <= 0:
+            self.complain(given, f"'{given.value}' must be greater than 0")
+            return None
+        return amount
+
+    def seconds(self, flag: Flag) -> float | None:
+        """Return a duration in seconds, greater than zero."""
+        given = self.last(flag)
+        if given is None:
+            return None
+        try:
+            value = parse_duration(given.value)
+        except ValueError as error:
+            self.complain(given, str(error))
+            return None
+        if value <= 0:
+            self.complain(given, f"'{given.value}' must be greater than 0")
+            return None
+        return value
+
+    def priority(self) -> tuple[int | None, str]:
+        """Return (number, class name); one of the two at most."""
+        given = self.last(Flag.PRIORITY)
+        if given is None:
+            return None, ""
+        if re.fullmatch(r"[+-]?\d+", given.value):
+            return self.whole(Flag.PRIORITY, (-1_000_000_000, 1_000_000_000), 0), ""
+        if not _NAME.match(given.value):
+            self.complain(
+                given, f"'{given.value}' is neither a whole number nor a PriorityClass's name"
+            )
+        return None, given.value
+
+    def name(self) -> str | None:
+        """Return the job's name: a DNS label, short enough for its pods' labels."""
+        given = self.last(Flag.NAME)
+        if given is None:
+            return None
+        if len(given.value) > NAME_LENGTH_MAX:
+            self.complain(
+                given,
+                f"'{given.value}' has {len(given.value)} characters; "
+                f"at most {NAME_LENGTH_MAX} are possible",
+            )
+        elif not _NAME.match(given.value):
+            help_ = f"for example {clean_name(given.value)}"
+            self.complain(
+                given, f"'{given.value}' must consist of a-z, 0-9 and dashes, no dash at its ends",
+                help_=help_,
+            )  # fmt: skip
+        return given.value
+
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, value) pairs, the last one of a name winning; NAME alone is looked up."""
+        out: dict[str, str] = {}
+        for given in self._givens.get(Flag.ENV, ()):
+            name, equals, value = given.value.partition("=")
+            if not _ENV_NAME.match(name):
+                self.complain(given, f"'{name}' is not a variable's name")
+            elif equals:
+                out[name] = value
+            elif name in self._environment:
+                out[name] = self._environment[name]
+            else:
+                self.complain(given, f"'{name}' is not set here", help_=f"--env {name}=VALUE")
+        return tuple(out.items())
+
+    def after(self) -> tuple[After, ...]:
+        """Return the dependencies, each once, in the order given."""
+        out: dict[After, None] = {}
+        for given in self._givens.get(Flag.AFTER, ()):
+            when, colon, job = given.value.partition(":")
+            if not colon:
+                self.complain(given, f"'{given.value}' does not say when",
+                              help_=f"--after ok:{given.value}")  # fmt: skip
+            elif when not in _AFTER_STATES:
+                near = nearest(when, _AFTER_STATES)
+                self.complain(given, f"'{when}' must be ok, any or failed",
+                              help_=f"--after {near}:{job}" if near else "")  # fmt: skip
+            elif not _NAME.match(job) or len(job) > 253:
+                self.complain(given, f"'{job}' is not the name of a job")
+            else:
+                out[After(job=job, state=_AFTER_STATES[when])] = None
+        return tuple(out)
+
+    def target(self) -> Target | None:
+        """Return where the job is to run, or None for the cluster's default."""
+        given = self.last(Flag.ON)
+        if given is None:
+            return Target.VIRTUAL if self.last(Flag.SIMULATE) else None
+        known = {target.value: target for target in Target}
+        if given.value not in known:
+            self.complain(given, f"'{given.value}' must be local, virtual or any")
+            return None
+        target = known[given.value]
+        if target is Target.LOCAL and self.last(Flag.SIMULATE):
+            self.complain(given, "a local job is real; --simulate needs virtual nodes",
+                          help_="leave out one of --on local and --simulate")  # fmt: skip
+        return target
+
+
+def _two_spellings(text: str, number: str, unit: str) -> str:
+    decimal = quantity.to_base(quantity.MEMORY, f"{number}{unit if unit != 'K' else 'k'}")
+    size = quantity.humanize(quantity.MEMORY, decimal)
+    short = "k" if unit == "K" else unit
+    return f"'{text}' can mean two sizes: write {number}{short} (= {size}) or {number}{unit}i"
+
+
+def parse_request(
+    givens: Givens, environment: Mapping[str, str]
+) -> tuple[JobRequest, tuple[Problem, ...]]:
+    """Return the request and all that is wrong with it; `environment` serves `--env NAME`."""
+    reader = _Reader(givens, environment)
+    priority, priority_class = reader.priority()
+    time_seconds = reader.seconds(Flag.TIME)
+    request = JobRequest(
+        name=reader.name(),
+        members=reader.whole(Flag.NODES, (1, MEMBERS_MAX), 1),
+        gpus=reader.whole(Flag.GPUS, (0, GPUS_MAX), 0),
+        cpu_millis=reader.cpu(1000),
+        memory_bytes=reader.memory(),
+        time_seconds=max(1, round(time_seconds)) if time_seconds else None,
+        priority=priority,
+        priority_class=priority_class,
+        env=reader.env(),
+        image=reader.text(Flag.IMAGE) or "",
+        after=reader.after(),
+        chdir=reader.text(Flag.CHDIR),
+        target=reader.target(),
+        simulate_seconds=reader.seconds(Flag.SIMULATE),
+        is_held=reader.last(Flag.HOLD) is not None,
+        restarts=reader.last(Flag.NO_RESTART) is None,
+    )
+    return request, tuple(reader.problems)
+
+
+def clean_name(text: str) -> str:
+    """Return the nearest valid job name: lower case, other characters as dashes; "job" if none."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[: NAME_LENGTH_MAX - 6].strip("-")
+    return name or "job"

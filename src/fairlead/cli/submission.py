@@ -1,0 +1,186 @@
+"""Storing what was checked: all of it or nothing.
+
+Everything is sent as a dry run first, so that the API's own rules speak before anything is
+stored. A script's ConfigMap is created before its job, since a job without its script would wait
+for ever, and is handed to the job afterwards; a submission that dies in between leaves a
+ConfigMap behind, which the next submission under that name replaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import CONFIG_MAPS, JOBS
+from fairlead.api.status import AlreadyExists, ApiError, Invalid, NotFound
+from fairlead.cli.errors import CliError, Code, Problem, fail
+from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name, to_manifest
+from fairlead.cli.manifest import Document
+from fairlead.cli.refusals import from_api
+from fairlead.cli.transport import Api
+
+NAME_TRIES_MAX = 20
+
+
+def _say_nothing(_text: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The name that was asked for, or what to number when none was."""
+
+    asked: str | None
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job to be stored: how to build it under a name, and its script."""
+
+    namespace: str
+    naming: Naming
+    build: Callable[[str], Job]
+    script: Script | None = None
+    warn: Callable[[str], None] = _say_nothing
+
+
+def taken_names(api: Api, namespace: str) -> frozenset[str]:
+    """Return the names of the jobs of a namespace."""
+    jobs, _ = api.list_raw(JOBS, namespace=namespace)
+    return frozenset(str(job["metadata"]["name"]) for job in jobs)
+
+
+def pick_name(naming: Naming, taken: frozenset[str]) -> str:
+    """Return the name to use; CliError when the one that was asked for is in use."""
+    if naming.asked is None:
+        return next_name(naming.base, taken)
+    if naming.asked in taken:
+        free = next_name(re.sub(r"-\d+$", "", naming.asked), taken)
+        raise fail(
+            Code.NAME_IN_USE, f"a job named '{naming.asked}' exists already",
+            help=(f"--name {free}, or leave --name out",),
+        )  # fmt: skip
+    return naming.asked
+
+
+def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
+    """Send the job as a dry run and return what would be stored; CliError when it is refused."""
+    manifest = to_manifest(submission.build(name))
+    try:
+        return api.create(JOBS, manifest, namespace=submission.namespace, dry_run=True)
+    except ApiError as error:
+        raise _refused(error, submission.namespace) from error
+
+
+def store(api: Api, submission: Submission) -> dict[str, Any]:
+    """Store the job (and its script) and return it as stored.
+
+    A numbered name that somebody else takes at the same moment is replaced by the next one.
+    """
+    for _ in range(NAME_TRIES_MAX):
+        name = pick_name(submission.naming, taken_names(api, submission.namespace))
+        try:
+            return _store_as(api, submission, name)
+        except AlreadyExists as error:
+            if submission.naming.asked is not None:
+                raise from_api(error) from error
+        except ApiError as error:
+            raise _refused(error, submission.namespace) from error
+    raise fail(Code.CONFLICT, f"no free name '{submission.naming.base}-N' was found",
+               help=("--name NAME",))  # fmt: skip
+
+
+def _store_as(api: Api, submission: Submission, name: str) -> dict[str, Any]:
+    space, script = submission.namespace, submission.script
+    if script is None:
+        return api.create(JOBS, to_manifest(submission.build(name)), namespace=space)
+    _store_script(api, space, name, script)
+    try:
+        job = api.create(JOBS, to_manifest(submission.build(name)), namespace=space)
+    except ApiError:
+        api.delete(CONFIG_MAPS, config_map_name(name), namespace=space)
+        raise
+    owner = {"apiVersion": names.API_VERSION, "kind": "Job", "name": name,
+             "uid": job["metadata"]["uid"]}  # fmt: skip
+    patch = {"metadata": {"ownerReferences": [owner]}}
+    try:
+        api.patch(CONFIG_MAPS, config_map_name(name), patch, namespace=space)
+    except (ApiError, CliError) as error:
+        # The job is queued, which is what counts; only its clean-up will leave the script behind.
+        submission.warn(f"the script of job {name} will outlive it: {error}")
+    return job
+
+
+def _store_script(api: Api, namespace: str, name: str, script: Script) -> None:
+    config_map = build_script_map(name, script)
+    body = {"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)}
+    try:
+        api.create(CONFIG_MAPS, body, namespace=namespace)
+    except AlreadyExists:
+        before = api.get(CONFIG_MAPS, config_map_name(name), namespace=namespace)
+        is_ours = before.metadata.labels.get(names.JOB_NAME) == name
+        if not is_ours or before.metadata.owner_references:
+            raise
+        api.delete(CONFIG_MAPS, config_map_name(name), namespace=namespace)
+        api.create(CONFIG_MAPS, body, namespace=namespace)
+
+
+def _refused(error: ApiError, namespace: str) -> CliError:
+    details = error.status.details
+    if isinstance(error, NotFound) and details is not None and details.kind == "namespaces":
+        return fail(Code.NO_SUCH_NAMESPACE, f"namespace '{namespace}' does not exist",
+                    help=(f"kubectl create namespace {namespace}",))  # fmt: skip
+    return from_api(error)
+
+
+def check_documents(api: Api, documents: Sequence[Document], namespace: str) -> None:
+    """Send every document as a dry run; CliError with all refusals, each with its place."""
+    problems: list[Problem] = []
+    for document in documents:
+        try:
+            api.create(document.resource, document.body, dry_run=True,
+                       namespace=_space(document, namespace))  # fmt: skip
+        except ApiError as error:
+            problems += _document_problems(document, error, _space(document, namespace))
+    if problems:
+        raise CliError(problems)
+
+
+def store_documents(
+    api: Api, documents: Sequence[Document], namespace: str
+) -> list[dict[str, Any]]:
+    """Store every document and return them; when one is refused, those before it are removed."""
+    stored: list[dict[str, Any]] = []
+    for document in documents:
+        try:
+            stored.append(api.create(document.resource, document.body,
+                                     namespace=_space(document, namespace)))  # fmt: skip
+        except ApiError as error:
+            for before, created in zip(documents, stored, strict=False):
+                api.delete(before.resource, str(created["metadata"]["name"]),
+                           namespace=_space(before, namespace))  # fmt: skip
+            problems = _document_problems(document, error, _space(document, namespace))
+            raise CliError(problems) from error
+    return stored
+
+
+def _space(document: Document, namespace: str) -> str:
+    return (document.namespace or namespace) if document.resource.namespaced else ""
+
+
+def _document_problems(document: Document, error: ApiError, namespace: str) -> list[Problem]:
+    details = error.status.details
+    if isinstance(error, Invalid) and details is not None and details.causes:
+        return [document.problem(cause) for cause in details.causes]
+    from dataclasses import replace
+
+    found = _refused(error, namespace)
+    at = document.marks.keys.get("metadata", document.marks.mark)
+    where = f"{document.file}:{at.line}:{at.column}"
+    return [replace(problem, where=problem.where or where) for problem in found.problems]

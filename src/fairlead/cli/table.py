@@ -1,0 +1,81 @@
+"""Tables for a terminal (pure): sized to content, cut in the middle, the id never cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlead.cli.text import cut_middle
+
+GAP = "  "
+CUT_MIN = 8  # a column is never cut below this, so that something can still be read
+WIDTH_DEFAULT = 80
+
+
+class Align(Enum):
+    """Which side a cell's text keeps to."""
+
+    LEFT = "left"
+    RIGHT = "right"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `may_cut` is False for ids and numbers; `wide_only` ones appear with -o wide."""
+
+    title: str
+    align: Align = Align.LEFT
+    may_cut: bool = False
+    wide_only: bool = False
+
+
+Row = tuple[str, ...]
+
+
+def render_table(
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    width: int | None = None,
+    wide: bool = False,
+    headers: bool = True,
+) -> str:
+    """Return the table as text, lines ended by a line feed and without spaces at their ends.
+
+    `rows` have a cell per column, wide ones included. With a `width` the cuttable columns are
+    cut, the widest first, until a line fits; None never cuts, as for a pipe. No rows give only
+    the header.
+    """
+    chosen = [i for i, column in enumerate(columns) if wide or not column.wide_only]
+    lines = [[columns[i].title for i in chosen]] if headers else []
+    lines += [[row[i] for i in chosen] for row in rows]
+    if not lines:
+        return ""
+    shown = [columns[i] for i in chosen]
+    widths = [max(len(line[j]) for line in lines) for j in range(len(shown))]
+    if width is not None:
+        _shrink(shown, widths, width)
+    return "".join(_line(shown, widths, line) for line in lines)
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        cuttable = [
+            (widths[j], j) for j, column in enumerate(columns)
+            if column.may_cut and widths[j] > max(CUT_MIN, len(column.title))
+        ]  # fmt: skip
+        if not cuttable:
+            return
+        widest = max(cuttable)[1]
+        widths[widest] -= 1
+        excess -= 1
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
+    parts: list[str] = []
+    for column, width, cell in zip(columns, widths, cells, strict=True):
+        text = cut_middle(cell, width) if column.may_cut else cell
+        parts.append(text.rjust(width) if column.align is Align.RIGHT else text.ljust(width))
+    return GAP.join(parts).rstrip() + "\n"

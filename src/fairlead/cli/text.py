@@ -1,0 +1,127 @@
+"""Text for people and from people: durations, sizes, cut in the middle, node ranges (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile(r"^(?:\d+(?:\.\d+)?[dhms])+$")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d\d))(?::(\d\d))?$")
+_NUMBERED = re.compile(r"^(.*?)(\d+)$")
+ELLIPSIS = "…"
+
+
+def duration(seconds: float) -> str:
+    """Return the two largest units, such as 10h48m, 2m5s, 45s, 3d2h; 0s for nothing or less."""
+    rest = max(0, int(seconds))
+    if rest >= 86_400:
+        days, hours = rest // 86_400, rest % 86_400 // 3_600
+        return f"{days}d{hours}h" if hours and days < 10 else f"{days}d"
+    if rest >= 3_600:
+        hours, minutes = rest // 3_600, rest % 3_600 // 60
+        return f"{hours}h{minutes:02d}m" if minutes else f"{hours}h"
+    if rest >= 60:
+        minutes, left = divmod(rest, 60)
+        return f"{minutes}m{left:02d}s" if left and minutes < 10 else f"{minutes}m"
+    return f"{rest}s"
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of 12h, 1h30m, 2d or [D-]HH:MM[:SS]; ValueError says what is wanted."""
+    raw = text.strip()
+    if _DURATION.match(raw):
+        return sum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in _PART.findall(raw))
+    if match := _CLOCK.match(raw):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        return days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+    if raw.isdigit():
+        raise ValueError(f"'{text}' has no unit; write {raw}m for minutes or {raw}s for seconds")
+    raise ValueError(f"'{text}' is not a duration such as 12h, 1h30m, 90m, 45s or 2d")
+
+
+def parse_slurm_time(text: str) -> float:
+    """Return the seconds of Slurm's --time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S (sbatch manual)."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        raise ValueError(f"'{text}' is not a Slurm time such as 90, 12:00:00 or 1-12:00:00")
+    parts = [int(part) for part in match.groups()[1:] if part is not None]
+    if match[1] is not None:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+        return int(match[1]) * 86_400 + hours * 3_600 + minutes * 60 + seconds
+    if len(parts) == 3:
+        return parts[0] * 3_600 + parts[1] * 60 + parts[2]
+    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
+
+
+def bytes_text(amount: int) -> str:
+    """Return a size such as 12Ki, 3.4Mi; plain bytes below one KiB."""
+    for suffix, power in (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)):
+        if amount >= 1 << power:
+            return f"{amount / (1 << power):.1f}".removesuffix(".0") + suffix
+    return f"{amount}B"
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Return `text`, its middle replaced by one ellipsis when it is longer than `width` (>= 1)."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return ELLIPSIS[:width]
+    tail = (width - 1) // 2
+    return text[: width - 1 - tail] + ELLIPSIS + (text[-tail:] if tail else "")
+
+
+def fold_names(names: Iterable[str]) -> str:
+    """Return names as ranges: n17, n18, n19, n31 becomes n[17-19,31]; sorted, repeated ones once.
+
+    Numbers of unequal width are folded apart, since n[1-10] must not be read as n[01-10].
+    """
+    groups: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in sorted(set(names)):
+        match = _NUMBERED.match(name)
+        if match is None:
+            plain.append(name)
+            continue
+        width = len(match[2]) if match[2].startswith("0") and len(match[2]) > 1 else 0
+        groups.setdefault((match[1], width), []).append(int(match[2]))
+    _join_padded(groups)
+    out = list(plain)
+    for (prefix, width), numbers in sorted(groups.items()):
+        out.append(prefix + _ranges(sorted(numbers), width))
+    return ",".join(out)
+
+
+def _join_padded(groups: dict[tuple[str, int], list[int]]) -> None:
+    """Move numbers that only look unpadded (0099, 0100) to the padded group of their width."""
+    for prefix, width in sorted(groups):
+        unpadded = groups.get((prefix, 0))
+        if not width or not unpadded:
+            continue
+        fitting = [number for number in unpadded if len(str(number)) == width]
+        groups[prefix, width].extend(fitting)
+        rest = [number for number in unpadded if len(str(number)) != width]
+        groups[prefix, 0] = rest
+        if not rest:
+            del groups[prefix, 0]
+
+
+def _ranges(numbers: Sequence[int], width: int) -> str:
+    parts: list[str] = []
+    start = previous = numbers[0]
+    for number in [*numbers[1:], -1]:
+        if number == previous + 1:
+            previous = number
+            continue
+        first, last = f"{start:0{width}d}", f"{previous:0{width}d}"
+        parts.append(first if start == previous else f"{first}-{last}")
+        start = previous = number
+    text = ",".join(parts)
+    return text if len(numbers) == 1 else f"[{text}]"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 node`, `2 nodes`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

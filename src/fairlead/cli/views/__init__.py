@@ -1,0 +1,1 @@
+"""What the tables and texts look like: pure functions of values, a width and an instant."""

@@ -1,0 +1,216 @@
+"""The job table of `ps`, and the words for where a job runs or why it does not (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead.api import names, quantity
+from fairlead.api.job import Attempt, Job, JobState
+from fairlead.api.meta import find_condition, is_true
+from fairlead.api.times import parse_time
+from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.text import duration, fold_names, plural
+from fairlead.cli.views.words import message_of
+from fairlead.decide.reasons import REASONS, Reason
+from fairlead.decide.verdict import Verdict
+
+NONE = "-"
+FINISHED_SHOWN_MAX = 5
+FOLDED_LENGTH_MAX = 40
+
+COLUMNS: tuple[Column, ...] = (
+    Column("NAME"),
+    Column("GPUS", Align.RIGHT),
+    Column("STATE"),
+    Column("TIME"),
+    Column("LEFT"),
+    Column("TASKS"),
+    Column("PRIORITY", Align.RIGHT, wide_only=True),
+    Column("ATTEMPT", Align.RIGHT, wide_only=True),
+    Column("STEP", Align.RIGHT, wide_only=True),
+    Column("USER", wide_only=True),
+    Column("AGE", wide_only=True),
+    Column("WHERE / WHY", may_cut=True),
+)
+NAMESPACE_COLUMN = Column("NAMESPACE")
+
+
+@dataclass(frozen=True, slots=True)
+class JobChoice:
+    """Which jobs to show: with `shows_all` every finished one, else the last few."""
+
+    shows_all: bool = False
+
+
+def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
+    """Return the jobs to show: finished ones in the order of their ends, then live ones by age."""
+    live: list[Job] = []
+    finished: list[Job] = []
+    for job in jobs:
+        (finished if job.is_finished else live).append(job)
+    live.sort(key=_age_key)
+    finished.sort(key=lambda job: (job.status.finished_at or "", job.metadata.key))
+    if not choice.shows_all:
+        finished = finished[-FINISHED_SHOWN_MAX:]
+    return [*finished, *live]
+
+
+def _age_key(job: Job) -> tuple[str, tuple[str, str]]:
+    return (job.metadata.creation_timestamp or "", job.metadata.key)
+
+
+def job_rows(jobs: Iterable[Job], now: float, *, with_namespace: bool = False) -> list[Row]:
+    """Return a row per job for COLUMNS, preceded by the namespace when asked."""
+    rows: list[Row] = []
+    for job in jobs:
+        row = _row(job, now)
+        rows.append((job.metadata.namespace, *row) if with_namespace else row)
+    return rows
+
+
+def _row(job: Job, now: float) -> Row:
+    status = job.status
+    progress = status.progress
+    return (
+        job.metadata.name,
+        str(gpu_count(job)),
+        state_of(job),
+        time_of(job, now),
+        left_of(job, now),
+        tasks_of(job),
+        str(job.spec.priority or 0),
+        str(status.attempt or NONE),
+        str(progress.step) if progress else NONE,
+        job.metadata.annotations.get(names.SUBMITTED_BY, NONE),
+        _since(job.metadata.creation_timestamp, now),
+        where_or_why(job),
+    )
+
+
+def gpu_count(job: Job) -> int:
+    """Return the GPUs of all members together."""
+    total = 0
+    for role in job.spec.roles:
+        for container in role.template.spec.containers:
+            amounts = {**container.resources.limits, **container.resources.requests}
+            total += role.count * quantity.to_base(quantity.GPU, amounts.get(quantity.GPU, 0))
+    return total
+
+
+def state_of(job: Job) -> str:
+    """Return the STATE column; a job nobody has looked at yet is Waiting."""
+    return job.status.state or JobState.WAITING.value
+
+
+def time_of(job: Job, now: float) -> str:
+    """Return how long it has run or did run; for a waiting job, how long it has been waiting."""
+    status = job.status
+    started = _instant(status.started_at)
+    if job.is_finished:
+        ended = _instant(status.finished_at)
+        return duration(ended - started) if started is not None and ended is not None else NONE
+    attempt = latest_attempt(job)
+    if is_true(status.conditions, names.RUNNING) and attempt and attempt.started_at:
+        started = _instant(attempt.started_at)
+    if started is None:
+        return _since(status.submitted_at or job.metadata.creation_timestamp, now)
+    return duration(now - started)
+
+
+def left_of(job: Job, now: float) -> str:
+    """Return what is left of the time limit of the current attempt; "-" without one."""
+    limit = job.spec.time_limit_seconds
+    if limit is None or job.is_finished:
+        return NONE
+    attempt = latest_attempt(job)
+    started = _instant(attempt.started_at) if attempt and attempt.finished_at is None else None
+    return duration(limit - (now - started)) if started is not None else NONE
+
+
+def tasks_of(job: Job) -> str:
+    """Return members that run (for a finished job: that succeeded) of all members."""
+    members = job.status.members
+    done = members.succeeded if job.is_finished else members.running + members.succeeded
+    return f"{done}/{job.member_count}"
+
+
+def where_or_why(job: Job) -> str:
+    """Return the nodes of a placed job, the reason of a waiting one, the end of a finished one."""
+    status = job.status
+    if job.is_finished:
+        return ending(job)
+    if status.placement is not None and status.placement.attempt == status.attempt:
+        return places(job)
+    if status.state == JobState.RESTARTING.value:
+        attempt = latest_attempt(job)
+        if attempt is not None and attempt.reason:
+            return f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason
+    return waiting(job)
+
+
+def places(job: Job) -> str:
+    """Return the nodes of the placement, folded; their number when that is too long."""
+    placement = job.status.placement
+    if placement is None:
+        return NONE
+    used = sorted({node for role in placement.roles for node in role.nodes})
+    folded = fold_names(used)
+    if len(folded) <= FOLDED_LENGTH_MAX:
+        return folded
+    return plural(len(used), "node")
+
+
+def waiting(job: Job) -> str:
+    """Return the reason of a job that waits, with its numbers."""
+    verdict = verdict_of(job)
+    if job.spec.suspend:
+        return f"{Reason.HELD.value}: {REASONS[Reason.HELD].template}"
+    if verdict is not None:
+        return f"{verdict.reason.value}: {message_of(verdict)}"
+    for type_ in (names.PLACED, names.ADMITTED):
+        condition = find_condition(job.status.conditions, type_)
+        if condition is not None and condition.status != "True" and condition.reason:
+            words = f": {condition.message}" if condition.message else ""
+            return f"{condition.reason}{words}"
+    return f"{Reason.PENDING_EVALUATION.value}: not looked at yet"
+
+
+def ending(job: Job) -> str:
+    """Return how a finished job ended."""
+    for type_ in (names.FAILED, names.SUCCEEDED):
+        condition = find_condition(job.status.conditions, type_)
+        if condition is not None and condition.status == "True":
+            if type_ == names.SUCCEEDED:
+                return plural(max(1, job.status.attempt), "attempt")
+            words = f": {condition.message}" if condition.message else ""
+            return f"{condition.reason}{words}"
+    return NONE
+
+
+def verdict_of(job: Job) -> Verdict | None:
+    """Return the scheduler's last word as a typed verdict; None when it has not spoken."""
+    status = job.status.verdict
+    known = {reason.value: reason for reason in Reason}
+    if status is None or status.reason not in known:
+        return None
+    return Verdict(known[status.reason], dict(status.facts))
+
+
+def latest_attempt(job: Job) -> Attempt | None:
+    """Return the attempt with the highest number, or None."""
+    return max(job.status.attempts, key=lambda attempt: attempt.number, default=None)
+
+
+def name_lines(jobs: Sequence[Job]) -> str:
+    """Return the ids, one per line."""
+    return "".join(f"{job.metadata.name}\n" for job in jobs)
+
+
+def _instant(text: str | None) -> float | None:
+    return parse_time(text) if text else None
+
+
+def _since(text: str | None, now: float) -> str:
+    instant = _instant(text)
+    return NONE if instant is None else duration(now - instant)

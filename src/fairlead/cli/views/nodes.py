@@ -1,0 +1,155 @@
+"""The node table: grouped by pool and state, with used and total GPUs (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlead.api import names, quantity
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.times import parse_time
+from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.text import duration, fold_names
+from fairlead.cli.views.plan import role_amounts
+
+NONE = "-"
+DEFAULT_POOL = "default"
+_STANDARD_TAINTS = (
+    names.TAINT_NOT_READY, names.TAINT_UNREACHABLE, names.TAINT_UNSCHEDULABLE, names.TAINT_LOCAL,
+)  # fmt: skip
+
+COLUMNS: tuple[Column, ...] = (
+    Column("POOL"),
+    Column("STATE"),
+    Column("NODES", Align.RIGHT),
+    Column("GPUS(used/total)", Align.RIGHT),
+    Column("CPUS(used/total)", Align.RIGHT, wide_only=True),
+    Column("MEMORY(used/total)", Align.RIGHT, wide_only=True),
+    Column("SINCE"),
+    Column("REASON", may_cut=True),
+    Column("NODELIST", wide_only=True, may_cut=True),
+)
+
+
+class NodeState(Enum):
+    """What a node can be used for, from best to worst."""
+
+    READY = "ready"
+    TAINTED = "tainted"
+    CORDONED = "cordoned"
+    NOT_READY = "not-ready"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """One node with what it has and what is used of it, in base units."""
+
+    name: str
+    pool: str
+    state: NodeState
+    reason: str
+    since: float | None
+    total: Mapping[str, int]
+    used: Mapping[str, int]
+
+
+def pool_of(node: Node) -> str:
+    """Return the node's pool: its pool label, else its type (local, virtual), else "default"."""
+    labels = node.metadata.labels
+    return labels.get(names.POOL) or labels.get(names.NODE_TYPE) or DEFAULT_POOL
+
+
+def state_of(node: Node) -> tuple[NodeState, str, float | None]:
+    """Return the state, its reason in words, and since when if that is known."""
+    ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    if ready is None or ready.status != "True":
+        reason = ready.reason if ready and ready.reason else "NoReport"
+        since = ready.last_transition_time if ready else None
+        return NodeState.NOT_READY, reason, parse_time(since) if since else None
+    if node.spec.unschedulable:
+        taint = next((t for t in node.spec.taints if t.key == names.TAINT_UNSCHEDULABLE), None)
+        since = taint.time_added if taint else None
+        who = node.metadata.annotations.get(names.CORDONED_BY, "")
+        return NodeState.CORDONED, f"by {who}" if who else "", parse_time(since) if since else None
+    keeping = [t for t in node.spec.taints
+               if t.effect != "PreferNoSchedule" and t.key not in _STANDARD_TAINTS]  # fmt: skip
+    if keeping:
+        texts = sorted(f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}"
+                       for t in keeping)  # fmt: skip
+        return NodeState.TAINTED, ", ".join(texts), None
+    return NodeState.READY, "", None
+
+
+def node_uses(
+    nodes: Iterable[Node], jobs: Iterable[Job], other_pods: Iterable[Pod]
+) -> list[NodeUse]:
+    """Return each node's use: the claims of unfinished jobs, and pods that belong to no job."""
+    used: dict[str, dict[str, int]] = {}
+
+    def take(node: str, amounts: Mapping[str, int]) -> None:
+        column = used.setdefault(node, {})
+        for resource, amount in amounts.items():
+            column[resource] = column.get(resource, 0) + amount
+
+    for job in jobs:
+        if job.is_finished or job.status.placement is None:
+            continue
+        asked = {role.name: role_amounts(role) for role in job.spec.roles}
+        for role in job.status.placement.roles:
+            for node in role.nodes:
+                take(node, asked.get(role.role, {}))
+    for pod in other_pods:
+        if not pod.is_terminal and pod.spec.node_name:
+            for container in pod.spec.containers:
+                asked_of = {**container.resources.limits, **container.resources.requests}
+                take(pod.spec.node_name, quantity.resources_to_base(asked_of))
+    out: list[NodeUse] = []
+    for node in nodes:
+        state, reason, since = state_of(node)
+        total = quantity.resources_to_base(node.status.allocatable)
+        out.append(NodeUse(node.metadata.name, pool_of(node), state, reason, since, total,
+                           used.get(node.metadata.name, {})))  # fmt: skip
+    return out
+
+
+def node_rows(uses: Iterable[NodeUse], now: float) -> list[Row]:
+    """Return a row per pool and state, pools by name, states from best to worst."""
+    order = list(NodeState)
+    groups: dict[tuple[str, int], list[NodeUse]] = {}
+    for use in uses:
+        groups.setdefault((use.pool, order.index(use.state)), []).append(use)
+    rows: list[Row] = []
+    for (pool, state), members in sorted(groups.items()):
+        instants = [use.since for use in members if use.since is not None]
+        rows.append(
+            (
+                pool,
+                order[state].value,
+                f"{len(members):,}",
+                _share(members, quantity.GPU),
+                _share(members, quantity.CPU),
+                _share(members, quantity.MEMORY),
+                duration(now - min(instants)) if instants else NONE,
+                _reasons(members),
+                fold_names(use.name for use in members),
+            )
+        )
+    return rows
+
+
+def _share(members: list[NodeUse], resource: str) -> str:
+    used = sum(use.used.get(resource, 0) for use in members)
+    total = sum(use.total.get(resource, 0) for use in members)
+    return f"{quantity.humanize(resource, used)}/{quantity.humanize(resource, total)}"
+
+
+def _reasons(members: list[NodeUse]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for use in members:
+        if use.reason:
+            by_reason.setdefault(use.reason, []).append(use.name)
+    if not by_reason:
+        return NONE
+    return "; ".join(f"{reason} {fold_names(found)}" for reason, found in sorted(by_reason.items()))

@@ -1,0 +1,69 @@
+"""What `submit` says before and after it queues a job (pure)."""
+
+from __future__ import annotations
+
+from fairlead.api import quantity
+from fairlead.api.job import Job, Role
+from fairlead.cli.text import duration, plural
+
+LABEL_WIDTH = 9
+
+
+def line(label: str, text: str) -> str:
+    """Return one labelled line."""
+    return f"{label:<{LABEL_WIDTH}}{text}"
+
+
+def plan_lines(job: Job) -> list[str]:
+    """Return what is asked for, a line per role, and what it waits for."""
+    lines = [
+        line("Plan" if i == 0 else "", role_text(role)) for i, role in enumerate(job.spec.roles)
+    ]
+    limits: list[str] = []
+    if job.member_count > 1:
+        limits.append("all start together")
+    if job.spec.time_limit_seconds:
+        limits.append(f"at most {duration(job.spec.time_limit_seconds)}")
+    if job.spec.priority:
+        limits.append(f"priority {job.spec.priority}")
+    if job.spec.priority_class_name:
+        limits.append(f"priority class {job.spec.priority_class_name}")
+    if limits:
+        lines.append(line("", ", ".join(limits)))
+    if job.spec.after:
+        words = [f"{after.job} has {after.state.value.lower()}" for after in job.spec.after]
+        lines.append(line("After", ", ".join(words)))
+    return lines
+
+
+def role_text(role: Role) -> str:
+    """Return e.g. `4 members x 8 gpu, 64 cpu, 900Gi`."""
+    amounts = role_amounts(role)
+    parts: list[str] = []
+    if amounts.get(quantity.GPU):
+        parts.append(f"{amounts[quantity.GPU]} gpu")
+    if amounts.get(quantity.CPU):
+        parts.append(f"{quantity.humanize(quantity.CPU, amounts[quantity.CPU])} cpu")
+    if amounts.get(quantity.MEMORY):
+        parts.append(quantity.humanize(quantity.MEMORY, amounts[quantity.MEMORY]))
+    known = (quantity.GPU, quantity.CPU, quantity.MEMORY)
+    parts += [f"{n} {name}" for name, n in sorted(amounts.items()) if name not in known and n]
+    members = plural(role.count, "member")
+    return f"{members} x {', '.join(parts)}" if parts else members
+
+
+def role_amounts(role: Role) -> dict[str, int]:
+    """Return what one member asks for, in base units; a missing request equals the limit."""
+    total: dict[str, int] = {}
+    for container in role.template.spec.containers:
+        asked = {**container.resources.limits, **container.resources.requests}
+        for name, amount in quantity.resources_to_base(asked).items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def submitted_line(name: str, *, is_held: bool) -> str:
+    """Return the line that names the next commands."""
+    if is_held:
+        return f"Submitted job {name}, held.    fairlead release {name}"
+    return f"Submitted job {name}.    fairlead logs -f {name}    fairlead why {name}"

@@ -1,0 +1,232 @@
+"""`why` in words (pure): verdict, arithmetic, who, when, and what would change it, in this order.
+
+All of it is the planner's own explanation of a waiting job; a job that runs or has ended is told by
+its status: where it is, its attempts and their causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.api.job import Job, JobState
+from fairlead.api.times import parse_time
+from fairlead.cli.text import duration, fold_names, plural
+from fairlead.cli.views.jobs import ending, latest_attempt, left_of, state_of, tasks_of, time_of
+from fairlead.cli.views.words import amount_text, amount_words, message_of
+from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import ObjectKey
+
+LABEL_WIDTH = 11
+ATTEMPTS_SHOWN_MAX = 5
+_FLAGS = {"count": "--nodes", "nvidia.com/gpu": "--gpus", "cpu": "--cpus", "memory": "--memory"}
+_VERBS = {
+    Outcome.PLACED: "has its place",
+    Outcome.WAITING: "waits",
+    Outcome.BLOCKED: "is blocked",
+    Outcome.IMPOSSIBLE: "can never start",
+}
+
+
+def why_text(job: Job, explanation: Explanation | None, now: float) -> str:
+    """Return the answer; without an explanation (the job has ended) how it ended."""
+    if explanation is None:
+        return _ended(job, now)
+    if explanation.verdict.reason is Reason.PLACED:
+        return _placed(job, now)
+    return _waiting(job, explanation, now)
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<{LABEL_WIDTH}}{text}".rstrip()
+
+
+def _waiting(job: Job, explanation: Explanation, now: float) -> str:
+    verdict = explanation.verdict
+    since = "" if explanation.since is None else f"    (for {duration(now - explanation.since)})"
+    verb = _VERBS[verdict.outcome]
+    lines = [f"Job {job.metadata.name} {verb}: {verdict.reason.value}{since}", ""]
+    lines.append(f"  {message_of(verdict)}")
+    facts: list[str] = []
+    for number, amounts in enumerate(explanation.arithmetic):
+        facts.append(_line("asks" if number == 0 else "", _amounts(amounts)))
+    facts += _who(job, explanation, now)
+    facts += _when(job, explanation, now)
+    if facts:
+        lines += ["", *facts]
+    lines += _changes(job, explanation)
+    lines += _attempts(job)
+    return "\n".join(lines) + "\n"
+
+
+def _amounts(amounts: Amounts) -> str:
+    resource = amounts.resource
+    short = f", {amount_text(resource, amounts.short)} short" if amounts.short else ""
+    free, total = amount_text(resource, amounts.free), amount_text(resource, amounts.total)
+    return f"{amount_words(resource, amounts.asked)}; {free} of {total} are free{short}"
+
+
+def _name(job: Job, key: ObjectKey) -> str:
+    """Return the other job's name, with its namespace where that is another one."""
+    return key[1] if key[0] == job.metadata.namespace else f"{key[0]}/{key[1]}"
+
+
+def _names(job: Job, keys: Sequence[ObjectKey]) -> str:
+    return ", ".join(_name(job, key) for key in keys)
+
+
+def _who(job: Job, explanation: Explanation, now: float) -> list[str]:
+    lines: list[str] = []
+    ahead = explanation.ahead
+    if ahead is not None:
+        place = f"{ahead.position + 1} of {ahead.waiting} in the queue"
+        if ahead.jobs:
+            more = ahead.position - len(ahead.jobs)
+            rest = f" and {more:,} more" if more > 0 else ""
+            place += f"; before it: {_names(job, ahead.jobs)}{rest}"
+        lines.append(_line("ahead", place))
+    for number, holder in enumerate(explanation.holders):
+        lines.append(_line("holders" if number == 0 else "", _holder(job, holder, now)))
+    return lines
+
+
+def _holder(job: Job, holder: Holder, now: float) -> str:
+    amount = amount_words(holder.resource, holder.amount)
+    until = "no time limit"
+    if holder.ends_at is not None:
+        until = f"at most {duration(holder.ends_at - now)} more"
+    return f"{_name(job, holder.key)}  {amount} on {plural(holder.nodes, 'node')}, {until}"
+
+
+def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
+    forecast = explanation.forecast
+    if forecast is None:
+        if explanation.holders:
+            return [_line("may start", "unknown: the jobs that hold the room have no time limits")]
+        return []
+    seconds = forecast.may_start_by - now
+    waits_for = _names(job, forecast.waits_for)
+    return [
+        _line("may start", f"within {duration(seconds)}, when {waits_for} ended   "
+              "(by time limits; a bound, no promise)")
+    ]  # fmt: skip
+
+
+def _changes(job: Job, explanation: Explanation) -> list[str]:
+    if explanation.suggestions:
+        flags = [suggestion_flag(job, s) for s in explanation.suggestions]
+        width = max(len(flag) for flag in flags)
+        return ["", "  would change it", *(f"    {flag:<{width}}  {s.message}"
+                for flag, s in zip(flags, explanation.suggestions, strict=True))]  # fmt: skip
+    help_ = _NEXT.get(explanation.verdict.reason)
+    if help_ is None:
+        return []
+    return ["", "  would change it", f"    {help_.format(name=job.metadata.name)}"]
+
+
+_NEXT = {
+    Reason.HELD: "fairlead release {name}",
+    Reason.DEPENDENCY_FAILED: "fairlead cancel {name}, and submit it again after another job",
+    Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
+    Reason.NO_MATCHING_NODE: "fairlead nodes -o wide shows what there is",
+    Reason.NO_NODE_SHAPE_FITS: "ask for less per member; see fairlead nodes -o wide",
+    Reason.EXCEEDS_CLUSTER: "ask for fewer members, or add nodes",
+}
+
+
+def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
+    """Return the flag of `fairlead submit` for a suggestion; for several roles the role's name."""
+    flag = _FLAGS.get(suggestion.change)
+    if flag is None or len(job.spec.roles) != 1:
+        return f"role {suggestion.role}"
+    if suggestion.change in ("count", "nvidia.com/gpu"):
+        return f"{flag} {suggestion.after}"
+    return f"{flag} {amount_words(suggestion.change, suggestion.after).split()[0]}"
+
+
+def _placed(job: Job, now: float) -> str:
+    placement = job.status.placement
+    nodes = [node for role in placement.roles for node in role.nodes] if placement else []
+    state = state_of(job)
+    lines = [f"Job {job.metadata.name} has its place: {state}    (for {time_of(job, now)})", ""]
+    lines.append(_line("where", fold_names(nodes)))
+    members = job.status.members
+    counts = ((members.pending, "starting"), (members.running, "running"),
+              (members.succeeded, "succeeded"), (members.failed, "failed"))  # fmt: skip
+    parts = [f"{count} {word}" for count, word in counts if count]
+    lines.append(_line("tasks", f"{tasks_of(job)}" + (f"   ({', '.join(parts)})" if parts else "")))
+    if job.spec.time_limit_seconds is not None:
+        lines.append(_line("left", f"{left_of(job, now)} of its time limit"))
+    progress = job.status.progress
+    if progress is not None:
+        kept = (
+            "none yet" if progress.checkpoint_step is None else f"step {progress.checkpoint_step}"
+        )
+        lines.append(_line("progress", f"step {progress.step}, checkpoint: {kept}"))
+    lines += _attempts(job)
+    return "\n".join(lines) + "\n"
+
+
+def _ended(job: Job, now: float) -> str:
+    finished = job.status.finished_at
+    ago = f"    ({duration(now - parse_time(finished))} ago)" if finished else ""
+    name, state = job.metadata.name, state_of(job)
+    lines = [f"Job {name} has ended: {state}{ago}"]
+    if state != JobState.SUCCEEDED.value:
+        lines += ["", f"  {ending(job)}"]
+    lines.append("")
+    lines.append(_line("ran", f"{time_of(job, now)}, {plural(job.status.attempt, 'attempt')}"))
+    lines.append(_line("logs", f"fairlead logs {name}"))
+    lines += _attempts(job)
+    return "\n".join(lines) + "\n"
+
+
+def _attempts(job: Job) -> list[str]:
+    """Return the latest attempts with their causes; nothing for one that goes on as it began."""
+    attempts = sorted(job.status.attempts, key=lambda attempt: attempt.number)
+    latest = latest_attempt(job)
+    if latest is None or (len(attempts) == 1 and latest.cause is None):
+        return []
+    lines = ["", "  attempts"]
+    for attempt in attempts[-ATTEMPTS_SHOWN_MAX:]:
+        resumed = attempt.resumed_from_step
+        start = f"from step {resumed}" if resumed is not None else "from the start"
+        if attempt.finished_at is None:
+            lines.append(f"    {attempt.number}  {start}, goes on")
+            continue
+        cause = f" [{attempt.cause.value}]" if attempt.cause is not None else ""
+        words = f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason
+        lines.append(f"    {attempt.number}  {start}, ended{cause}: {words}")
+    return lines
+
+
+def why_facts(job: Job, explanation: Explanation | None) -> dict[str, Any]:
+    """Return the answer as plain data for -o json and yaml."""
+    facts: dict[str, Any] = {
+        "job": job.metadata.name,
+        "namespace": job.metadata.namespace,
+        "state": state_of(job),
+    }
+    if explanation is None:
+        return {**facts, "explanation": None, "ending": ending(job)}
+    plain = _camel(msgspec.to_builtins(explanation))
+    plain["verdict"]["outcome"] = explanation.verdict.outcome.value
+    plain["verdict"]["message"] = message_of(explanation.verdict)
+    return {**facts, "explanation": plain}
+
+
+def _camel(value: Any) -> Any:
+    """Return the value with its records' keys in camelCase; the facts' names stay as they are."""
+    if isinstance(value, dict):
+        return {_camel_key(str(k)): v if k == "facts" else _camel(v) for k, v in value.items()}  # pyright: ignore[reportUnknownArgumentType] # plain JSON
+    if isinstance(value, (list, tuple)):
+        return [_camel(item) for item in value]  # pyright: ignore[reportUnknownVariableType] # plain JSON
+    return value
+
+
+def _camel_key(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,27 @@
+"""Verdicts and amounts in words (pure)."""
+
+from __future__ import annotations
+
+from fairlead.api import quantity
+from fairlead.decide.reasons import resource_word
+from fairlead.decide.verdict import Fact, Verdict
+
+
+def amount_text(resource: str, amount: Fact) -> str:
+    """Return an amount in base units as people write it."""
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        return str(amount)
+    return quantity.humanize(resource, amount)
+
+
+def amount_words(resource: str, amount: Fact) -> str:
+    """Return e.g. "8 gpus", "900Gi memory"."""
+    return f"{amount_text(resource, amount)} {resource_word(resource)}"
+
+
+def message_of(verdict: Verdict) -> str:
+    """Return the verdict's words; the bare facts when it comes from a version with other facts."""
+    try:
+        return verdict.message
+    except (KeyError, ValueError, IndexError):
+        return ", ".join(f"{key}={value}" for key, value in sorted(verdict.facts.items()))

@@ -1,0 +1,67 @@
+"""Following one job over the API, through watches that end, break or grow too old."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS
+from fairlead.api.status import Expired, NotFound, Unavailable
+from fairlead.cli.errors import CliError, Code
+from fairlead.cli.transport import Api
+
+RETRY_SECONDS = 1.0
+SILENT_SECONDS_MAX = 30.0  # how long the cluster may be away before following gives up
+
+
+class Gone(Exception):
+    """The job's object was deleted while it was being followed."""
+
+
+def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None) -> Iterator[Job]:
+    """Yield the job as it is, and again at each change, for as long as it is wanted.
+
+    `deadline` is of `time.monotonic`; past it TimeoutError. NotFound when there is no such job at
+    first, Gone when it is deleted later, CliError E600 when the cluster is away for too long.
+    """
+    namespace, name = key
+    version, away_since = "", None
+    seen = False
+    while True:
+        try:
+            if not version:
+                job = api.get(JOBS, name, namespace=namespace)
+                version, seen = job.metadata.resource_version, True
+                yield job
+            for kind, job in api.watch(JOBS, namespace=namespace, name=name,
+                                       resource_version=version,
+                                       timeout_seconds=_left(deadline)):  # fmt: skip
+                away_since = None
+                version = job.metadata.resource_version
+                if kind == "DELETED":
+                    raise Gone(name)
+                yield job
+        except NotFound as error:
+            if seen:
+                raise Gone(name) from error
+            raise
+        except Expired:
+            version = ""
+        except (Unavailable, CliError) as error:
+            if isinstance(error, CliError) and error.problems[0].code is not Code.UNREACHABLE:
+                raise
+            away_since = away_since or time.monotonic()
+            if not seen or time.monotonic() - away_since > SILENT_SECONDS_MAX:
+                raise
+            time.sleep(min(RETRY_SECONDS, _left(deadline) or RETRY_SECONDS))
+
+
+def _left(deadline: float | None) -> float | None:
+    """Return the seconds left; TimeoutError when there are none."""
+    if deadline is None:
+        return None
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

@@ -1,0 +1,482 @@
+"""The jobs controller: looks at the jobs that changed, and does what `decide_job` says.
+
+Handlers of the mirrors keep a `JobBook` per job up to date and mark the job in a queue; a cycle
+takes what is marked or due and nothing else, so ten thousand waiting jobs add nothing to a cycle
+that concerns one. Writes of a job's status are compare-and-swaps of what changed; pods are made
+side by side, after the write that says that their attempt has begun.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import ConfigMap, Node, Pod, Service
+from fairlead.api.job import Job, JobStatus
+from fairlead.api.meta import ObjectMeta, merge_diff, to_wire
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
+from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from fairlead.controllers.jobs_state import (
+    JobBook,
+    NodeBook,
+    PlacedNodes,
+    dependency_state,
+    job_key_of,
+    owned_of,
+    placed_nodes,
+    subject,
+    troubles_of,
+)
+from fairlead.controllers.jobs_templates import PodBodies
+from fairlead.decide.actions import (
+    Action,
+    AddFinalizer,
+    CreateConfigMap,
+    CreatePod,
+    CreateService,
+    DeleteConfigMap,
+    DeleteJob,
+    DeletePod,
+    DeleteService,
+    EmitEvent,
+    PlaceJob,
+    RecordHistory,
+    ReleaseJob,
+    RemoveFinalizer,
+    WriteJobStatus,
+    WriteVerdict,
+)
+from fairlead.decide.jobs.lifecycle import decide_job
+from fairlead.decide.jobs.pods import owner_reference_of
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.view import DependencyState, JobView, PodRefusal, Refusal
+from fairlead.decide.verdict import Decision, ObjectKey, Verdict
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client, Propagation
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.history import History, HistoryError, record_of
+from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.queue import KeyQueue
+
+#: Jobs that one cycle looks at; the rest waits for the next one, which starts at once.
+JOBS_PER_CYCLE_MAX = 512
+#: Actions of one cycle after which no further job is looked at.
+ACTIONS_PER_CYCLE_MAX = 4096
+
+
+class EventSink(Protocol):
+    """Who takes events; `fairlead.runtime.events.Recorder` is one."""
+
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None:
+        """Note that something happened to an object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobsMirrors:
+    """What the controller reads. Pods and nodes may be shared with others and unfiltered."""
+
+    jobs: Mirror[Job]
+    pods: Mirror[Pod]
+    nodes: Mirror[Node]
+    config_maps: Mirror[ConfigMap]
+    services: Mirror[Service] | None = None
+
+    @classmethod
+    def make(
+        cls, client: Client, policy: JobsPolicy, *, clock: Clock, rng: random.Random
+    ) -> JobsMirrors:
+        """Make mirrors of one's own, that hold only what jobs own."""
+        own = MirrorOptions(label_selector=names.JOB_UID)
+        services = None
+        if policy.peer_naming is PeerNaming.DNS:
+            services = Mirror(client, SERVICES, clock=clock, rng=rng, options=own)
+        return cls(
+            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
+            pods=Mirror(client, PODS, clock=clock, rng=rng, options=own),
+            nodes=Mirror(client, NODES, clock=clock, rng=rng),
+            config_maps=Mirror(client, CONFIG_MAPS, clock=clock, rng=rng, options=own),
+            services=services,
+        )
+
+
+class JobsController:
+    """One per process and leader. After a crash make a new one: it finds all in the objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        mirrors: JobsMirrors,
+        *,
+        history: History,
+        events: EventSink,
+        policy: JobsPolicy,
+        clock: Clock,
+    ) -> None:
+        """Register on the mirrors. DNS naming needs a mirror of services."""
+        if policy.peer_naming is PeerNaming.DNS and mirrors.services is None:
+            raise ValueError("peer naming DNS needs a mirror of services")
+        #: How many times a job was looked at.
+        self.looked_count = 0
+        self._client = client
+        self._mirrors = mirrors
+        self._history = history
+        self._events = events
+        self._policy = policy
+        self._clock = clock
+        self._queue = KeyQueue[ObjectKey]()
+        self._nodes = NodeBook()
+        #: By uid of the job.
+        self._books: dict[str, JobBook] = {}
+        #: By key of the job; exactly those with a placement.
+        self._placed: dict[ObjectKey, PlacedNodes] = {}
+        #: Jobs not yet admitted, by the job that they wait for.
+        self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
+        #: By uid of the job.
+        self._counts_written_at: dict[str, float] = {}
+        self._refusals: dict[str, PodRefusal] = {}
+        self._bodies = PodBodies(client)
+        mirrors.jobs.on_change(self._on_job)
+        mirrors.pods.on_change(self._on_pod)
+        mirrors.nodes.on_change(self._on_node)
+        mirrors.config_maps.on_change(self._on_config_map)
+        if mirrors.services is not None:
+            mirrors.services.on_change(self._on_service)
+
+    @property
+    def name(self) -> str:
+        """Stable name, a metric label."""
+        return "jobs"
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """Return what it reads."""
+        all_: list[Mirror[Any]] = [
+            self._mirrors.jobs,
+            self._mirrors.pods,
+            self._mirrors.nodes,
+            self._mirrors.config_maps,
+        ]
+        return all_ if self._mirrors.services is None else [*all_, self._mirrors.services]
+
+    # Observing
+
+    def _on_job(self, change: Change[Job]) -> None:
+        key, old, new = change.key, change.old, change.new
+        self._queue.add(key)
+        if dependency_state(old) is not dependency_state(new):
+            for dependent in self._dependents.get(key, ()):
+                self._queue.add(dependent)
+        for other in _waits_for(old):
+            waiting = self._dependents[other]
+            waiting.pop(key, None)
+            if not waiting:
+                del self._dependents[other]
+        for other in _waits_for(new):
+            self._dependents.setdefault(other, {})[key] = None
+        placement = new.status.placement if new is not None else None
+        before = old.status.placement if old is not None else None
+        if placement != before or (placement is not None and key not in self._placed):
+            self._replace_placed(key, new)
+        if new is not None and new.is_finished:
+            self._bodies.forget(new.metadata.uid)
+        if new is None and old is not None:
+            self._counts_written_at.pop(old.metadata.uid, None)
+            self._refusals.pop(old.metadata.uid, None)
+            self._bodies.forget(old.metadata.uid)
+            self._forget_if_over(key, old.metadata.uid)
+
+    def _replace_placed(self, key: ObjectKey, job: Job | None) -> None:
+        before = self._placed.pop(key, None)
+        after = placed_nodes(job) if job is not None else {}
+        for node in after:
+            self._nodes.link(node, key)
+        for node in before.nodes if before is not None else ():
+            self._nodes.unlink(node, key)
+        if after:
+            self._placed[key] = PlacedNodes(after)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        pod, is_there = subject(change)
+        key, owner = job_key_of(pod), owner_reference_of(pod.metadata)
+        if key is None or owner is None:
+            return
+        book = self._book(owner.uid)
+        node = pod.spec.node_name
+        count = book.pods.nodes.get(node, 0)
+        if is_there:
+            book.pods.put(pod)
+        else:
+            book.pods.drop(pod)
+        if book.pods.nodes.get(node, 0) > count:
+            self._nodes.link(node, key)
+        elif book.pods.nodes.get(node, 0) < count:
+            self._nodes.unlink(node, key)
+        self._forget_if_over(key, owner.uid)
+        self._queue.add(key)
+
+    def _on_node(self, change: Change[Node]) -> None:
+        name = change.key[1]
+        for key in self._nodes.changed(name, change.new, self._clock.now()):
+            self._queue.add(key)
+
+    def _on_config_map(self, change: Change[ConfigMap]) -> None:
+        obj, is_there = subject(change)
+        key, owner = job_key_of(obj), owner_reference_of(obj.metadata)
+        if key is None or owner is None:
+            return
+        book = self._book(owner.uid)
+        if is_there:
+            book.config_maps[obj.metadata.name] = owned_of(obj)
+        else:
+            book.config_maps.pop(obj.metadata.name, None)
+        self._forget_if_over(key, owner.uid)
+        self._queue.add(key)
+
+    def _on_service(self, change: Change[Service]) -> None:
+        obj, is_there = subject(change)
+        key, owner = job_key_of(obj), owner_reference_of(obj.metadata)
+        if key is None or owner is None:
+            return
+        book = self._book(owner.uid)
+        if is_there:
+            book.services[obj.metadata.name] = owned_of(obj)
+        else:
+            book.services.pop(obj.metadata.name, None)
+        self._forget_if_over(key, owner.uid)
+        self._queue.add(key)
+
+    def _book(self, uid: str) -> JobBook:
+        book = self._books.get(uid)
+        if book is None:
+            book = self._books[uid] = JobBook()
+        return book
+
+    def _forget_if_over(self, key: ObjectKey, uid: str) -> None:
+        """Forget the book of a job that is gone once nothing of it is left.
+
+        While the job is there its book stays: it holds what pods that are gone had reported.
+        """
+        job = self._mirrors.jobs.get(*key)
+        if job is not None and job.metadata.uid == uid:
+            return
+        book = self._books.get(uid)
+        if book is not None and book.is_empty:
+            del self._books[uid]
+
+    # Deciding
+
+    def decide(self, now: float) -> Decision:
+        """Look at the jobs that changed or are due, in key order; the rest costs nothing."""
+        actions: list[Action] = []
+        verdicts: dict[ObjectKey, Verdict] = {}
+        for key in sorted(self._queue.pop(now, JOBS_PER_CYCLE_MAX)):
+            if len(actions) >= ACTIONS_PER_CYCLE_MAX:
+                self._queue.add(key)
+                continue
+            job = self._mirrors.jobs.get(*key)
+            if job is None:
+                continue
+            self.looked_count += 1
+            decision = decide_job(self._view(key, job, now), self._policy, now)
+            actions.extend(decision.actions)
+            verdicts.update(decision.verdicts)
+            if decision.wake_at is not None:
+                self._queue.add_at(key, decision.wake_at)
+        wake_at = now if len(self._queue) else self._queue.wake_at()
+        return Decision(tuple(actions), verdicts, wake_at)
+
+    def _view(self, key: ObjectKey, job: Job, now: float) -> JobView:
+        uid = job.metadata.uid
+        book = self._books.get(uid) or JobBook()
+        placed = self._placed.get(key) or PlacedNodes()
+        if not placed.is_checked:
+            for node in placed.nodes:
+                if self._mirrors.nodes.get("", node) is None:
+                    self._nodes.missing(node, now)
+            placed.is_checked = True
+        dependencies: dict[str, DependencyState] = {}
+        for namespace, name in _waits_for(job):
+            dependencies[name] = dependency_state(self._mirrors.jobs.get(namespace, name))
+        return JobView(
+            job=job,
+            pods=book.pods,
+            config_maps=book.config_maps,
+            services=book.services,
+            dependencies=dependencies,
+            node_troubles=troubles_of(self._nodes.troubles, placed.nodes, book.pods.nodes),
+            pod_refusal=self._refusals.get(uid),
+            counts_written_at=self._counts_written_at.get(uid, 0.0),
+        )
+
+    # Acting
+
+    def key_of(self, action: Action) -> ObjectKey:
+        """Return a key per object: "job" itself, or "job/name" for what belongs to it."""
+        match action:
+            case CreatePod():
+                return _part_key(action.job, action.pod.metadata.name)
+            case CreateConfigMap():
+                return _part_key(action.job, f"configmap:{action.config_map.metadata.name}")
+            case CreateService():
+                return _part_key(action.job, f"service:{action.service.metadata.name}")
+            case DeletePod():
+                pod = self._mirrors.pods.get(action.namespace, action.name)
+                job_key = job_key_of(pod) if pod is not None else None
+                return (action.namespace, f"{job_key[1] if job_key else ''}/{action.name}")
+            case DeleteConfigMap():
+                return (action.namespace, f"/configmap:{action.name}")
+            case DeleteService():
+                return (action.namespace, f"/service:{action.name}")
+            case _:
+                return action.job.metadata.key
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look at the job again that a key of `key_of` belongs to."""
+        namespace, name = key
+        job_name = name.partition("/")[0]
+        if job_name:
+            self._queue.add((namespace, job_name))
+
+    def failed(self, action: Action, error: ApiError) -> None:
+        """Note that a job's pods are refused for good: its attempt cannot go on."""
+        if isinstance(action, CreatePod | CreateConfigMap | CreateService):
+            self._refuse(action.job, Refusal.POD_REJECTED, error.message)
+
+    def recorded(self, decision: Decision) -> None:
+        """Nothing of its own to count: the loop's observer sees every action."""
+
+    def _refuse(self, job: Job, refusal: Refusal, message: str) -> None:
+        self._refusals[job.metadata.uid] = PodRefusal(job.status.attempt, refusal, message)
+
+    async def perform(self, action: Action) -> Written | None:
+        """Carry out one action; to do it twice does no harm."""
+        match action:
+            case WriteJobStatus(job, status):
+                return await self._write_status(job, status)
+            case CreatePod(job, pod):
+                return await self._create(PODS, job, await self._bodies.body(job, pod))
+            case CreateConfigMap(job, config_map):
+                return await self._create(CONFIG_MAPS, job, to_wire(config_map))
+            case CreateService(job, service):
+                return await self._create(SERVICES, job, to_wire(service))
+            case DeletePod(namespace, name, uid, grace_seconds):
+                return await self._delete(PODS, namespace, name, uid=uid, grace=grace_seconds)
+            case DeleteConfigMap(namespace, name, uid):
+                return await self._delete(CONFIG_MAPS, namespace, name, uid=uid)
+            case DeleteService(namespace, name, uid):
+                return await self._delete(SERVICES, namespace, name, uid=uid)
+            case AddFinalizer(job, finalizer):
+                return await self._set_finalizers(job, (*job.metadata.finalizers, finalizer))
+            case RemoveFinalizer(job, finalizer):
+                kept = tuple(f for f in job.metadata.finalizers if f != finalizer)
+                return await self._set_finalizers(job, kept)
+            case DeleteJob(job):
+                meta = job.metadata
+                return await self._delete(JOBS, meta.namespace, meta.name, uid=meta.uid)
+            case RecordHistory(job):
+                return await self._record(job)
+            case EmitEvent(job, type_, reason, message):
+                kind = EventKind(type_)
+                self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
+                return None
+            case PlaceJob() | ReleaseJob() | WriteVerdict():
+                raise TypeError(f"{type(action).__name__} is the scheduler's to perform")
+            case _:
+                assert_never(action)
+
+    async def _write_status(self, job: Job, status: JobStatus) -> Written | None:
+        """Send what changed, and never what the scheduler owns."""
+        meta = job.metadata
+        diff = merge_diff(to_wire(_without_place(job.status)), to_wire(_without_place(status)))
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": diff}
+        written = await self._client.patch(
+            JOBS, meta.name, patch, namespace=meta.namespace, subresource="status"
+        )
+        self._counts_written_at[meta.uid] = self._clock.now()
+        return Written.of(JOBS, written)
+
+    async def _set_finalizers(self, job: Job, finalizers: tuple[str, ...]) -> Written | None:
+        meta = job.metadata
+        patch = {
+            "metadata": {
+                "resourceVersion": meta.resource_version,
+                "finalizers": list(finalizers) or None,
+            }
+        }
+        written = await self._client.patch(JOBS, meta.name, patch, namespace=meta.namespace)
+        if not finalizers and meta.deletion_timestamp is not None:
+            return Written.deletion(JOBS, meta.key, meta.uid)
+        return Written.of(JOBS, written)
+
+    async def _create(self, resource: Resource[Any], job: Job, obj: dict[str, Any]) -> Written:
+        """Create, or find that we did so before. A name that somebody else has ends the attempt."""
+        namespace, name = job.metadata.namespace, obj["metadata"]["name"]
+        try:
+            made = await self._client.create(resource, obj, namespace=namespace)
+        except AlreadyExists:
+            made = await self._client.get(resource, name, namespace=namespace)
+            owner = owner_reference_of(made.metadata)
+            if owner is None or owner.uid != job.metadata.uid:
+                text = f"{resource.kind} {name} exists already and does not belong to this job"
+                self._refuse(job, Refusal.NAME_TAKEN, text)
+                raise Conflict(text) from None
+        return Written.of(resource, made)
+
+    async def _delete(
+        self,
+        resource: Resource[Any],
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        grace: int | None = None,
+    ) -> Written | None:
+        try:
+            await self._client.delete(
+                resource,
+                name,
+                namespace=namespace,
+                grace_period_seconds=grace,
+                propagation=Propagation.BACKGROUND,
+                uid=uid,
+            )
+        except NotFound:
+            return None
+        return Written.deletion(resource, (namespace, name), uid)
+
+    async def _record(self, job: Job) -> None:
+        try:
+            await self._history.record(record_of(job))
+        except HistoryError as error:
+            # Not ended, for the world, until it is recorded: try again as with any other store.
+            raise Unavailable(str(error)) from error
+
+
+def _waits_for(job: Job | None) -> list[ObjectKey]:
+    """Return the jobs that a job waits for, which matters until it is admitted."""
+    if job is None or job.status.attempt > 0:
+        return []
+    return [(job.metadata.namespace, after.job) for after in job.spec.after]
+
+
+def _part_key(job: Job, name: str) -> ObjectKey:
+    return (job.metadata.namespace, f"{job.metadata.name}/{name}")
+
+
+def _without_place(status: JobStatus) -> JobStatus:
+    return replace(status, placement=None, verdict=None)

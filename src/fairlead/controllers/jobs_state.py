@@ -1,0 +1,184 @@
+"""What the jobs controller remembers between events, so that a decision costs what changed.
+
+All of it follows from the mirrors and is built anew from them after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from fairlead.api import names
+from fairlead.api.core import ConfigMap, Node, Pod, Service
+from fairlead.api.job import Job
+from fairlead.api.meta import is_true
+from fairlead.api.times import parse_time
+from fairlead.decide.jobs.pods import JobPods, owner_reference_of
+from fairlead.decide.jobs.view import DependencyState, NodeTrouble, Owned
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.mirror import Change
+
+_NO_NODES: Mapping[str, int] = {}
+Dependent: TypeAlias = ConfigMap | Service
+O = TypeVar("O", Pod, ConfigMap, Service)  # noqa: E741 - an owned object
+
+
+def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:
+    """Return the key of the Fairlead job that controls an object, or None."""
+    owner = owner_reference_of(obj.metadata)
+    return None if owner is None else (obj.metadata.namespace, owner.name)
+
+
+def subject(change: Change[O]) -> tuple[O, bool]:
+    """Return the object that changed, and whether it is still there and still its job's.
+
+    An object that lost its owner (a job deleted with its dependents orphaned), or got another one,
+    is shown as it was: to the job that had it, it is gone. A new owner takes no part: we adopt
+    nothing that we did not make.
+    """
+    old, new = change.old, change.new
+    if new is None:
+        assert old is not None
+        return old, False
+    if old is not None:
+        owner = owner_reference_of(old.metadata)
+        now = owner_reference_of(new.metadata)
+        if owner is not None and (now is None or now.uid != owner.uid):
+            return old, False
+    return new, True
+
+
+def owned_of(obj: Dependent) -> Owned:
+    """Return what decisions ask of a ConfigMap or Service."""
+    attempt = obj.metadata.labels.get(names.ATTEMPT, "0")
+    return Owned(
+        name=obj.metadata.name,
+        uid=obj.metadata.uid,
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        is_terminating=obj.metadata.deletion_timestamp is not None,
+    )
+
+
+def dependency_state(job: Job | None) -> DependencyState:
+    """Return what a job that waits for this one needs to know."""
+    if job is None:
+        return DependencyState.MISSING
+    if is_true(job.status.conditions, names.SUCCEEDED):
+        return DependencyState.SUCCEEDED
+    if is_true(job.status.conditions, names.FAILED):
+        return DependencyState.FAILED
+    return DependencyState.UNFINISHED
+
+
+@dataclass(slots=True)
+class NodeBook:
+    """Which nodes are in trouble, and which jobs have members or reservations on which node."""
+
+    #: Nodes that are not ready; and those that do not exist, as long as a job is on them.
+    troubles: dict[str, NodeTrouble] = field(default_factory=dict)
+    #: Exactly the jobs whose placement names the node, or that have a pod on it.
+    jobs: dict[str, dict[ObjectKey, int]] = field(default_factory=dict)
+
+    def changed(self, name: str, node: Node | None, now: float) -> tuple[ObjectKey, ...]:
+        """Take note of a node as it is now; return the jobs to look at again."""
+        trouble = self._trouble(name, node, now)
+        if trouble == self.troubles.get(name):
+            return ()
+        if trouble is None:
+            self.troubles.pop(name, None)
+        else:
+            self.troubles[name] = trouble
+        return tuple(self.jobs.get(name, ()))
+
+    def missing(self, name: str, now: float) -> None:
+        """Take note that a node is named by a job and does not exist."""
+        if name not in self.troubles:
+            self.troubles[name] = NodeTrouble(name, now, is_gone=True)
+
+    def link(self, name: str, key: ObjectKey) -> None:
+        """Take note of one more reason for a job to be on a node."""
+        jobs = self.jobs.setdefault(name, {})
+        jobs[key] = jobs.get(key, 0) + 1
+
+    def unlink(self, name: str, key: ObjectKey) -> None:
+        """Take back what `link` noted."""
+        jobs = self.jobs[name]
+        jobs[key] -= 1
+        if jobs[key]:
+            return
+        del jobs[key]
+        if jobs:
+            return
+        del self.jobs[name]
+        trouble = self.troubles.get(name)
+        if trouble is not None and trouble.is_gone:
+            del self.troubles[name]
+
+    def _trouble(self, name: str, node: Node | None, now: float) -> NodeTrouble | None:
+        if node is None:
+            return NodeTrouble(name, now, is_gone=True) if name in self.jobs else None
+        old = self.troubles.get(name)
+        known_since = now if old is None or old.is_gone else old.since
+        for condition in node.status.conditions:
+            if condition.type == names.READY:
+                if condition.status == "True":
+                    return None
+                return NodeTrouble(name, _instant(condition.last_transition_time, known_since))
+        # A node that has never reported is as good as silent.
+        return NodeTrouble(name, _instant(node.metadata.creation_timestamp, known_since))
+
+
+def _instant(text: str | None, default: float) -> float:
+    try:
+        return default if text is None else parse_time(text)
+    except ValueError:
+        return default
+
+
+@dataclass(slots=True)
+class JobBook:
+    """What belongs to one job besides its object, kept from its first sign to its last."""
+
+    pods: JobPods = field(default_factory=JobPods)
+    config_maps: dict[str, Owned] = field(default_factory=dict)
+    services: dict[str, Owned] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing of the job is left."""
+        return not (self.pods.attempts or self.config_maps or self.services)
+
+
+@dataclass(slots=True)
+class PlacedNodes:
+    """The nodes that a job's placement names, with how many members each holds."""
+
+    nodes: Mapping[str, int] = field(default_factory=lambda: _NO_NODES)
+    #: False until somebody has looked whether they all exist.
+    is_checked: bool = False
+
+
+def placed_nodes(job: Job) -> Mapping[str, int]:
+    """Return the nodes of the placement and how many members each holds."""
+    if job.status.placement is None:
+        return _NO_NODES
+    out: dict[str, int] = {}
+    for role in job.status.placement.roles:
+        for node in role.nodes:
+            out[node] = out.get(node, 0) + 1
+    return out
+
+
+def troubles_of(
+    troubles: Mapping[str, NodeTrouble], *nodes: Mapping[str, int]
+) -> dict[str, NodeTrouble]:
+    """Return the troubled ones among these nodes, in name order; walks the smaller side."""
+    if not troubles:
+        return {}
+    found: Iterator[str]
+    if len(troubles) <= sum(map(len, nodes)):
+        found = (name for name in troubles if any(name in group for group in nodes))
+    else:
+        found = (name for group in nodes for name in group if name in troubles)
+    return {name: troubles[name] for name in sorted(found)}

@@ -1,0 +1,174 @@
+"""Pods as they are sent: what the core decided, laid over the user's whole template.
+
+The core sees a template through a read model that drops the fields it does not know (security
+contexts, probes, sources of volumes ...). Here they come back: the stored job is read once more,
+as plain JSON, and each pod is overlaid onto its role's template. One read serves all pods of a
+generation of a job, and the first pod of a role is encoded and overlaid in full; of the others only
+what sets them apart from it, which is their node, host name and some variables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import Container, Pod, PodSpec
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.overlay import overlay
+from fairlead.api.resources import JOBS, Resource
+from fairlead.api.status import Conflict
+from fairlead.runtime.client import Client
+
+#: Jobs whose templates are kept; the oldest goes first, and is read again when it is needed.
+TEMPLATES_MAX = 256
+
+Obj = dict[str, Any]
+
+#: Jobs with every field that was stored.
+RAW_JOBS: Resource[Obj] = Resource(JOBS.group, JOBS.version, JOBS.plural, JOBS.kind, dict)
+
+
+@dataclass(slots=True)
+class _Model:
+    """What pods of a role are overlaid with: `base` is what `raw` looks like to the core."""
+
+    base: Obj
+    raw: Obj
+
+
+@dataclass(slots=True)
+class _First:
+    """The first pod of a role in an attempt, and what became of its spec."""
+
+    spec: PodSpec
+    whole: Obj
+
+
+@dataclass(slots=True)
+class _Templates:
+    """The templates of one generation of a job; `generation` is 0 until they were read."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    generation: int = 0
+    #: Pod specs, by role.
+    roles: dict[str, _Model] = field(default_factory=dict)
+    #: The first pod of each role in `attempt`.
+    attempt: int = 0
+    first: dict[str, _First] = field(default_factory=dict)
+
+
+class PodBodies:
+    """Makes the bodies of pods. `forget` a job that has ended or is gone."""
+
+    def __init__(self, client: Client, *, templates_max: int = TEMPLATES_MAX) -> None:
+        self._client = client
+        self._templates_max = templates_max
+        self._templates: dict[str, _Templates] = {}  # by uid of the job
+
+    def __len__(self) -> int:
+        """Return how many jobs' templates are kept."""
+        return len(self._templates)
+
+    def forget(self, uid: str) -> None:
+        """Keep nothing of a job."""
+        self._templates.pop(uid, None)
+
+    async def body(self, job: Job, pod: Pod) -> Obj:
+        """Return the pod, decided on `job`, with all that the template of its role holds.
+
+        Conflict when the stored job is another one, or has another generation than `job`: the pod
+        was decided on a template that may not be the stored one. NotFound when the job is gone.
+        """
+        templates = self._templates.get(job.metadata.uid)
+        if templates is None:
+            templates = self._templates[job.metadata.uid] = _Templates()
+            if len(self._templates) > self._templates_max:
+                del self._templates[next(iter(self._templates))]
+        if templates.generation != job.metadata.generation:
+            async with templates.lock:
+                if templates.generation != job.metadata.generation:
+                    await self._read(templates, job)
+        return _body(templates, job.status.attempt, pod)
+
+    async def _read(self, templates: _Templates, job: Job) -> None:
+        meta = job.metadata
+        stored = await self._client.get(RAW_JOBS, meta.name, namespace=meta.namespace)
+        found = stored["metadata"]
+        if found.get("uid") != meta.uid or found.get("generation", 0) != meta.generation:
+            raise Conflict(
+                f"job {meta.name} has changed: its pods were decided on generation "
+                f"{meta.generation}, stored is {found.get('generation', 0)}"
+            )
+        templates.roles = {r["name"]: _model(r["template"]) for r in stored["spec"]["roles"]}
+        templates.first = {}
+        templates.generation = meta.generation
+
+
+def _model(template: Obj) -> _Model:
+    raw: Obj = template.get("spec") or {}
+    return _Model(to_wire(msgspec.convert(raw, PodSpec)), raw)
+
+
+def _body(templates: _Templates, attempt: int, pod: Pod) -> Obj:
+    if templates.attempt != attempt:
+        templates.attempt, templates.first = attempt, {}
+    role = pod.metadata.labels[names.ROLE]
+    first = templates.first.get(role)
+    spec = _as_first(pod.spec, first) if first is not None else None
+    if spec is None:
+        model = templates.roles[role]
+        spec = overlay(to_wire(pod.spec), model.base, model.raw)
+        templates.first[role] = _First(pod.spec, spec)
+    return {"metadata": to_wire(pod.metadata), "spec": spec}
+
+
+def _as_first(spec: PodSpec, first: _First) -> Obj | None:
+    """Return the overlaid spec, made from the first pod's; None if it differs in more than usual.
+
+    Everything else is shared with the first pod's, so no one may write into it.
+    """
+    old, whole = first.spec, first.whole
+    same = replace(
+        spec,
+        node_name=old.node_name,
+        hostname=old.hostname,
+        containers=old.containers,
+        init_containers=old.init_containers,
+    )
+    if same != old or bool(spec.hostname) != bool(old.hostname) or not spec.node_name:
+        return None
+    out: Obj = {**whole, "nodeName": spec.node_name}
+    if spec.hostname:
+        out["hostname"] = spec.hostname
+    for name, new, before in (
+        ("containers", spec.containers, old.containers),
+        ("initContainers", spec.init_containers, old.init_containers),
+    ):
+        if len(new) != len(before):
+            return None
+        if new:
+            containers = list(map(_container_as_first, new, before, whole[name]))
+            if None in containers:
+                return None
+            out[name] = containers
+    return out
+
+
+def _container_as_first(new: Container, old: Container, whole: Obj) -> Obj | None:
+    """Return the overlaid container where only values of variables differ, else None."""
+    if len(new.env) != len(old.env) or replace(new, env=old.env) != old:
+        return None
+    if not new.env:
+        return whole
+    env: list[Obj] = whole["env"]
+    variables = [
+        theirs if a is b or a == b else to_wire(a)
+        for a, b, theirs in zip(new.env, old.env, env, strict=True)
+    ]
+    return {**whole, "env": variables}

@@ -1,0 +1,219 @@
+"""The scheduler: keeps the planner's state in step with the mirrors, and writes what it decides.
+
+Each decision about a job is one write of its status, with the resourceVersion and uid that it was
+decided on: a placement is there whole or not at all. Only `placement`, `verdict` and the condition
+Placed are ever changed. Whoever wrote in between wins; the job is then decided anew.
+
+A job whose writes are refused for good (422 and the like) is set aside until the loop says to look
+at it again; the room that it would take is not kept for it meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job, JobStatus
+from fairlead.api.meta import ObjectMeta, merge_diff, set_condition, to_wire
+from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.status import ApiError
+from fairlead.decide.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.reasons import Outcome
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.cluster import ClusterState
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.mirror import Change, Mirror
+
+
+class EventSink(Protocol):
+    """Who takes events; `fairlead.runtime.events.Recorder` is one."""
+
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None:
+        """Note that something happened to an object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerMirrors:
+    """What the scheduler reads. All pods count, whoever made them; all may be shared."""
+
+    jobs: Mirror[Job]
+    pods: Mirror[Pod]
+    nodes: Mirror[Node]
+
+    @classmethod
+    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> SchedulerMirrors:
+        """Make mirrors of one's own."""
+        return cls(
+            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
+            pods=Mirror(client, PODS, clock=clock, rng=rng),
+            nodes=Mirror(client, NODES, clock=clock, rng=rng),
+        )
+
+
+class SchedulerController:
+    """One per process and leader. After a crash make a new one: all it knows is in the objects."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        client: Client,
+        mirrors: SchedulerMirrors,
+        *,
+        policy: PlacementPolicy | None = None,
+        events: EventSink | None = None,
+    ) -> None:
+        """Register on the mirrors. Without `events` nothing is told to people but by the status."""
+        self.state = ClusterState()
+        #: Verdicts of the last decision by reason, for metrics.
+        self.verdict_counts: dict[str, int] = {}
+        self.placed_count = 0
+        self._client = client
+        self._mirrors = mirrors
+        self._policy = policy or PlacementPolicy()
+        self._events = events
+        self._unregister = (
+            mirrors.nodes.on_change(self._node_changed),
+            mirrors.jobs.on_change(self._job_changed),
+            mirrors.pods.on_change(self._pod_changed),
+        )
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """What it reads."""
+        return (self._mirrors.nodes, self._mirrors.jobs, self._mirrors.pods)
+
+    def close(self) -> None:
+        """Take the handlers off the mirrors, if those live longer than the controller."""
+        for unregister in self._unregister:
+            unregister()
+
+    def decide(self, now: float) -> Decision:
+        """Decide on the state as the mirrors have it."""
+        return decide(self.state, self._policy, now)
+
+    def key_of(self, action: Action) -> ObjectKey:
+        """Return the job of an action."""
+        return _own(action).job.metadata.key
+
+    async def perform(self, action: Action) -> Written | None:
+        """Write one decision on its job; None when the job says it already."""
+        own = _own(action)
+        job = own.job
+        patch = merge_diff(_owned_part(job.status), _owned_part(_status_after(own)))
+        if not patch:
+            return None
+        body = {
+            "metadata": {
+                "resourceVersion": job.metadata.resource_version,
+                "uid": job.metadata.uid,
+            },
+            "status": patch,
+        }
+        written = await self._client.patch(
+            JOBS, job.metadata.name, body, namespace=job.metadata.namespace, subresource="status"
+        )
+        self._tell(own)
+        return Written.of(JOBS, written)
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look at a job again that was set aside; all others are looked at when they change."""
+        self.state.set_aside.pop(key, None)
+
+    def failed(self, action: Action, error: ApiError) -> None:
+        """Leave the job alone until `changed` is called for it."""
+        self.state.set_aside[self.key_of(action)] = None
+
+    def recorded(self, decision: Decision) -> None:
+        """Count verdicts by reason."""
+        counts: dict[str, int] = {}
+        for verdict in decision.verdicts.values():
+            counts[verdict.reason.value] = counts.get(verdict.reason.value, 0) + 1
+        self.verdict_counts = counts
+
+    def _tell(self, action: PlaceJob | ReleaseJob | WriteVerdict) -> None:
+        """Emit an event when a job has got its place, or has been found impossible."""
+        job = action.job
+        kind = EventKind.NORMAL
+        if isinstance(action, PlaceJob):
+            self.placed_count += 1
+        else:
+            before = job.status.verdict
+            if action.verdict is None or action.verdict.outcome != Outcome.IMPOSSIBLE.value:
+                return
+            if before is not None and before.reason == action.verdict.reason:
+                return
+            kind = EventKind.WARNING
+        if self._events is not None:
+            placed = action.placed
+            self._events.record(
+                JOBS, job.metadata, kind, reason=placed.reason, message=placed.message
+            )
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.new is None:
+            self.state.node_deleted(change.key[1])
+        else:
+            self.state.node_changed(change.new)
+
+    def _job_changed(self, change: Change[Job]) -> None:
+        if change.new is None:
+            self.state.job_deleted(change.key)
+        else:
+            self.state.job_changed(change.new)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        if change.new is None:
+            self.state.pod_deleted(change.key)
+        else:
+            self.state.pod_changed(change.new)
+
+
+def _own(action: Action) -> PlaceJob | ReleaseJob | WriteVerdict:
+    if not isinstance(action, PlaceJob | ReleaseJob | WriteVerdict):
+        raise TypeError(f"the scheduler does not perform {type(action).__name__}")
+    return action
+
+
+def _status_after(action: PlaceJob | ReleaseJob | WriteVerdict) -> JobStatus:
+    status = action.job.status
+    placement = status.placement
+    if isinstance(action, PlaceJob):
+        placement = action.placement
+    elif isinstance(action, ReleaseJob):
+        placement = None
+    return msgspec.structs.replace(
+        status,
+        placement=placement,
+        verdict=action.verdict,
+        conditions=set_condition(status.conditions, action.placed),
+    )
+
+
+def _owned_part(status: JobStatus) -> dict[str, Any]:
+    """Return, as it goes over the wire, the part of a status that the scheduler writes.
+
+    Conditions of others go along in the list, unchanged: the resourceVersion guards them.
+    """
+    part = JobStatus(
+        placement=status.placement, verdict=status.verdict, conditions=status.conditions
+    )
+    return to_wire(part)

@@ -1,0 +1,164 @@
+"""The closed set of actions: data with preconditions, carried out by the shell.
+
+Every action is idempotent: creates use derived names (a second create is a harmless conflict),
+deletes name the uid, status writes carry the resourceVersion they were decided on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.api.core import ConfigMap, Pod, Service
+from fairlead.api.job import Job, JobStatus, Placement, VerdictStatus
+from fairlead.api.meta import Condition
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceJob:
+    """Write the placement of a whole gang: one compare-and-swap on the job's status."""
+
+    job: Job
+    placement: Placement
+    placed: Condition
+    verdict: VerdictStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob:
+    """Take the placement away (held, finished or not repairable); compare-and-swap."""
+
+    job: Job
+    placed: Condition
+    verdict: VerdictStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteVerdict:
+    """Write a changed verdict of a job that is not placed."""
+
+    job: Job
+    placed: Condition
+    verdict: VerdictStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create a member's pod under its derived name."""
+
+    job: Job
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod; `grace_seconds` None keeps the pod's own, 0 forces."""
+
+    namespace: str
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConfigMap:
+    """Create the peers of an attempt."""
+
+    job: Job
+    config_map: ConfigMap
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Create the headless service that gives members names."""
+
+    job: Job
+    service: Service
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteConfigMap:
+    """Delete the peers of an attempt that is over."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteService:
+    """Delete the headless service of a job that has ended."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJobStatus:
+    """Write the jobs controller's part of the status; compare-and-swap on the resourceVersion.
+
+    The shell diffs `status` against `job.status` and never sends `placement` or `verdict`.
+    """
+
+    job: Job
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Let the API delete the job: its pods are gone and its record is kept."""
+
+    job: Job
+    finalizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """Make sure that the job is not deleted before its pods are gone."""
+
+    job: Job
+    finalizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete a finished job whose time to live has passed."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHistory:
+    """Keep a job's record beyond the object."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent:
+    """Tell people; nothing automated may depend on it. `type` is Normal or Warning."""
+
+    job: Job
+    type: str
+    reason: str
+    message: str
+
+
+Action: TypeAlias = (
+    PlaceJob
+    | ReleaseJob
+    | WriteVerdict
+    | CreatePod
+    | DeletePod
+    | CreateConfigMap
+    | CreateService
+    | DeleteConfigMap
+    | DeleteService
+    | WriteJobStatus
+    | RemoveFinalizer
+    | AddFinalizer
+    | DeleteJob
+    | RecordHistory
+    | EmitEvent
+)

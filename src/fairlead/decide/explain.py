@@ -1,0 +1,395 @@
+"""`fairlead why`: a verdict turned into the answer that a person needs, in five parts.
+
+Verdict, arithmetic, who is ahead and who holds the room, when it may start, and what would change
+it. All of it comes from the same planner: the verdict is made as a decision makes it, "may start
+by" is the earliest end, by time limits, of holders after which the gang fits, and each suggestion
+was tried before it is made. Works on any state, so a client can build one from lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlead.api.job import AfterState, Job
+from fairlead.api.meta import is_true
+from fairlead.api.names import FAILED, SUCCEEDED
+from fairlead.api.quantity import humanize
+from fairlead.api.times import parse_time
+from fairlead.decide.placement.judge import eligible_nodes, resource_order
+from fairlead.decide.placement.plan import plan_gang
+from fairlead.decide.placement.room import PresentRoom
+from fairlead.decide.placement.whatif import fits_now, would_fit
+from fairlead.decide.reasons import Reason, resource_word
+from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
+from fairlead.model.nodes import is_device
+from fairlead.model.queue import JobEntry, OrderKey
+from fairlead.model.requests import MemberClass, request_of
+
+AHEAD_MAX = 10
+HOLDERS_MAX = 10
+#: Holders with a known end that the forecast looks at, the earliest end first.
+_ENDS_MAX = 2000
+
+_CAPACITY_REASONS = (
+    Reason.INSUFFICIENT_CAPACITY,
+    Reason.FRAGMENTED,
+    Reason.TOPOLOGY_UNAVAILABLE,
+    Reason.BEHIND_EARLIER_JOB,
+)
+#: Smallest step worth suggesting, in base units.
+_STEPS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """One resource in base units: what the gang asks in all, what is free for it, what there is.
+
+    `short` is `asked - free` where that is above zero, else 0.
+    """
+
+    resource: str
+    asked: int
+    free: int
+    total: int
+    short: int
+
+    @property
+    def message(self) -> str:
+        """E.g. "gpus: asks 64, 44 of 72 are free, 20 short"."""
+        asked, free, total = (
+            humanize(self.resource, n) for n in (self.asked, self.free, self.total)
+        )
+        text = f"{resource_word(self.resource)}: asks {asked}, {free} of {total} are free"
+        return f"{text}, {humanize(self.resource, self.short)} short" if self.short else text
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The job's place in the queue; `jobs` are those nearest the head, at most AHEAD_MAX."""
+
+    position: int
+    waiting: int
+    jobs: tuple[ObjectKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A job that holds what this one needs; `ends_at` by its time limit, None without one."""
+
+    key: ObjectKey
+    resource: str
+    amount: int
+    nodes: int
+    ends_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """By when the gang may start if nobody else comes first: a bound by time limits, no promise."""
+
+    may_start_by: float
+    #: The last jobs whose end it waits for, the latest first, at most HOLDERS_MAX.
+    waits_for: tuple[ObjectKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change under which the gang would start now; it was tried.
+
+    `change` is what to set: `count` of a role, or the amount of a resource per member, base units.
+    """
+
+    role: str
+    change: str
+    before: int
+    after: int
+
+    @property
+    def message(self) -> str:
+        """E.g. "5 instead of 8 members of role worker: starts now"."""
+        if self.change == "count":
+            return f"{self.after} instead of {self.before} members of role {self.role}: starts now"
+        after, before = humanize(self.change, self.after), humanize(self.change, self.before)
+        word = resource_word(self.change)
+        return f"{after} instead of {before} {word} per member of role {self.role}: starts now"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer, part by part; parts that do not apply are empty or None."""
+
+    job: ObjectKey
+    verdict: Verdict
+    #: Since when the status says so, None when it says something else or nothing.
+    since: float | None
+    arithmetic: tuple[Amounts, ...] = ()
+    ahead: Ahead | None = None
+    holders: tuple[Holder, ...] = ()
+    forecast: Forecast | None = None
+    suggestions: tuple[Suggestion, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The verdict line."""
+        return f"{self.verdict.reason.value}: {self.verdict.message}"
+
+
+def explain(state: ClusterState, key: ObjectKey, now: float) -> Explanation | None:
+    """Return why a job is where it is; None when it is unknown or has ended."""
+    entry = state.jobs.get(key)
+    if entry is None or entry.job.is_finished:
+        return None
+    verdict = _settled(state, entry.job, now)
+    gang = entry.gang
+    if verdict is not None or isinstance(gang, InvalidGang):
+        verdict = verdict or would_fit(state, gang)
+        return Explanation(key, verdict, _since(entry.job, verdict))
+    verdict = _waiting_verdict(state, entry, gang)
+    explanation = Explanation(
+        key,
+        verdict,
+        _since(entry.job, verdict),
+        arithmetic=_arithmetic(state, gang),
+        ahead=_ahead(state, entry.order),
+        suggestions=tuple(_suggestions(state, gang)),
+    )
+    if verdict.reason not in _CAPACITY_REASONS:
+        return explanation
+    return replace(
+        explanation,
+        holders=_holders(state, verdict, gang),
+        forecast=_forecast(state, gang, now),
+    )
+
+
+# The verdict
+
+
+def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
+    """Return the verdict of a job that does not wait for a place; None when it does."""
+    status = job.status
+    if job.spec.suspend:
+        return Verdict(Reason.HELD)
+    placement = status.placement
+    if placement is not None:
+        nodes = {node for role in placement.roles for node in role.nodes}
+        members = sum(len(role.nodes) for role in placement.roles)
+        if placement.attempt == status.attempt:
+            return Verdict(Reason.PLACED, {"nodes_used": len(nodes), "members": members})
+    if status.restart_at and parse_time(status.restart_at) > now:
+        seconds = int(parse_time(status.restart_at) - now)
+        return Verdict(
+            Reason.BACKING_OFF, {"attempt": status.attempt + 1, "backoff_seconds": seconds}
+        )
+    if status.attempt > 0:
+        return None
+    return _dependency(state, job)
+
+
+def _dependency(state: ClusterState, job: Job) -> Verdict | None:
+    for after in job.spec.after:
+        other = state.jobs.get((job.metadata.namespace, after.job))
+        conditions = other.job.status.conditions if other is not None else ()
+        succeeded, failed = is_true(conditions, SUCCEEDED), is_true(conditions, FAILED)
+        wanted = after.state
+        met = {
+            AfterState.SUCCEEDED: succeeded,
+            AfterState.FAILED: failed,
+            AfterState.FINISHED: succeeded or failed,
+        }[wanted]
+        if met:
+            continue
+        facts: dict[str, str] = {"job": after.job, "state": wanted.value}
+        if succeeded or failed:
+            facts = {
+                "job": after.job,
+                "state": "Succeeded" if succeeded else "Failed",
+                "wanted": wanted.value,
+            }
+            return Verdict(Reason.DEPENDENCY_FAILED, facts)
+        return Verdict(Reason.DEPENDENCY, facts, ((job.metadata.namespace, after.job),))
+    return None
+
+
+def _waiting_verdict(state: ClusterState, entry: JobEntry, gang: GangRequest) -> Verdict:
+    """Return the planner's verdict now; what the scheduler wrote where only it can know."""
+    told = entry.job.status.verdict
+    written = (Reason.REPAIRING.value, Reason.BEHIND_EARLIER_JOB.value)
+    if told is not None and told.reason in written:
+        reason = Reason(told.reason)
+        blockers: tuple[ObjectKey, ...] = ()
+        if reason is Reason.BEHIND_EARLIER_JOB:
+            namespace, _, name = str(told.facts.get("job", "")).partition("/")
+            blockers = ((namespace, name),)
+        return Verdict(reason, dict(told.facts), blockers)
+    verdict = would_fit(state, gang)
+    if verdict.reason is Reason.PLACED:
+        ahead = state.queue.position(entry.order)
+        return Verdict(Reason.PENDING_EVALUATION, {"ahead": ahead})
+    return verdict
+
+
+def _since(job: Job, verdict: Verdict) -> float | None:
+    told = job.status.verdict
+    if told is None or told.reason != verdict.reason.value or not told.since:
+        return None
+    return parse_time(told.since)
+
+
+# The numbers
+
+
+def _arithmetic(state: ClusterState, gang: GangRequest) -> tuple[Amounts, ...]:
+    """Return each resource that is asked, on the nodes that are available to the gang."""
+    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+    resources = sorted({r for role in gang.roles for r, _ in role.member.request})
+    out: list[Amounts] = []
+    for resource in sorted(resources, key=resource_order):
+        asked = gang.total(resource)
+        free = int(state.table.unused(resource)[nodes].sum())
+        total = int(state.table.owned(resource)[nodes].sum())
+        if resource != "pods" or asked > free:
+            out.append(Amounts(resource, asked, free, total, max(asked - free, 0)))
+    return tuple(out)
+
+
+def _ahead(state: ClusterState, order: OrderKey) -> Ahead:
+    position = state.queue.position(order)
+    first = state.queue.first(min(position, AHEAD_MAX))
+    return Ahead(position, len(state.queue), tuple(o.job_key for o in first))
+
+
+def _holders(state: ClusterState, verdict: Verdict, gang: GangRequest) -> tuple[Holder, ...]:
+    resource = str(verdict.facts.get("resource", "")) or _leading_resource(gang)
+    out: list[Holder] = []
+    for key in verdict.blockers[:HOLDERS_MAX]:
+        claim = state.ledger.claim(key)
+        if claim is not None:
+            nodes = len(state.ledger.slots(key))
+            ends_at = _ends_at(state.jobs[key].job)
+            out.append(Holder(key, resource, claim.amount(resource), nodes, ends_at))
+    return tuple(out)
+
+
+def _leading_resource(gang: GangRequest) -> str:
+    asked = [r for r, _ in gang.roles[gang.placing_order()[0]].member.request]
+    return min(asked, key=resource_order)
+
+
+def _ends_at(job: Job) -> float | None:
+    """Return when the job's current attempt ends at the latest, by its time limit."""
+    limit, status = job.spec.time_limit_seconds, job.status
+    if limit is None:
+        return None
+    started = [a.started_at for a in status.attempts if a.number == status.attempt]
+    placed_at = status.placement.placed_at if status.placement else None
+    began = next((at for at in (*started, placed_at) if at), None)
+    return None if began is None else parse_time(began) + limit
+
+
+# When
+
+
+def _forecast(state: ClusterState, gang: GangRequest, now: float) -> Forecast | None:
+    """Return the earliest end of holders after which the gang fits; None when no end helps.
+
+    Ends are taken in order; more room never hurts, so the right one is found by halving.
+    """
+    ends: list[tuple[float, ObjectKey]] = []
+    for claim in state.ledger.claims_by_size():
+        ends_at = _ends_at(state.jobs[claim.key].job)
+        if ends_at is not None:
+            ends.append((max(ends_at, now), claim.key))
+    ends = sorted(ends)[:_ENDS_MAX]
+    if not ends or not _fits_without(state, gang, [key for _, key in ends]):
+        return None
+    low, high = 1, len(ends)
+    while low < high:
+        middle = (low + high) // 2
+        if _fits_without(state, gang, [key for _, key in ends[:middle]]):
+            high = middle
+        else:
+            low = middle + 1
+    waits_for = tuple(key for _, key in reversed(ends[max(low - HOLDERS_MAX, 0) : low]))
+    return Forecast(ends[low - 1][0], waits_for)
+
+
+def _fits_without(state: ClusterState, gang: GangRequest, ended: list[ObjectKey]) -> bool:
+    """True when the gang would fit once these jobs had given their nodes back."""
+    with state.transaction() as transaction:
+        for key in ended:
+            claim, entry = state.ledger.claim(key), state.jobs[key]
+            if claim is None or isinstance(entry.gang, InvalidGang):
+                continue
+            members = {role.name: role.member for role in entry.gang.roles}
+            for role, _, nodes in claim.roles:
+                places = np.array([state.table.occupy(n) for n in nodes], dtype=np.int64)
+                slots, counts = np.unique(places, return_counts=True)
+                transaction.take(slots, -counts, members[role])
+        room = PresentRoom(state, transaction)
+        return plan_gang(room, state.table, gang) is not None
+
+
+# What would change it
+
+
+def _suggestions(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]:
+    """Yield changes to one role, of its count or of one resource, that would let it start now."""
+    if fits_now(state, gang):
+        return
+    for index, role in enumerate(gang.roles):
+
+        def with_count(count: int, *, at: int = index) -> GangRequest:
+            return _with_role(gang, at, replace(gang.roles[at], count=count))
+
+        count = _largest(state, with_count, role.count, 1)
+        if count is not None:
+            yield Suggestion(role.name, "count", role.count, count)
+        for resource, asked in sorted(role.member.request, key=lambda i: resource_order(i[0])):
+            if resource == "pods":
+                continue
+
+            def with_amount(amount: int, *, at: int = index, of: str = resource) -> GangRequest:
+                return _with_role(gang, at, _asking(gang.roles[at], of, amount))
+
+            step = 1 if is_device(resource) else _STEPS.get(resource, 1)
+            amount = _largest(state, with_amount, asked, step)
+            if amount is not None:
+                yield Suggestion(role.name, resource, asked, amount)
+
+
+def _largest(
+    state: ClusterState, changed: Callable[[int], GangRequest], before: int, step: int
+) -> int | None:
+    """Return the largest multiple of `step` below `before` that would fit now; None if none
+    does.
+    """
+
+    def fits(steps: int) -> bool:
+        return fits_now(state, changed(steps * step))
+
+    low, high = 0, -(-before // step) - 1
+    if high < 1 or not fits(1):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low * step or None
+
+
+def _with_role(gang: GangRequest, index: int, role: RoleRequest) -> GangRequest:
+    roles = tuple(role if i == index else other for i, other in enumerate(gang.roles))
+    return replace(gang, roles=roles)
+
+
+def _asking(role: RoleRequest, resource: str, amount: int) -> RoleRequest:
+    amounts = {**dict(role.member.request), resource: amount}
+    return replace(role, member=MemberClass(request_of(amounts.items()), role.member.constraints))

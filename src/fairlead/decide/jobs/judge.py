@@ -1,0 +1,428 @@
+"""Why a member failed, and whose fault it was.
+
+Two steps. `judge_member` reads the evidence of one member and gives an `EndReason`; the cause
+follows from the reason (`CAUSES`, the table that docs/design/jobs.md shows). `assess` then finds
+the one failure of a gang that brought the others down: a member that is lost takes its peers with
+it within moments (MPI aborts, collectives time out), and their exit codes say nothing of why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from fairlead.api import names
+from fairlead.api.core import ContainerStateTerminated, Pod
+from fairlead.api.job import Cause, RestartPolicy
+from fairlead.api.times import parse_time
+from fairlead.decide.jobs.pods import (
+    AttemptPods,
+    MemberPhase,
+    MemberPod,
+    container_statuses,
+    start_error,
+)
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.view import JobView, NodeTrouble
+
+
+class EndReason(Enum):
+    """How an attempt ended; the `reason` of `status.attempts[]`."""
+
+    SUCCEEDED = "Succeeded"
+    SUSPENDED = "Suspended"
+    CANCELLED = "Cancelled"
+    TIME_LIMIT = "TimeLimit"
+    SPEC_CHANGED = "SpecChanged"
+    EXIT_CODE = "ExitCode"
+    CRASHED = "Crashed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    START_FAILED = "StartFailed"
+    POD_REJECTED = "PodRejected"
+    KILLED = "Killed"
+    STOPPED = "Stopped"
+    START_TIMEOUT = "StartTimeout"
+    POD_DELETED = "PodDeleted"
+    POD_VANISHED = "PodVanished"
+    NAME_TAKEN = "NameTaken"
+    NODE_REFUSED = "NodeRefused"
+    PLACEMENT_LOST = "PlacementLost"
+    UNKNOWN = "Unknown"
+    NODE_LOST = "NodeLost"
+    NODE_SHUTDOWN = "NodeShutdown"
+    EVICTED = "Evicted"
+    PREEMPTED = "Preempted"
+
+
+#: The cause of each end; None is nobody's fault.
+CAUSES: dict[EndReason, Cause | None] = {
+    EndReason.SUCCEEDED: None,
+    EndReason.SUSPENDED: None,
+    EndReason.CANCELLED: None,
+    EndReason.TIME_LIMIT: None,
+    EndReason.SPEC_CHANGED: None,
+    EndReason.EXIT_CODE: Cause.USER,
+    EndReason.CRASHED: Cause.USER,
+    EndReason.OUT_OF_MEMORY: Cause.USER,
+    EndReason.DEADLINE_EXCEEDED: Cause.USER,
+    EndReason.START_FAILED: Cause.USER,
+    EndReason.POD_REJECTED: Cause.USER,
+    EndReason.KILLED: Cause.INFRASTRUCTURE,
+    EndReason.STOPPED: Cause.INFRASTRUCTURE,
+    EndReason.START_TIMEOUT: Cause.INFRASTRUCTURE,
+    EndReason.POD_DELETED: Cause.INFRASTRUCTURE,
+    EndReason.POD_VANISHED: Cause.INFRASTRUCTURE,
+    EndReason.NAME_TAKEN: Cause.INFRASTRUCTURE,
+    EndReason.NODE_REFUSED: Cause.INFRASTRUCTURE,
+    EndReason.PLACEMENT_LOST: Cause.INFRASTRUCTURE,
+    EndReason.UNKNOWN: Cause.INFRASTRUCTURE,
+    EndReason.NODE_LOST: Cause.NODE,
+    EndReason.NODE_SHUTDOWN: Cause.NODE,
+    EndReason.EVICTED: Cause.NODE,
+    EndReason.PREEMPTED: Cause.NODE,
+}
+
+#: What `status.reason` of a failed pod means (kubelet and pod garbage collector).
+_POD_REASONS = {
+    "DeadlineExceeded": EndReason.DEADLINE_EXCEEDED,
+    "Evicted": EndReason.EVICTED,
+    "NodeAffinity": EndReason.NODE_REFUSED,
+    "NodeLost": EndReason.NODE_LOST,
+    "NodeShutdown": EndReason.NODE_SHUTDOWN,
+    "Preempted": EndReason.PREEMPTED,
+    "Preempting": EndReason.PREEMPTED,
+    "Shutdown": EndReason.NODE_SHUTDOWN,
+    "Terminated": EndReason.NODE_SHUTDOWN,
+    "UnexpectedAdmissionError": EndReason.NODE_REFUSED,
+}
+#: Reasons of the pod condition DisruptionTarget (KEP-3329).
+_DISRUPTIONS = {
+    "DeletionByPodGC": EndReason.NODE_LOST,
+    "DeletionByTaintManager": EndReason.EVICTED,
+    "EvictionByEvictionAPI": EndReason.EVICTED,
+    "PreemptionByScheduler": EndReason.PREEMPTED,
+    "TerminationByKubelet": EndReason.EVICTED,
+}
+#: Reasons of a terminated container that never ran.
+_NEVER_RAN = frozenset(("ContainerCannotRun", "CreateContainerError", "StartError"))
+
+_SIGNAL_NAMES = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS",
+    8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM",
+    24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
+}  # fmt: skip
+#: Sent from outside, never raised by the program's own fault.
+_OUTSIDE_SIGNALS = (9, 15)
+#: Raised by a fault of the program itself, hence no consequence of another member's end.
+_FAULT_SIGNALS = (4, 7, 8, 11)
+
+
+class Weight(Enum):
+    """How much a failure says about the cause; the lower counts when several are near in time."""
+
+    NODE = 0
+    OUTSIDE = 1
+    FAULT = 2
+    PERHAPS_CONSEQUENCE = 3
+    CONSEQUENCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One member's failure. `at` is when it happened; when that is not known it is not dated."""
+
+    reason: EndReason
+    message: str
+    at: float
+    weight: Weight
+    rank: int = -1
+    member: MemberPod | None = None
+    is_dated: bool = True
+
+    @property
+    def cause(self) -> Cause:
+        """Whose fault it was."""
+        return CAUSES[self.reason] or Cause.INFRASTRUCTURE
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Something failed, but what brought it down may still come to light until then."""
+
+    until: float
+
+
+def describe(member: MemberPod) -> str:
+    """Return e.g. "member worker-2 (rank 2, node n17)"."""
+    return f"member {member.role}-{member.index} (rank {member.rank}, node {member.node or '?'})"
+
+
+def judge_member(
+    member: MemberPod, trouble: NodeTrouble | None, policy: JobsPolicy, now: float
+) -> Failure | None:
+    """Judge one member of a running attempt; None when nothing is wrong with it (yet).
+
+    What the pod itself says of its end comes first: a node that was lost later did not cause it.
+    """
+    if member.phase is MemberPhase.SUCCEEDED:
+        return None
+    if member.phase is MemberPhase.FAILED:
+        return _judge_failed(member, policy, now)
+    if trouble is not None and trouble.is_lost(policy, now):
+        return node_lost(member, trouble, now)
+    if member.is_terminating:
+        return _judge_deleted(member, now)
+    if member.has_start_error:
+        return _judge_start(member, policy, now)
+    return None
+
+
+def node_lost(member: MemberPod, trouble: NodeTrouble, now: float) -> Failure:
+    """Blame the node of a member that never ended."""
+    seconds = max(0, round(now - trouble.since))
+    how = "no longer exists" if trouble.is_gone else f"was not ready for {seconds} s"
+    return Failure(
+        EndReason.NODE_LOST,
+        f"{describe(member)} was lost: its node {how}",
+        trouble.since,
+        Weight.NODE,
+        member.rank,
+        member,
+    )
+
+
+def _judge_failed(member: MemberPod, policy: JobsPolicy, now: float) -> Failure:
+    pod = member.pod
+    named = _named_reason(pod)
+    ended = _first_failed_container(pod)
+    ended_at = _ended_at(pod, ended)
+    # A clock that is far ahead of ours says nothing.
+    is_dated = ended_at is not None and ended_at <= now + policy.cause_window_seconds
+    at = ended_at if ended_at is not None and is_dated else now
+    if named is not None:
+        reason, word = named
+        text = f"{describe(member)} was stopped by its node: {word}"
+        if pod.status.message:
+            text += f" ({pod.status.message})"
+        weight = Weight.NODE if CAUSES[reason] is Cause.NODE else Weight.OUTSIDE
+        return Failure(reason, text, at, weight, member.rank, member, is_dated)
+    if ended is None:
+        word = pod.status.reason or pod.status.message or "its pod says nothing of why"
+        text = f"{describe(member)} failed: {word}"
+        return Failure(EndReason.UNKNOWN, text, at, Weight.OUTSIDE, member.rank, member, is_dated)
+    reason, text, weight = _judge_container(ended)
+    text = f"{describe(member)} {text}"
+    return Failure(reason, text, at, weight, member.rank, member, is_dated)
+
+
+def _named_reason(pod: Pod) -> tuple[EndReason, str] | None:
+    """Return what the pod's reason or its disruption condition says, with the word for it."""
+    word = pod.status.reason
+    reason = _POD_REASONS.get(word)
+    if reason is None and word.startswith("OutOf"):
+        reason = EndReason.NODE_REFUSED
+    if reason is not None:
+        return reason, word
+    for condition in pod.status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return _DISRUPTIONS.get(condition.reason, EndReason.EVICTED), condition.reason
+    return None
+
+
+def signal_of(ended: ContainerStateTerminated) -> int:
+    """Return the signal that ended the container, 0 when none did.
+
+    Container runtimes report 128 + signal as the exit code; so do shells for their children.
+    """
+    if ended.signal:
+        return ended.signal
+    return ended.exit_code - 128 if ended.exit_code - 128 in _SIGNAL_NAMES else 0
+
+
+def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, Weight]:
+    if ended.reason == "OOMKilled":
+        text = "ran out of memory and was killed; ask for more with --memory"
+        return EndReason.OUT_OF_MEMORY, text, Weight.OUTSIDE
+    if ended.reason in _NEVER_RAN:
+        text = f"could not be started: {ended.message or ended.reason}"
+        return EndReason.START_FAILED, text, Weight.FAULT
+    signal = signal_of(ended)
+    if ended.exit_code == names.EXIT_STOPPED:
+        text = "was stopped because another member ended, and no member shows why"
+        return EndReason.STOPPED, text, Weight.CONSEQUENCE
+    if not signal:
+        text = f"exited with code {ended.exit_code}"
+        return EndReason.EXIT_CODE, text, Weight.PERHAPS_CONSEQUENCE
+    name = _SIGNAL_NAMES.get(signal, "")
+    text = f"was killed by signal {signal}" + (f" ({name})" if name else "")
+    if signal in _OUTSIDE_SIGNALS:
+        return EndReason.KILLED, text, Weight.OUTSIDE
+    weight = Weight.FAULT if signal in _FAULT_SIGNALS else Weight.PERHAPS_CONSEQUENCE
+    return EndReason.CRASHED, text, weight
+
+
+def _first_failed_container(pod: Pod) -> ContainerStateTerminated | None:
+    """Return the container that failed first; those without an instant come last.
+
+    One that was stopped because another one ended comes after all that were not.
+    """
+    ended = [
+        s.state.terminated
+        for s in container_statuses(pod)
+        if s.state.terminated is not None
+        and (s.state.terminated.exit_code != 0 or s.state.terminated.signal != 0)
+    ]
+    return min(
+        ended,
+        key=lambda e: (e.exit_code == names.EXIT_STOPPED, _instant(e.finished_at, float("inf"))),
+        default=None,
+    )
+
+
+def _instant(text: str | None, default: float) -> float:
+    """Read an instant that a node wrote; one that cannot be read is `default`."""
+    try:
+        return default if text is None else parse_time(text)
+    except ValueError:
+        return default
+
+
+def _ended_at(pod: Pod, ended: ContainerStateTerminated | None) -> float | None:
+    """Return when the pod failed by its node's clock, None when it does not say."""
+    text = ended.finished_at if ended is not None else None
+    if text is None:
+        times = [c.last_transition_time for c in pod.status.conditions if c.type == "Ready"]
+        text = next((t for t in times if t is not None), None)
+    at = _instant(text, float("inf"))
+    return at if at != float("inf") else None
+
+
+def _judge_deleted(member: MemberPod, now: float) -> Failure:
+    """Judge a pod that somebody else deletes: we never do before the attempt's end is written."""
+    meta = member.pod.metadata
+    # The timestamp is when the grace period ends (API conventions, metadata.deletionTimestamp).
+    at = _instant(meta.deletion_timestamp, now) - (meta.deletion_grace_period_seconds or 0)
+    named = _named_reason(member.pod)
+    if named is not None:
+        text = f"{describe(member)} was evicted: {named[1]}"
+        return Failure(named[0], text, min(at, now), Weight.NODE, member.rank, member)
+    text = f"{describe(member)} lost its pod: somebody deleted {meta.name}"
+    return Failure(EndReason.POD_DELETED, text, min(at, now), Weight.OUTSIDE, member.rank, member)
+
+
+def start_patience_ends_at(member: MemberPod, policy: JobsPolicy, now: float) -> float | None:
+    """Return when a member that cannot start will count as failed; None when past or moot."""
+    if not member.has_start_error:
+        return None
+    since = _instant(member.pod.metadata.creation_timestamp, now)
+    at = since + policy.start_error_grace_seconds
+    return at if at > now else None
+
+
+def _judge_start(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
+    since = _instant(member.pod.metadata.creation_timestamp, now)
+    status = start_error(member.pod)
+    if now < since + policy.start_error_grace_seconds or status is None:
+        return None
+    waiting = status.state.waiting
+    assert waiting is not None
+    text = (
+        f"{describe(member)} could not be started for {round(now - since)} s: container "
+        f"{status.name}: {waiting.reason}"
+    )
+    if waiting.message:
+        text += f" ({waiting.message})"
+    return Failure(EndReason.START_FAILED, text, since, Weight.FAULT, member.rank, member)
+
+
+def failures(view: JobView, policy: JobsPolicy, now: float) -> Iterator[Failure]:
+    """Yield the failures of the attempt's members, each once; walks only what is in trouble."""
+    pods = view.current
+    for name in pods.troubled:
+        member = pods.members[name]
+        failure = judge_member(member, view.node_troubles.get(member.node), policy, now)
+        if failure is None:
+            continue
+        if failure.weight is Weight.CONSEQUENCE and view.job.member_count == 1:
+            # Of no other member's end: the program has a use of its own for this number.
+            text = f"{describe(member)} exited with code {names.EXIT_STOPPED}"
+            weight = Weight.PERHAPS_CONSEQUENCE
+            failure = replace(failure, reason=EndReason.EXIT_CODE, message=text, weight=weight)
+        yield failure
+    for member in _on_troubled_nodes(view, pods):
+        trouble = view.node_troubles[member.node]
+        if not member.is_troubled and trouble.is_lost(policy, now):
+            yield node_lost(member, trouble, now)
+
+
+def _on_troubled_nodes(view: JobView, pods: AttemptPods) -> Iterator[MemberPod]:
+    """Yield the members that have not ended and whose nodes are in trouble."""
+    if not view.node_troubles:
+        return
+    for member in pods.members.values():
+        if not member.is_terminal and member.node in view.node_troubles:
+            yield member
+
+
+def assess(view: JobView, policy: JobsPolicy, now: float) -> Failure | Settling | None:
+    """Return the failure that ends the gang, how long to collect evidence, or None: all is well.
+
+    Of the failures within the cause window after the first, the weightiest counts, then the
+    earliest, then the lowest rank. A cause that is not the user's needs no waiting. When
+    members failed by themselves while the node of another is silent, the node is to blame.
+    A member that says that it was stopped only because another one ended neither opens the window
+    nor is the culprit while that other one may still come to light.
+    """
+    found = list(failures(view, policy, now))
+    if not found:
+        return None
+    causes = [f for f in found if f.weight is not Weight.CONSEQUENCE]
+    first = min(f.at for f in causes or found)
+    near = [f for f in found if f.at <= first + policy.cause_window_seconds]
+    if view.job.spec.restart.policy is RestartPolicy.MEMBER:
+        near = found
+    culprit = min(near, key=lambda f: (f.weight.value, f.at, f.rank))
+    if culprit.weight not in (Weight.NODE, Weight.OUTSIDE):
+        silent = next(_on_troubled_nodes(view, view.current), None)
+        if silent is not None and silent.node != (culprit.member.node if culprit.member else ""):
+            return node_lost(silent, view.node_troubles[silent.node], now)
+    if not causes:
+        return _only_stopped(view, policy, now, culprit)
+    dated = [f.at for f in causes if f.is_dated]
+    until = min(dated, default=now) + policy.cause_window_seconds
+    settled = not dated or now >= until or view.current.all_terminal
+    if culprit.weight is Weight.PERHAPS_CONSEQUENCE and not settled:
+        return Settling(until)
+    return culprit
+
+
+def _only_stopped(
+    view: JobView, policy: JobsPolicy, now: float, first: Failure
+) -> Failure | Settling:
+    """Return what to make of members that were all stopped on account of another.
+
+    The one that ended may report later than they did (it takes care of the rest of the gang), so
+    there is more patience while any member is alive.
+    """
+    if not first.is_dated:
+        return first
+    patience = policy.cause_window_seconds
+    if not view.current.all_terminal:
+        patience = max(patience, policy.stopped_patience_seconds)
+    until = first.at + patience
+    return first if now >= until else Settling(until)
+
+
+def late_evidence(view: JobView, policy: JobsPolicy, now: float) -> Failure | None:
+    """Return the lost node that explains an end that was judged otherwise, or None.
+
+    A dead node is noticed later than what it does to the peers. Its member never ended, so its pod
+    still stands when the rest of the gang has stopped.
+    """
+    for member in _on_troubled_nodes(view, view.current):
+        trouble = view.node_troubles[member.node]
+        if trouble.is_lost(policy, now):
+            return node_lost(member, trouble, now)
+    return None

@@ -1,0 +1,431 @@
+"""An attempt under way: its pods are made, counted, and judged when one of them fails.
+
+In the steady state of a big gang a decision costs the same whatever its size: it compares counts.
+Only what is missing, or in trouble, is walked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import (
+    MEMBER_RESTARTS_MAX,
+    Attempt,
+    Cause,
+    JobState,
+    JobStatus,
+    MemberRestart,
+    Progress,
+    RestartPolicy,
+)
+from fairlead.api.meta import Condition
+from fairlead.api.times import parse_time
+from fairlead.decide.actions import (
+    Action,
+    CreateConfigMap,
+    CreatePod,
+    CreateService,
+)
+from fairlead.decide.jobs import judge, members
+from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
+from fairlead.decide.jobs.pods import MemberPhase, fold_progress
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
+from fairlead.decide.jobs.view import JobView, Refusal
+from fairlead.decide.jobs.writing import (
+    EventReason,
+    Note,
+    counts_of,
+    delete_pods,
+    duration,
+    earliest,
+    plural,
+    stamp,
+    sweep,
+    with_attempt,
+    with_condition,
+    with_running,
+    with_state,
+    write,
+)
+from fairlead.decide.verdict import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How the attempt ends."""
+
+    reason: EndReason
+    message: str
+    failure: Failure | None = None
+
+
+def reported(view: JobView) -> Progress | None:
+    """Return what members of the current attempt have reported, pods that are gone included."""
+    pods = view.pods
+    return pods.progress if pods.progress_attempt == view.job.status.attempt else None
+
+
+def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) -> Decision:
+    """Decide about a job whose current attempt has begun and not ended."""
+    status = view.job.status
+    status = replace(status, progress=fold_progress(status.progress, reported(view)))
+    changed = _changed_spec(view, attempt)
+    if changed is not None and not is_cancelled(view.job):
+        return Decision(_stop(view, status, now, changed))
+    succeeded = view.current.counts[MemberPhase.SUCCEEDED]
+    if changed is None and succeeded >= view.job.member_count:
+        return Decision(_succeed(view, status, now, attempt))
+    found = judge.assess(view, policy, now)
+    end = _end(view, policy, now, found)
+    if end is not None:
+        return Decision(_stop(view, status, now, end))
+    if not attempt.started_at and _all_started(view):
+        return Decision(_started(view, status, now, attempt))
+    if view.job.spec.restart.policy is RestartPolicy.MEMBER:
+        restarts = _member_restarts(view, policy, now, status)
+        if restarts:
+            return Decision(restarts)
+    counted, count_at = _counts(view, policy, now, status)
+    actions = (*counted, *_make(view, policy, now), *_replace_members(view, policy, now))
+    stale = (
+        *delete_pods(view, view.pods.others(status.attempt), policy, now),
+        *sweep(view, keep_attempt=status.attempt),
+    )
+    settle_at = found.until if isinstance(found, Settling) else None
+    wake_at = earliest(count_at, settle_at, _wake_at(view, policy, now, attempt))
+    return Decision((*actions, *stale), wake_at=wake_at)
+
+
+# The end of an attempt
+
+
+def _end(
+    view: JobView, policy: JobsPolicy, now: float, found: Failure | Settling | None
+) -> _End | None:
+    """Return how the attempt ends now, None when it goes on."""
+    job = view.job
+    if is_cancelled(job):
+        return _End(EndReason.CANCELLED, cancel_message(job))
+    if job.spec.suspend:
+        return _End(EndReason.SUSPENDED, "held by its user")
+    fatal = isinstance(found, Failure) and not _is_single(view, found)
+    if fatal:
+        assert isinstance(found, Failure)
+        return _End(found.reason, found.message + _others(view, found), found)
+    placement = job.status.placement
+    if placement is None or placement.attempt != job.status.attempt:
+        return _End(EndReason.PLACEMENT_LOST, "its place was taken away while it had pods")
+    refusal = view.pod_refusal
+    if refusal is not None and refusal.attempt == job.status.attempt:
+        taken = refusal.refusal is Refusal.NAME_TAKEN
+        reason = EndReason.NAME_TAKEN if taken else EndReason.POD_REJECTED
+        return _End(reason, refusal.message)
+    return _time_end(view, policy, now) or _vanished(view, policy)
+
+
+def _changed_spec(view: JobView, attempt: Attempt) -> _End | None:
+    """Return the end of an attempt that would need pods of another spec than it began with.
+
+    Roles are immutable, but not every API server sees to it. A gang that is complete goes on as it
+    began and the next attempt is of the new spec; one that lacks members, or has other roles or
+    counts, cannot: a gang is never made of two templates. Nobody's failure, so not counted.
+    """
+    job, placement = view.job, view.job.status.placement
+    is_other = placement is not None and not members.covers(job, placement)
+    if not is_other:
+        is_complete = len(view.current.members) >= job.member_count
+        if is_complete or not attempt.template_digest:
+            return None
+        is_other = members.template_digest(job) != attempt.template_digest
+    if not is_other:
+        return None
+    text = (
+        f"spec.roles or spec.checkpoint was changed while attempt {attempt.number} ran; the next "
+        "one is of the new spec"
+    )
+    return _End(EndReason.SPEC_CHANGED, text)
+
+
+def _is_single(view: JobView, failure: Failure) -> bool:
+    """True when only this member is replaced: policy Member, and its node is still there."""
+    single = view.job.spec.restart.policy is RestartPolicy.MEMBER
+    # A new node comes with a new placement, hence with a new attempt.
+    return single and failure.reason is not EndReason.NODE_LOST
+
+
+def _others(view: JobView, culprit: Failure) -> str:
+    """Say how many members went down with it."""
+    failed = view.current.counts[MemberPhase.FAILED]
+    if culprit.member is not None and culprit.member.phase is MemberPhase.FAILED:
+        failed -= 1
+    return f"; {plural(failed, 'other member')} failed as well" if failed > 0 else ""
+
+
+def _time_end(view: JobView, policy: JobsPolicy, now: float) -> _End | None:
+    attempt, limit = view.job.status.attempts[-1], view.job.spec.time_limit_seconds
+    if attempt.started_at:
+        if limit is None or now < parse_time(attempt.started_at) + limit:
+            return None
+        text = f"attempt {attempt.number} ran for its time limit of {duration(limit)}"
+        return _End(EndReason.TIME_LIMIT, text)
+    if not attempt.begun_at:
+        return None
+    if now < parse_time(attempt.begun_at) + policy.start_seconds_max:
+        return None
+    pending = counts_of(view).pending
+    text = f"{plural(pending, 'member')} had not started after "
+    return _End(EndReason.START_TIMEOUT, text + duration(policy.start_seconds_max))
+
+
+def _vanished(view: JobView, policy: JobsPolicy) -> _End | None:
+    """A pod that must have been there is gone without a word: the gang is broken.
+
+    Pods were all there once the gang has started or, where peers go by address, once the peers were
+    written. Before that a missing pod is one that has not been made yet.
+    """
+    job, pods = view.job, view.current
+    missing = job.member_count - len(pods.members)
+    if missing <= 0 or job.spec.restart.policy is RestartPolicy.MEMBER:
+        return None
+    by_address = policy.peer_naming is PeerNaming.ADDRESS
+    peers_known = by_address and members.peers_name(job, job.status.attempt) in view.config_maps
+    if not job.status.attempts[-1].started_at and not peers_known:
+        return None
+    assert job.status.placement is not None
+    for seat in members.seats(job, job.status.placement):
+        name = members.member_name(job, job.status.attempt, seat.role.name, seat.index)
+        if name not in pods.members:
+            text = f"pod {name} (rank {seat.rank}, node {seat.node}) has vanished"
+            if missing > 1:
+                text += f", and {plural(missing - 1, 'other')}"
+            return _End(EndReason.POD_VANISHED, text)
+    return None
+
+
+def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Action, ...]:
+    """Write that the attempt has ended, and why, before anything of it is deleted."""
+    job, attempt = view.job, status.attempts[-1]
+    cause = CAUSES[end.reason]
+    lost = set[str]()
+    if end.reason is EndReason.NODE_LOST and end.failure is not None and end.failure.member:
+        lost.add(end.failure.member.node)
+    for member in view.current.members.values() if view.node_troubles else ():
+        if member.node in view.node_troubles and not member.is_terminal:
+            lost.add(member.node)
+    closed = replace(
+        attempt,
+        finished_at=stamp(now),
+        cause=cause,
+        reason=end.reason.value,
+        message=end.message,
+        nodes_lost=tuple(sorted(lost)),
+    )
+    new = replace(with_attempt(status, closed), members=counts_of(view), member_restarts=())
+    if cause is Cause.USER:
+        new = replace(new, user_failures=new.user_failures + 1)
+    elif cause is not None:
+        new = replace(new, infrastructure_failures=new.infrastructure_failures + 1)
+    if cause is not None:
+        wait = backoff_seconds(job, cause, new.user_failures)
+        new = replace(new, restart_at=stamp(now + wait))
+    new = with_running(view, new, now, end.reason.value)
+    if cause is None:
+        new = with_state(new, JobState.STOPPING)
+        return write(view, new, Note(EventReason.STOPPING, f"Stopping the gang: {end.message}"))
+    # Whether it restarts follows from the limits, a moment later; see `_over`.
+    new = with_state(new, JobState.RESTARTING)
+    text = f"Attempt {attempt.number} ended: {end.message} (cause: {cause.value})"
+    return write(view, new, Note(EventReason.MEMBER_LOST, text))
+
+
+def _succeed(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> tuple[Action, ...]:
+    """Record the job and write that every member has ended well."""
+    job = view.job
+    closed = replace(
+        attempt,
+        started_at=attempt.started_at or stamp(now),
+        finished_at=stamp(now),
+        reason=EndReason.SUCCEEDED.value,
+    )
+    count = plural(job.member_count, "member")
+    took = now - parse_time(job.status.started_at or closed.started_at or stamp(now))
+    text = f"Succeeded: all {count} ended well after {duration(took)}"
+    if attempt.number > 1:
+        text += f" and {plural(attempt.number, 'attempt')}"
+    new = replace(
+        with_attempt(status, closed),
+        members=counts_of(view),
+        member_restarts=(),
+        started_at=status.started_at or closed.started_at,
+        finished_at=closed.finished_at,
+    )
+    new = with_running(view, new, now, names.SUCCEEDED)
+    succeeded = Condition(names.SUCCEEDED, "True", "AllMembersSucceeded", text)
+    new = with_state(with_condition(view, new, now, succeeded), JobState.SUCCEEDED)
+    return write(view, new, Note(EventReason.SUCCEEDED, text), record=True)
+
+
+# The beginning
+
+
+def _all_started(view: JobView) -> bool:
+    pods = view.current
+    return (
+        len(pods.members) >= view.job.member_count
+        and pods.counts[MemberPhase.PENDING] == 0
+        and pods.counts[MemberPhase.FAILED] == 0
+    )
+
+
+def _started(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> tuple[Action, ...]:
+    """Write that all members run. The time limit counts from here."""
+    job = view.job
+    new = with_attempt(status, replace(attempt, started_at=stamp(now)))
+    new = replace(new, members=counts_of(view), started_at=status.started_at or stamp(now))
+    new = with_condition(view, new, now, Condition(names.RUNNING, "True", "AllMembersRun"))
+    text = f"Started: all {plural(job.member_count, 'member')} run (attempt {attempt.number}"
+    if attempt.resumed_from_step is not None:
+        text += f", resumed from step {attempt.resumed_from_step}"
+    note = Note(EventReason.STARTED, text + ")")
+    return write(view, with_state(new, JobState.RUNNING), note)
+
+
+def _make(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
+    """Make what the placement asks for and is not there: pods, then (or before) their peers."""
+    job, pods = view.job, view.current
+    attempt = job.status.attempts[-1]
+    actions: list[Action] = []
+    uses_dns = policy.peer_naming is PeerNaming.DNS
+    has_peers = members.peers_name(job, attempt.number) in view.config_maps
+    if uses_dns and members.service_name(job) not in view.services:
+        actions.append(CreateService(job, members.headless_service(job)))
+    complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
+    if not has_peers and (uses_dns or complete):
+        actions.append(CreateConfigMap(job, members.peers(job, policy, pods)))
+    if len(pods.members) < job.member_count:
+        resume_step = attempt.resumed_from_step
+        if attempt.started_at and job.status.progress is not None:  # policy Member
+            resume_step = job.status.progress.checkpoint_step
+        missing = members.missing_pods(
+            job, policy, pods, resume_step=resume_step, absent=_absent(job.status, now)
+        )
+        actions.extend(CreatePod(job, pod) for pod in missing)
+    return tuple(actions)
+
+
+def _counts(
+    view: JobView, policy: JobsPolicy, now: float, status: JobStatus
+) -> tuple[tuple[Action, ...], float | None]:
+    """Write counts and progress if it is time, else return when it will be.
+
+    Small gangs' counts are written as they change. Progress always waits its turn: members report
+    it every few seconds, for as long as they run.
+    """
+    counts = counts_of(view)
+    state = JobState.RUNNING if status.attempts[-1].started_at else JobState.STARTING
+    new = with_state(replace(status, members=counts), state)
+    actions = write(view, new)
+    if not actions:
+        return (), None
+    old = view.job.status
+    urgent = old.state != new.state or old.observed_generation != view.job.metadata.generation
+    small = counts.total <= policy.small_gang_members_max and old.members != counts
+    due_at = view.counts_written_at + policy.progress_write_seconds
+    return (actions, None) if urgent or small or now >= due_at else ((), due_at)
+
+
+def _wake_at(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) -> float | None:
+    """Return when time alone will matter: limits, and the patience with nodes and images."""
+    limit = view.job.spec.time_limit_seconds
+    ends_at = None
+    if attempt.started_at:
+        ends_at = None if limit is None else parse_time(attempt.started_at) + limit
+    elif attempt.begun_at:
+        ends_at = parse_time(attempt.begun_at) + policy.start_seconds_max
+    starts = [
+        judge.start_patience_ends_at(pods.members[name], policy, now)
+        for pods in (view.current,)
+        for name in pods.troubled
+    ]
+    lost = [t.lost_at(policy) for t in view.node_troubles.values() if not t.is_lost(policy, now)]
+    back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
+    return earliest(ends_at, *starts, *lost, *(at for at in back if at > now))
+
+
+# Policy Member
+
+
+def _absent(status: JobStatus, now: float) -> frozenset[tuple[str, int]]:
+    """Return the members whose back-off is not over."""
+    return frozenset(
+        (r.role, r.index)
+        for r in status.member_restarts
+        if r.restart_at is not None and now < parse_time(r.restart_at)
+    )
+
+
+def _member_restarts(
+    view: JobView, policy: JobsPolicy, now: float, status: JobStatus
+) -> tuple[Action, ...]:
+    """Write which members are being replaced, each failure counted once, before a pod is deleted.
+
+    An entry stays until the member's new pod is there. A failure beyond a limit ends the attempt.
+    """
+    job, pods = view.job, view.current
+    by_member = (
+        {(m.role, m.index): m.uid for m in pods.members.values()}
+        if (status.member_restarts)
+        else {}
+    )
+    kept = tuple(
+        r
+        for r in status.member_restarts
+        if by_member.get((r.role, r.index), r.pod_uid) == r.pod_uid
+    )
+    known = {r.pod_uid for r in kept}
+    new, notes = replace(status, member_restarts=kept), list[Note]()
+    for failure in judge.failures(view, policy, now):
+        member = failure.member
+        if member is None or member.uid in known:
+            continue
+        if len(new.member_restarts) >= MEMBER_RESTARTS_MAX:
+            break
+        user = failure.cause is Cause.USER
+        count = (new.user_failures if user else new.infrastructure_failures) + 1
+        limit = job.spec.restart.limit if user else job.spec.restart.infrastructure_limit
+        if count > limit:
+            return _stop(view, new, now, _End(failure.reason, failure.message, failure))
+        wait = backoff_seconds(job, failure.cause, count)
+        entry = MemberRestart(
+            role=member.role,
+            index=member.index,
+            pod_uid=member.uid,
+            cause=failure.cause,
+            reason=failure.reason.value,
+            restart_at=stamp(now + wait),
+        )
+        new = replace(
+            new,
+            member_restarts=(*new.member_restarts, entry),
+            user_failures=count if user else new.user_failures,
+            infrastructure_failures=new.infrastructure_failures if user else count,
+        )
+        text = f"Replacing a member: {failure.message} (cause: {failure.cause.value})"
+        notes.append(Note(EventReason.MEMBER_RESTARTED, text))
+    if new.member_restarts == status.member_restarts:
+        return ()
+    return write(view, replace(new, members=counts_of(view)), *notes)
+
+
+def _replace_members(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
+    """Delete the pods of members that are being replaced: a name is free once its pod is gone."""
+    restarts = view.job.status.member_restarts
+    if not restarts:
+        return ()
+    uids = {r.pod_uid for r in restarts}
+    going = [m for m in view.current.members.values() if m.uid in uids]
+    return tuple(delete_pods(view, going, policy, now))

@@ -1,0 +1,416 @@
+"""What a gang's members are made of: pods, the ConfigMap of peers, the headless service.
+
+Everything follows from the job and its placement, so making it again gives the same. What members
+of a role share is built once per role and shared between their pods; one member then costs a
+name, two labels and five variables. docs/design/architecture.md "A member" is the contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import (
+    ClaimVolumeSource,
+    ConfigMap,
+    ConfigMapVolumeSource,
+    Container,
+    EmptyDirVolumeSource,
+    EnvVar,
+    EnvVarSource,
+    HostPathVolumeSource,
+    KeySelector,
+    Pod,
+    PodSpec,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    Volume,
+    VolumeMount,
+)
+from fairlead.api.job import Job, Placement, Role
+from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+
+PEERS_VOLUME = "fairlead-peers"
+PROGRESS_VOLUME = "fairlead-progress"
+CHECKPOINT_VOLUME = "fairlead-checkpoint"
+PROGRESS_FILE = f"{names.PROGRESS_MOUNT}/progress.jsonl"
+HOSTFILE = f"{names.PEERS_MOUNT}/hostfile"
+
+#: The JSON list of peers is left out when it is longer.
+PEERS_BYTES_MAX = 512 * 1024
+
+#: Variables that a template may set for itself; all others of ours win over the template's.
+USER_MAY_SET = frozenset(
+    (
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_PORT",
+        "PET_MASTER_PORT",
+        "PET_NPROC_PER_NODE",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member's place in the gang."""
+
+    role: Role
+    index: int
+    rank: int
+    node: str
+
+
+def member_name(job: Job, attempt: int, role: str, index: int) -> str:
+    """Return the derived name of a member's pod."""
+    return f"{job.metadata.name}-{attempt}-{role}-{index}"
+
+
+def peers_name(job: Job, attempt: int) -> str:
+    """Return the derived name of an attempt's ConfigMap of peers."""
+    return f"{job.metadata.name}-{attempt}-peers"
+
+
+def service_name(job: Job) -> str:
+    """Return the derived name of the job's headless service (DNS naming only)."""
+    return f"{job.metadata.name}-peers"
+
+
+def template_digest(job: Job) -> str:
+    """Return a digest of what pods are made from, as far as the read model knows it."""
+    data = msgspec.json.encode((job.spec.roles, job.spec.checkpoint), order="sorted")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def covers(job: Job, placement: Placement) -> bool:
+    """True when the placement has a node for exactly every member of the job."""
+    wanted = tuple((role.name, role.count) for role in job.spec.roles)
+    given = tuple((place.role, len(place.nodes)) for place in placement.roles)
+    return wanted == given or sorted(wanted) == sorted(given)
+
+
+def seats(job: Job, placement: Placement) -> Iterator[Seat]:
+    """Yield all members in rank order: role order of the spec, then index."""
+    nodes = {place.role: place.nodes for place in placement.roles}
+    rank = 0
+    for role in job.spec.roles:
+        for index, node in enumerate(nodes[role.name]):
+            yield Seat(role, index, rank, node)
+            rank += 1
+
+
+def owner_reference(job: Job) -> OwnerReference:
+    """Return the reference that makes the job own what it makes."""
+    return OwnerReference(
+        api_version=names.API_VERSION,
+        kind="Job",
+        name=job.metadata.name,
+        uid=job.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
+def _labels(job: Job, attempt: int) -> dict[str, str]:
+    return {
+        names.MANAGED_BY: "fairlead",
+        names.JOB_NAME: job.metadata.name,
+        names.JOB_UID: job.metadata.uid,
+        names.ATTEMPT: str(attempt),
+    }
+
+
+class PodFactory:
+    """Makes the pods of one attempt; what the members of a role share is built once."""
+
+    def __init__(self, job: Job, policy: JobsPolicy, *, resume_step: int | None) -> None:
+        self._job = job
+        self._policy = policy
+        self._attempt = job.status.attempt
+        self._resume_step = resume_step
+        self._owners = (owner_reference(job),)
+        self._shared: dict[str, _Shared] = {}
+
+    def make(self, seat: Seat) -> Pod:
+        """Return the member's pod."""
+        shared = self._shared.get(seat.role.name)
+        if shared is None:
+            shared = self._shared[seat.role.name] = self._share(seat.role)
+        rank, index = str(seat.rank), str(seat.index)
+        env = _member_env(rank, index)
+        containers = tuple([_with_env(c, e, env) for c, e in shared.containers])
+        inits = tuple([_with_env(c, e, env) for c, e in shared.init_containers])
+        hostname = f"{seat.role.name}-{index}" if shared.subdomain else shared.spec.hostname
+        spec = replace(
+            shared.spec,
+            containers=containers,
+            init_containers=inits,
+            node_name=seat.node,
+            hostname=hostname,
+        )
+        metadata = ObjectMeta(
+            name=f"{shared.name_prefix}{index}",
+            namespace=self._job.metadata.namespace,
+            labels={**shared.labels, names.INDEX: index, names.RANK: rank},
+            annotations=shared.annotations,
+            owner_references=self._owners,
+        )
+        return Pod(metadata=metadata, spec=spec)
+
+    def _share(self, role: Role) -> _Shared:
+        job, template = self._job, role.template
+        labels = {**template.metadata.labels, **_labels(job, self._attempt)}
+        labels[names.ROLE] = role.name
+        if job.spec.team:
+            labels[names.TEAM] = job.spec.team
+        checkpoint = checkpoint_volume(job, self._policy)
+        volumes, mounts = _volumes(peers_name(job, self._attempt), checkpoint)
+        env = _shared_env(job, role, self._resume_step, checkpoint)
+        own = {v.name for v in volumes}
+        uses_dns = self._policy.peer_naming is PeerNaming.DNS
+        subdomain = service_name(job) if uses_dns else ""
+        spec = replace(
+            template.spec,
+            volumes=(*(v for v in template.spec.volumes if v.name not in own), *volumes),
+            restart_policy="Never",
+            priority_class_name=template.spec.priority_class_name or job.spec.priority_class_name,
+            subdomain=subdomain or template.spec.subdomain,
+        )
+        return _Shared(
+            spec=spec,
+            labels=labels,
+            annotations=template.metadata.annotations,
+            containers=_prepare(template.spec.containers, env, mounts),
+            init_containers=_prepare(template.spec.init_containers, env, mounts),
+            name_prefix=member_name(job, self._attempt, role.name, 0)[:-1],
+            subdomain=subdomain,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the pods of a role share; containers come with the variables that they share."""
+
+    spec: PodSpec
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    containers: tuple[tuple[Container, tuple[EnvVar, ...]], ...]
+    init_containers: tuple[tuple[Container, tuple[EnvVar, ...]], ...]
+    name_prefix: str
+    subdomain: str
+
+
+#: Names of the variables that differ between members.
+_MEMBER_ENV = (names.ENV_INDEX, "RANK", "GROUP_RANK", "NODE_RANK", "PET_NODE_RANK")
+
+
+def _member_env(rank: str, index: str) -> tuple[EnvVar, ...]:
+    return (
+        EnvVar(names.ENV_INDEX, index),
+        EnvVar("RANK", rank),
+        EnvVar("GROUP_RANK", rank),
+        EnvVar("NODE_RANK", rank),
+        EnvVar("PET_NODE_RANK", rank),
+    )
+
+
+def _with_env(
+    container: Container, user_env: tuple[EnvVar, ...], member_env: tuple[EnvVar, ...]
+) -> Container:
+    """Ours come first, so that the user's may refer to them as `$(RANK)`."""
+    return replace(container, env=container.env + member_env + user_env)
+
+
+def _prepare(
+    containers: tuple[Container, ...], env: tuple[EnvVar, ...], mounts: tuple[VolumeMount, ...]
+) -> tuple[tuple[Container, tuple[EnvVar, ...]], ...]:
+    """Return each container with our shared variables and mounts, and its own variables apart."""
+    ours = {v.name for v in env} - USER_MAY_SET | set(_MEMBER_ENV)
+    paths = {m.mount_path for m in mounts}
+    out: list[tuple[Container, tuple[EnvVar, ...]]] = []
+    for container in containers:
+        user_env = tuple(v for v in container.env if v.name not in ours)
+        user_names = {v.name for v in user_env}
+        own_mounts = (m for m in container.volume_mounts if m.mount_path not in paths)
+        prepared = replace(
+            container,
+            env=tuple(v for v in env if v.name not in user_names),
+            volume_mounts=(*own_mounts, *mounts),
+        )
+        out.append((prepared, user_env))
+    return tuple(out)
+
+
+def _shared_env(
+    job: Job, role: Role, resume_step: int | None, checkpoint: CheckpointPlace | None
+) -> tuple[EnvVar, ...]:
+    attempt = job.status.attempt
+    size = str(job.member_count)
+    master = EnvVarSource(config_map_key_ref=KeySelector(peers_name(job, attempt), "master"))
+    port = str(names.MASTER_PORT)
+    env = [
+        EnvVar(names.ENV_JOB, job.metadata.name),
+        EnvVar(names.ENV_ATTEMPT, str(attempt)),
+        EnvVar(names.ENV_ROLE, role.name),
+        EnvVar(names.ENV_HOSTFILE, HOSTFILE),
+        EnvVar(names.ENV_PROGRESS_FILE, PROGRESS_FILE),
+        EnvVar("WORLD_SIZE", size),
+        EnvVar("LOCAL_RANK", "0"),
+        EnvVar("LOCAL_WORLD_SIZE", "1"),
+        EnvVar("MASTER_ADDR", value_from=master),
+        EnvVar("MASTER_PORT", port),
+        EnvVar("PET_NNODES", size),
+        EnvVar("PET_NPROC_PER_NODE", "1"),
+        EnvVar("PET_MASTER_ADDR", value_from=master),
+        EnvVar("PET_MASTER_PORT", port),
+    ]
+    if checkpoint is not None:
+        env.append(EnvVar(names.ENV_CHECKPOINT_DIR, checkpoint.directory))
+    if resume_step is not None:
+        env.append(EnvVar(names.ENV_RESUME_STEP, str(resume_step)))
+    return tuple(env)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlace:
+    """Where checkpoints go: the directory as members see it, and how it gets there."""
+
+    directory: str
+    volume: Volume
+    mount: VolumeMount
+
+
+def checkpoint_volume(job: Job, policy: JobsPolicy) -> CheckpointPlace | None:
+    """Return where the job keeps checkpoints, the same for all attempts; None when nowhere.
+
+    In this order: the job's own path, its claim, a directory under the policy's root. A path of the
+    host is mounted where it is, so that it means the same to a process without a container.
+    """
+    own, uid = job.spec.checkpoint, job.metadata.uid
+    if own is not None and own.path:
+        return _host_path(own.path)
+    if own is not None and own.claim_name:
+        mount = VolumeMount(CHECKPOINT_VOLUME, names.CHECKPOINT_MOUNT, sub_path=f"fairlead/{uid}")
+        source = ClaimVolumeSource(claim_name=own.claim_name)
+        volume = Volume(CHECKPOINT_VOLUME, persistent_volume_claim=source)
+        return CheckpointPlace(names.CHECKPOINT_MOUNT, volume, mount)
+    if policy.checkpoint_root:
+        meta = job.metadata
+        # The uid keeps a later job of the same name from reading what is not its own.
+        return _host_path(f"{policy.checkpoint_root}/{meta.namespace}/{meta.name}-{uid[:8]}")
+    return None
+
+
+def _host_path(path: str) -> CheckpointPlace:
+    source = HostPathVolumeSource(path=path, type="DirectoryOrCreate")
+    return CheckpointPlace(
+        path, Volume(CHECKPOINT_VOLUME, host_path=source), VolumeMount(CHECKPOINT_VOLUME, path)
+    )
+
+
+def _volumes(
+    peers: str, checkpoint: CheckpointPlace | None
+) -> tuple[tuple[Volume, ...], tuple[VolumeMount, ...]]:
+    volumes = [
+        Volume(PEERS_VOLUME, config_map=ConfigMapVolumeSource(name=peers)),
+        Volume(PROGRESS_VOLUME, empty_dir=EmptyDirVolumeSource()),
+    ]
+    mounts = [
+        VolumeMount(PEERS_VOLUME, names.PEERS_MOUNT, read_only=True),
+        VolumeMount(PROGRESS_VOLUME, names.PROGRESS_MOUNT),
+    ]
+    if checkpoint is not None:
+        volumes.append(checkpoint.volume)
+        mounts.append(checkpoint.mount)
+    return tuple(volumes), tuple(mounts)
+
+
+def missing_pods(
+    job: Job,
+    policy: JobsPolicy,
+    pods: AttemptPods,
+    *,
+    resume_step: int | None,
+    absent: Collection[tuple[str, int]] = (),
+) -> Iterator[Pod]:
+    """Yield the pods that the placement asks for and that are not there, in rank order.
+
+    `absent` are the (role, index) of members that shall stay away for now.
+    """
+    placement = job.status.placement
+    if placement is None:
+        return
+    factory = PodFactory(job, policy, resume_step=resume_step)
+    attempt = job.status.attempt
+    for seat in seats(job, placement):
+        if (seat.role.name, seat.index) in absent:
+            continue
+        if member_name(job, attempt, seat.role.name, seat.index) not in pods.members:
+            yield factory.make(seat)
+
+
+class _Peer(msgspec.Struct, frozen=True):
+    rank: int
+    role: str
+    index: int
+    name: str
+    address: str
+    node: str
+
+
+def peers(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
+    """Return the ConfigMap of the current attempt's peers, in rank order.
+
+    With ADDRESS naming every member's pod must be there and have its address. Keys: `hostfile`
+    (Open MPI: "address slots=1"), `machinefile` (MPICH's Hydra: "address:1"), `peers` (JSON),
+    `master` (address of rank 0). A ConfigMap holds 1 MiB, so `peers` is left out of a gang of
+    several thousand members.
+    """
+    assert job.status.placement is not None
+    attempt = job.status.attempt
+    found: list[_Peer] = []
+    for seat in seats(job, job.status.placement):
+        name = member_name(job, attempt, seat.role.name, seat.index)
+        if policy.peer_naming is PeerNaming.DNS:
+            host = f"{seat.role.name}-{seat.index}"
+            address = f"{host}.{service_name(job)}.{job.metadata.namespace}.svc"
+        else:
+            address = pods.members[name].pod.status.pod_ip
+        found.append(_Peer(seat.rank, seat.role.name, seat.index, name, address, seat.node))
+    data = {
+        "hostfile": "".join([f"{p.address} slots=1\n" for p in found]),
+        "machinefile": "".join([f"{p.address}:1\n" for p in found]),
+        "master": found[0].address,
+    }
+    listed = msgspec.json.encode(found)
+    if len(listed) <= PEERS_BYTES_MAX:
+        data["peers"] = listed.decode()
+    return ConfigMap(metadata=_metadata(job, peers_name(job, attempt), attempt), data=data)
+
+
+def headless_service(job: Job) -> Service:
+    """Return the service that gives members names, from before they are ready."""
+    spec = ServiceSpec(
+        cluster_ip="None",
+        selector={names.JOB_UID: job.metadata.uid},
+        ports=(ServicePort(port=names.MASTER_PORT, name="master"),),
+        publish_not_ready_addresses=True,
+    )
+    return Service(metadata=_metadata(job, service_name(job), 0), spec=spec)
+
+
+def _metadata(job: Job, name: str, attempt: int) -> ObjectMeta:
+    return ObjectMeta(
+        name=name,
+        namespace=job.metadata.namespace,
+        labels=_labels(job, attempt),
+        owner_references=(owner_reference(job),),
+    )

@@ -1,0 +1,285 @@
+"""The pods of one job, counted as they change.
+
+A gang may have thousands of members, and every one of its pods changes several times. So the
+counts that decisions ask for are kept per event, and only what is out of order (`troubled`) is ever
+walked. Mirror handlers feed `JobPods`; decisions only read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.core import ContainerStatus, Pod
+from fairlead.api.job import Progress
+from fairlead.api.meta import ObjectMeta, OwnerReference
+
+#: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
+START_ERRORS = frozenset(
+    (
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    )
+)
+
+
+class MemberPhase(Enum):
+    """Where a member's pod stands."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+_PHASES = {
+    "Running": MemberPhase.RUNNING,
+    # Set by old node controllers for pods of silent nodes; the node's own state decides.
+    "Unknown": MemberPhase.RUNNING,
+    "Succeeded": MemberPhase.SUCCEEDED,
+    "Failed": MemberPhase.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPod:
+    """One pod of a job, with what decisions ask of it."""
+
+    pod: Pod
+    attempt: int
+    role: str
+    index: int
+    rank: int
+    phase: MemberPhase
+    is_terminating: bool
+    has_start_error: bool
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.pod.metadata.name
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+        return self.pod.metadata.uid
+
+    @property
+    def node(self) -> str:
+        """The node that the pod is on."""
+        return self.pod.spec.node_name
+
+    @property
+    def is_terminal(self) -> bool:
+        """True once the pod has ended for good."""
+        return self.phase in (MemberPhase.SUCCEEDED, MemberPhase.FAILED)
+
+    @property
+    def is_troubled(self) -> bool:
+        """True when somebody must look: failed, deleted before its end, or unable to start."""
+        if self.phase is MemberPhase.SUCCEEDED:
+            return False
+        return self.phase is MemberPhase.FAILED or self.is_terminating or self.has_start_error
+
+
+def container_statuses(pod: Pod) -> Iterator[ContainerStatus]:
+    """Yield the statuses of init containers, then of the others."""
+    yield from pod.status.init_container_statuses
+    yield from pod.status.container_statuses
+
+
+def start_error(pod: Pod) -> ContainerStatus | None:
+    """Return the first container that waits with a start error, or None."""
+    for status in container_statuses(pod):
+        if status.state.waiting is not None and status.state.waiting.reason in START_ERRORS:
+            return status
+    return None
+
+
+def read_member(pod: Pod) -> MemberPod:
+    """Read a pod; labels that are missing or no numbers read as attempt 0, index -1, rank -1."""
+    labels = pod.metadata.labels
+    phase = _PHASES.get(pod.status.phase, MemberPhase.PENDING)
+    return MemberPod(
+        pod=pod,
+        attempt=_number(labels.get(names.ATTEMPT), 0),
+        role=labels.get(names.ROLE, ""),
+        index=_number(labels.get(names.INDEX), -1),
+        rank=_number(labels.get(names.RANK), -1),
+        phase=phase,
+        is_terminating=pod.metadata.deletion_timestamp is not None,
+        has_start_error=phase is MemberPhase.PENDING and start_error(pod) is not None,
+    )
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else default
+
+
+def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:
+    """Return the reference to the Fairlead job that controls the object, or None."""
+    for owner in metadata.owner_references:
+        if owner.controller and owner.kind == "Job" and owner.api_version == names.API_VERSION:
+            return owner
+    return None
+
+
+def read_progress(pod: Pod) -> Progress | None:
+    """Return what the node reported for this pod; None when nothing, or nothing that can be read.
+
+    A member writes this text, so it proves nothing: a bad one is as good as none.
+    """
+    text = pod.metadata.annotations.get(names.PROGRESS)
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Progress)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None:
+    """Return the further of both, step and checkpoint each for itself: progress never goes back."""
+    if new is None or old is None:
+        return old or new
+    checkpoints = [c for c in (old.checkpoint_step, new.checkpoint_step) if c is not None]
+    step, checkpoint = max(old.step, new.step), max(checkpoints, default=None)
+    if step == old.step and checkpoint == old.checkpoint_step:
+        return old
+    return Progress(step=step, checkpoint_step=checkpoint, reported_at=new.reported_at)
+
+
+@dataclass(slots=True)
+class AttemptPods:
+    """The pods of one attempt. `add` and `discard` keep all the rest in step."""
+
+    #: By pod name.
+    members: dict[str, MemberPod] = field(default_factory=dict)
+    #: How many of `members` are in each phase.
+    counts: dict[MemberPhase, int] = field(default_factory=lambda: dict.fromkeys(MemberPhase, 0))
+    #: Names of exactly those members that are troubled, in the order of their trouble.
+    troubled: dict[str, None] = field(default_factory=dict)
+    #: How many have an address.
+    addressed_count: int = 0
+
+    def add(self, member: MemberPod) -> None:
+        """Put a member in, in place of the one of the same name."""
+        old = self.members.get(member.name)
+        if old is not None:
+            self._uncount(old)
+        self.members[member.name] = member
+        self.counts[member.phase] += 1
+        self.addressed_count += bool(member.pod.status.pod_ip)
+        if member.is_troubled:
+            self.troubled[member.name] = None
+        else:
+            self.troubled.pop(member.name, None)
+
+    def discard(self, name: str) -> None:
+        """Take a member out, if it is there."""
+        old = self.members.pop(name, None)
+        if old is not None:
+            self._uncount(old)
+            self.troubled.pop(name, None)
+
+    def _uncount(self, old: MemberPod) -> None:
+        self.counts[old.phase] -= 1
+        self.addressed_count -= bool(old.pod.status.pod_ip)
+
+    @property
+    def live_count(self) -> int:
+        """How many have not ended."""
+        return self.counts[MemberPhase.PENDING] + self.counts[MemberPhase.RUNNING]
+
+    @property
+    def all_terminal(self) -> bool:
+        """True when no member is alive (also when there is none)."""
+        return self.live_count == 0
+
+
+#: Stands for an attempt without pods; never added to.
+NO_PODS = AttemptPods()
+
+
+@dataclass(slots=True)
+class JobPods:
+    """All pods of one job, by attempt; an attempt without pods is not kept."""
+
+    attempts: dict[int, AttemptPods] = field(default_factory=dict)
+    #: The furthest that any member of attempt `progress_attempt`, the latest that reported, got;
+    #: pods that are gone included.
+    progress: Progress | None = None
+    progress_attempt: int = 0
+
+    #: How many pods there are on each node.
+    nodes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pods: Iterable[Pod]) -> JobPods:
+        """Count these pods."""
+        out = cls()
+        for pod in pods:
+            out.put(pod)
+        return out
+
+    def put(self, pod: Pod) -> None:
+        """Take note of a pod as it is now. A pod's attempt never changes."""
+        member = read_member(pod)
+        attempt = self.attempts.get(member.attempt)
+        if attempt is None:
+            attempt = self.attempts[member.attempt] = AttemptPods()
+        if member.name not in attempt.members and member.node:
+            self.nodes[member.node] = self.nodes.get(member.node, 0) + 1
+        attempt.add(member)
+        if names.PROGRESS in pod.metadata.annotations and member.attempt >= self.progress_attempt:
+            if member.attempt > self.progress_attempt:
+                self.progress, self.progress_attempt = None, member.attempt
+            self.progress = fold_progress(self.progress, read_progress(pod))
+
+    def drop(self, pod: Pod) -> None:
+        """Take note that a pod is gone."""
+        member = read_member(pod)
+        attempt = self.attempts.get(member.attempt)
+        if attempt is None or member.name not in attempt.members:
+            return
+        attempt.discard(member.name)
+        if member.node:
+            self.nodes[member.node] -= 1
+            if not self.nodes[member.node]:
+                del self.nodes[member.node]
+        if not attempt.members:
+            del self.attempts[member.attempt]
+
+    def attempt(self, number: int) -> AttemptPods:
+        """Return the pods of an attempt; an empty, shared one when it has none."""
+        return self.attempts.get(number, NO_PODS)
+
+    def others(self, number: int) -> Iterator[MemberPod]:
+        """Yield the pods of all attempts but this one."""
+        for attempt in sorted(self.attempts):
+            if attempt != number:
+                yield from self.attempts[attempt].members.values()
+
+    def all(self) -> Iterator[MemberPod]:
+        """Yield all pods, attempt by attempt."""
+        yield from self.others(-1)
+
+    @property
+    def live_count(self) -> int:
+        """How many pods of any attempt have not ended."""
+        return sum(attempt.live_count for attempt in self.attempts.values())
+
+    @property
+    def count(self) -> int:
+        """How many pods of any attempt there are."""
+        return sum(len(attempt.members) for attempt in self.attempts.values())

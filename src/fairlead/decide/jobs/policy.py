@@ -1,0 +1,48 @@
+"""Options of the jobs controller: read once, passed in, the same for all jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class PeerNaming(Enum):
+    """How members find each other.
+
+    ADDRESS: the ConfigMap of peers holds pod addresses and is made once every pod has one.
+    DNS: it holds names of a headless service and is made before the pods.
+    """
+
+    ADDRESS = "Address"
+    DNS = "Dns"
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPolicy:
+    """Durations are seconds. The defaults suit the embedded cluster.
+
+    `cause_window_seconds` is how long the evidence of a failure is collected before the cause is
+    judged, and how far apart two failures may lie to count as one. On clusters that notice a dead
+    node late, peers fail first: a cause judged as the user's is revised when the node of a member
+    that never ended is lost while the gang stops.
+    """
+
+    peer_naming: PeerNaming = PeerNaming.ADDRESS
+    #: Directory of the nodes under which each job gets its checkpoints; "" gives none.
+    checkpoint_root: str = ""
+    #: A node that is not ready for longer counts as lost.
+    node_lost_grace_seconds: float = 40.0
+    #: A node that does not exist for longer counts as lost (watches of two kinds are not in step).
+    node_gone_grace_seconds: float = 5.0
+    cause_window_seconds: float = 2.0
+    #: How long to wait for the member whose end stopped the others, when only those have ended.
+    stopped_patience_seconds: float = 15.0
+    #: A container that cannot be started (image, configuration) may recover for this long.
+    start_error_grace_seconds: float = 60.0
+    #: A member that has not started for longer, for whatever reason, ends the attempt.
+    start_seconds_max: float = 1800.0
+    keep_finished_pods_seconds: float = 3600.0
+    #: Mere counts of big gangs, and progress, are written at most this often.
+    progress_write_seconds: float = 2.0
+    #: Counts of gangs up to this size are written at once.
+    small_gang_members_max: int = 32

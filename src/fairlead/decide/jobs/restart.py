@@ -1,0 +1,101 @@
+"""What comes after the end of an attempt: limits and back-off, read from the status alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from fairlead.api.job import Attempt, Cause, Job, RestartPolicy
+from fairlead.decide.jobs.judge import EndReason
+
+#: 2 to this power is more than any back-off.
+_DOUBLINGS_MAX = 30
+
+
+class FailReason(Enum):
+    """Why a job failed for good; the `reason` of the condition Failed."""
+
+    CANCELLED = "Cancelled"
+    DEPENDENCY_FAILED = "DependencyFailed"
+    TIME_LIMIT = "TimeLimit"
+    MEMBER_FAILED = "MemberFailed"
+    RESTART_LIMIT = "RestartLimit"
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job ends."""
+
+    reason: FailReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The job waits, without pods and place, until somebody releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The next attempt comes, after the back-off."""
+
+
+Next = Fail | Hold | Retry
+
+
+def is_cancelled(job: Job) -> bool:
+    """True when the job is to stop for good: cancelled, or deleted."""
+    return job.spec.cancel or job.metadata.deletion_timestamp is not None
+
+
+def cancel_message(job: Job) -> str:
+    """Say who stopped it."""
+    return "the job was deleted" if job.metadata.deletion_timestamp else "cancelled by its user"
+
+
+def next_step(job: Job, ended: Attempt) -> Next:
+    """Return what follows the end of the current attempt; a pure function of the job."""
+    if is_cancelled(job):
+        return Fail(FailReason.CANCELLED, cancel_message(job))
+    if ended.reason == EndReason.CANCELLED.value:  # and somebody took the wish back: too late
+        return Fail(FailReason.CANCELLED, ended.message)
+    if ended.reason == EndReason.TIME_LIMIT.value:
+        return Fail(FailReason.TIME_LIMIT, ended.message)
+    if ended.cause is not None:
+        failed = _limit_reached(job, ended.cause, ended.message)
+        if failed is not None:
+            return failed
+    return Hold() if job.spec.suspend else Retry()
+
+
+def _limit_reached(job: Job, cause: Cause, message: str) -> Fail | None:
+    restart, status = job.spec.restart, job.status
+    if restart.policy is RestartPolicy.NEVER:
+        return Fail(FailReason.MEMBER_FAILED, message)
+    match cause:
+        case Cause.USER:
+            count, limit, whose = status.user_failures, restart.limit, "its own"
+        case Cause.NODE | Cause.INFRASTRUCTURE:
+            count, limit = status.infrastructure_failures, restart.infrastructure_limit
+            whose = "the infrastructure"
+        case _:
+            assert_never(cause)
+    if count <= limit:
+        return None
+    text = f"{message}; that was failure {count} of {whose}, and {limit} restarts are allowed"
+    return Fail(FailReason.RESTART_LIMIT, text)
+
+
+def backoff_seconds(job: Job, cause: Cause, user_failures: int) -> int:
+    """Return the wait before the next attempt (or member).
+
+    It doubles with the user's own failures up to its cap; for others' it is the first step, since
+    nothing is gained by letting the gang's healthy nodes stand idle.
+    """
+    restart = job.spec.restart
+    first = min(restart.backoff_seconds, restart.backoff_seconds_max)
+    if cause is not Cause.USER:
+        return first
+    doublings = min(max(user_failures - 1, 0), _DOUBLINGS_MAX)
+    return min(restart.backoff_seconds * 2**doublings, restart.backoff_seconds_max)

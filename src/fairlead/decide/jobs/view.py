@@ -1,0 +1,93 @@
+"""What one decision about a job sees: the job, its pods, and what it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fairlead.api.job import Job
+from fairlead.decide.jobs.pods import AttemptPods, JobPods
+from fairlead.decide.jobs.policy import JobsPolicy
+
+
+class DependencyState(Enum):
+    """What is known of a job that another one waits for."""
+
+    UNFINISHED = "Unfinished"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    MISSING = "Missing"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrouble:
+    """A node that is not ready, or does not exist, since an instant."""
+
+    name: str
+    since: float
+    is_gone: bool = False
+
+    def lost_at(self, policy: JobsPolicy) -> float:
+        """Return when it counts as lost."""
+        grace = policy.node_gone_grace_seconds if self.is_gone else policy.node_lost_grace_seconds
+        return self.since + grace
+
+    def is_lost(self, policy: JobsPolicy, now: float) -> bool:
+        """True once nobody waits for it any more."""
+        return now >= self.lost_at(policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A ConfigMap or Service of the job; `attempt` is 0 when it belongs to all of them."""
+
+    name: str
+    uid: str
+    attempt: int
+    is_terminating: bool = False
+
+
+class Refusal(Enum):
+    """Why the API refused a pod for good."""
+
+    NAME_TAKEN = "NameTaken"
+    POD_REJECTED = "PodRejected"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRefusal:
+    """A pod of `attempt` that cannot be made; known to the shell only, which finds out again."""
+
+    attempt: int
+    refusal: Refusal
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """The input of `decide_job`. Nothing here is changed by a decision.
+
+    `node_troubles` holds the troubled ones among the nodes of the job's placement and pods, in
+    name order. `dependencies` holds the state of each job in `spec.after`; it may be left
+    empty once the job is admitted. `counts_written_at` is when mere counts were last written.
+    """
+
+    job: Job
+    pods: JobPods = field(default_factory=JobPods)
+    config_maps: Mapping[str, Owned] = field(default_factory=dict)
+    services: Mapping[str, Owned] = field(default_factory=dict)
+    dependencies: Mapping[str, DependencyState] = field(default_factory=dict)
+    node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
+    pod_refusal: PodRefusal | None = None
+    counts_written_at: float = 0.0
+
+    @property
+    def current(self) -> AttemptPods:
+        """The pods of the current attempt."""
+        return self.pods.attempt(self.job.status.attempt)
+
+    @property
+    def is_deleted(self) -> bool:
+        """True when somebody deleted the job and it waits for us."""
+        return self.job.metadata.deletion_timestamp is not None

@@ -1,0 +1,383 @@
+"""One decision of the planner: whom to place, whose place to take back, and why the others wait.
+
+Jobs are tried in queue order (priority, then age), each as a whole gang. One that does not fit does
+not hold up others, until it has waited at the head for `starvation_seconds`; then later jobs are
+kept off the nodes that it could use. Everything is tried in one transaction, so each job sees what
+the jobs before it took, and the transaction is rolled back: a placement becomes real when the write
+of it is seen.
+
+The work is bounded and grows with what changed: groups of equal jobs that cannot fit are passed
+over by one comparison, verdicts are made again only where something that they depend on changed,
+near the head of the queue soon and further back slowly.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+from fairlead.api.job import Job
+from fairlead.api.meta import find_condition
+from fairlead.api.names import PLACED
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.actions import Action
+from fairlead.decide.placement.judge import (
+    BLOCKERS_MAX,
+    eligible_nodes,
+    judge_empty,
+    judge_present,
+)
+from fairlead.decide.placement.outcome import changed_verdict, place_job, release_job
+from fairlead.decide.placement.plan import Plan, plan_gang
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.repair import Wounds, give_back, plan_repair, wounds_of
+from fairlead.decide.placement.room import PresentRoom
+from fairlead.decide.placement.whatif import placed_facts
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Decision, ObjectKey, Verdict
+from fairlead.model.cluster import ClusterState, Transaction
+from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.nodes import Ints
+from fairlead.model.queue import JobEntry, Judgement, OrderKey, ShapeGroup
+
+#: Verdicts that time or other jobs' ends do not mend; such a job does not hold up others.
+_HOPELESS = (Reason.NODES_UNAVAILABLE,)
+_PENDING_SHOWN_MAX = 10
+
+
+def decide(state: ClusterState, policy: PlacementPolicy, now: float) -> Decision:
+    """Return the placements, releases and changed verdicts for the state as it is.
+
+    The state is left as it was, but for what it remembers of judgements already made. The caller
+    must have seen its own earlier writes (the loop's barrier), or jobs could be placed twice over.
+    """
+    return _Cycle(state, policy, now).run()
+
+
+class _Cycle:
+    """The state of one decision."""
+
+    def __init__(self, state: ClusterState, policy: PlacementPolicy, now: float) -> None:
+        self._state = state
+        self._policy = policy
+        self._now = now
+        self._at = format_time(now)
+        self._actions: list[Action] = []
+        self._verdicts: dict[ObjectKey, Verdict] = {}
+        self._wakes: list[float] = []
+        #: Jobs placed in this decision and the slots that they took.
+        self._placed: dict[ObjectKey, Ints] = {}
+        self._evaluations = 0
+        self._judgements = 0
+        #: The job whose turn has passed and which now keeps later ones off its nodes.
+        self._barred_by: OrderKey | None = None
+        self._head_index = 0
+        self._room: PresentRoom
+
+    def run(self) -> Decision:
+        for key in sorted(self._state.releasable):
+            if key not in self._state.set_aside:
+                self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
+        for key in sorted(self._state.held):
+            if key not in self._state.set_aside:
+                self._write(self._state.jobs[key].job, Verdict(Reason.HELD), is_fresh=True)
+        with self._state.transaction() as transaction:
+            self._room = PresentRoom(self._state, transaction)
+            while self._pass(transaction):
+                pass
+            if self._state.queue.has_unseen:
+                self._wakes.append(self._now + self._policy.deep_refresh_seconds)
+            self._judge_waiting()
+            self._judge_deep()
+        wake_at = min(self._wakes, default=None)
+        return Decision(tuple(self._actions), self._verdicts, wake_at)
+
+    # Placing
+
+    def _pass(self, transaction: Transaction) -> bool:
+        """Try everything that may fit, in order; True when another pass could place more."""
+        placed_before = len(self._placed)
+        heap: list[tuple[OrderKey, ShapeGroup | None, int]] = [
+            (group.orders[0], group, 0) for group in self._state.queue.candidates()
+        ]
+        if not placed_before:
+            heap += [(self._state.jobs[key].order, None, 0) for key in self._state.repairable]
+        heapq.heapify(heap)
+        while heap:
+            order, group, index = heapq.heappop(heap)
+            if self._is_exhausted():
+                self._leave([order, *(item[0] for item in sorted(heap, key=lambda i: i[0]))])
+                return False
+            if group is None:
+                self._confirm_or_repair(self._state.jobs[order.job_key], transaction)
+                continue
+            self._pass_head(order)
+            skipped = order.job_key in self._placed or order.job_key in self._state.set_aside
+            if (skipped or self._try_first(group, order)) and index + 1 < len(group.orders):
+                heapq.heappush(heap, (group.orders[index + 1], group, index + 1))
+        return len(self._placed) > placed_before
+
+    def _is_exhausted(self) -> bool:
+        return (
+            self._evaluations >= self._policy.evaluations_max
+            or len(self._placed) >= self._policy.placements_max
+        )
+
+    def _leave(self, orders: list[OrderKey]) -> None:
+        """Leave the rest to the next decision, at once."""
+        self._wakes.append(self._now)
+        for order in orders[:_PENDING_SHOWN_MAX]:
+            if order.job_key not in self._placed:
+                ahead = self._state.queue.position(order)
+                self._verdicts[order.job_key] = Verdict(Reason.PENDING_EVALUATION, {"ahead": ahead})
+
+    def _try_first(self, group: ShapeGroup, order: OrderKey) -> bool:
+        """Place the group's next job; False when it does not fit, nor hence the others."""
+        gang = group.gang
+        assert isinstance(gang, GangRequest)
+        basis = self._basis(gang)
+        if group.failed_on == basis and not self._placed:
+            return False
+        self._evaluations += 1
+        plan = plan_gang(self._room, self._state.table, gang)
+        if plan is None:
+            group.failed_on = None if self._placed else basis
+            return False
+        self._place(self._state.jobs[order.job_key], plan)
+        return True
+
+    def _place(self, entry: JobEntry, plan: Plan) -> None:
+        slots = plan.distinct_slots
+        verdict = Verdict(Reason.PLACED, placed_facts(plan, len(slots)))
+        key = entry.job.metadata.key
+        self._actions.append(
+            place_job(entry.job, plan, verdict, self._state.table.names, at=self._at)
+        )
+        self._verdicts[key] = verdict
+        self._placed[key] = slots
+
+    # The head of the queue
+
+    def _pass_head(self, order: OrderKey) -> None:
+        """Put up the bars once the queue's first job that is not placed has had its turn."""
+        if self._barred_by is not None:
+            return
+        head = self._head(order)
+        if head is None:
+            return
+        starves_at = self._waiting_since(head) + self._policy.starvation_seconds
+        if self._now < starves_at:
+            return
+        entry = self._state.jobs[head.job_key]
+        assert isinstance(entry.gang, GangRequest)
+        self._barred_by = head
+        constraints = [role.member.constraints for role in entry.gang.roles]
+        self._room.barred = eligible_nodes(self._state, constraints)
+
+    def _head(self, before: OrderKey) -> OrderKey | None:
+        """Return the first job ahead of `before` that is not placed and waits for others' room."""
+        queue = self._state.queue
+        while (order := queue.at(self._head_index)) is not None and order < before:
+            key = order.job_key
+            settled = key in self._placed or key in self._state.set_aside
+            if not settled and not self._is_hopeless(self._state.jobs[key]):
+                return order
+            self._head_index += 1
+        return None
+
+    def _is_hopeless(self, entry: JobEntry) -> bool:
+        group = entry.group
+        assert group is not None
+        if isinstance(group.gang, InvalidGang) or self._on_empty(group) is not None:
+            return True
+        judgement = group.judgement
+        if judgement is None or judgement.basis != self._basis(group.gang):
+            return False
+        return judgement.verdict.reason in _HOPELESS
+
+    def _waiting_since(self, order: OrderKey) -> float:
+        condition = find_condition(self._state.jobs[order.job_key].job.status.conditions, PLACED)
+        if condition is None or condition.status == "True" or not condition.last_transition_time:
+            return self._now
+        return parse_time(condition.last_transition_time)
+
+    # Repairs
+
+    def _confirm_or_repair(self, entry: JobEntry, transaction: Transaction) -> None:
+        """Answer a gang's next attempt: the same nodes, new ones for the lost, or wait, or none."""
+        job, gang, key = entry.job, entry.gang, entry.job.metadata.key
+        if key in self._state.set_aside:
+            return
+        self._evaluations += 1
+        wounds = None if isinstance(gang, InvalidGang) else wounds_of(self._state, job, gang)
+        if wounds is None or isinstance(gang, InvalidGang):
+            self._actions.append(release_job(job, None, self._at))
+            return
+        room = PresentRoom(self._state, transaction)
+        plan = self._plan_again(room, gang, wounds)
+        if plan is not None:
+            self._place(entry, plan)
+            return
+        status = job.status.verdict
+        since = self._now
+        if status is not None and status.reason == Reason.REPAIRING.value and status.since:
+            since = parse_time(status.since)
+        give_up_at = since + self._policy.repair_hold_seconds
+        if self._now >= give_up_at:
+            self._give_up(entry, gang, wounds, room)
+            return
+        self._wakes.append(give_up_at)
+        facts = {
+            "members_kept": wounds.kept_count,
+            "members": gang.member_count,
+            "nodes_lost": wounds.nodes_lost,
+        }
+        self._write(job, Verdict(Reason.REPAIRING, facts), is_fresh=True)
+
+    def _plan_again(self, room: PresentRoom, gang: GangRequest, wounds: Wounds) -> Plan | None:
+        if not wounds.nodes_lost:
+            return Plan(wounds.slots)
+        if wounds.kept_count:
+            return plan_repair(room, self._state, gang, wounds)
+        return self._plan_anew(room, gang, wounds)
+
+    def _plan_anew(self, room: PresentRoom, gang: GangRequest, wounds: Wounds) -> Plan | None:
+        """Place the whole gang as if it held nothing; the room then holds old and new places."""
+        mark = room.mark()
+        give_back(room, gang, wounds, kept=True)
+        plan = plan_gang(room, self._state.table, gang)
+        if plan is not None:
+            give_back(room, gang, wounds, kept=True, sign=-1)
+            return plan
+        room.rollback_to(mark)
+        return None
+
+    def _give_up(
+        self, entry: JobEntry, gang: GangRequest, wounds: Wounds, room: PresentRoom
+    ) -> None:
+        """Move the whole gang if that is possible (another domain, say), else take all its
+        nodes.
+        """
+        plan = self._plan_anew(room, gang, wounds)
+        if plan is not None:
+            self._place(entry, plan)
+            return
+        mark = room.mark()
+        give_back(room, gang, wounds, kept=True)
+        verdict = judge_empty(self._state, gang) or judge_present(
+            self._state, room, gang, barred_by=None
+        )
+        room.rollback_to(mark)
+        self._verdicts[entry.job.metadata.key] = verdict
+        self._actions.append(release_job(entry.job, verdict, self._at))
+
+    # Judging
+
+    def _judge_waiting(self) -> None:
+        """Judge the head of the queue and the jobs that were never told; write what changed."""
+        queue, policy = self._state.queue, self._policy
+        fresh = queue.first(policy.fresh_jobs_max)
+        unwritten = queue.unwritten(policy.writes_max + len(self._placed))
+        is_fresh, is_new = dict.fromkeys(fresh), dict.fromkeys(unwritten)
+        written = 0
+        for order in sorted(dict.fromkeys([*fresh, *unwritten])):
+            key = order.job_key
+            entry = self._state.jobs[key]
+            if key in self._placed or key in self._state.set_aside or entry.group is None:
+                continue
+            if written >= policy.writes_max:
+                self._wakes.append(self._now)
+                break
+            verdict = self._verdict(entry.group, order, may_wait=order not in is_new)
+            if verdict is None:
+                self._leave([order])
+                continue
+            written += self._write(entry.job, verdict, is_fresh=order in is_fresh)
+        if queue.unwritten_count > len(unwritten) and written:
+            self._wakes.append(self._now)
+
+    def _judge_deep(self) -> None:
+        """Look again, a few at a time, at groups whose verdict is of other nodes than there are."""
+        queue, version = self._state.queue, self._state.table.nodes_version
+        if self._now >= queue.deep_at:
+            left = self._policy.judgements_max - self._judgements
+            for group in queue.outdated(version, left):
+                self._judge(group)
+            queue.deep_at = self._now + self._policy.deep_refresh_seconds
+        if queue.has_outdated(version):
+            self._wakes.append(queue.deep_at)
+
+    def _verdict(self, group: ShapeGroup, order: OrderKey, *, may_wait: bool) -> Verdict | None:
+        """Return the group's verdict, made again if it is due; None when it was not got to."""
+        judgement = group.judgement
+        if judgement is not None:
+            if judgement.basis is not None and judgement.basis == self._basis(group.gang):
+                return judgement.verdict
+            due_at = judgement.made_at + self._policy.refresh_seconds
+            if may_wait and self._now < due_at:
+                self._wakes.append(due_at)
+                return judgement.verdict
+        if self._judgements >= self._policy.judgements_max or self._is_untried(group):
+            return None
+        return self._judge(group).verdict
+
+    def _is_untried(self, group: ShapeGroup) -> bool:
+        """True when the group was not got to and may well fit."""
+        if not self._is_exhausted() or isinstance(group.gang, InvalidGang):
+            return False
+        mark = self._room.mark()
+        plan = plan_gang(self._room, self._state.table, group.gang)
+        self._room.rollback_to(mark)
+        return plan is not None
+
+    def _judge(self, group: ShapeGroup) -> Judgement:
+        self._judgements += 1
+        gang, before = group.gang, group.judgement
+        verdict = self._on_empty(group)
+        if verdict is None:
+            assert isinstance(gang, GangRequest)
+            barred_by = None if self._barred_by is None else self._barred_by.job_key
+            verdict = judge_present(self._state, self._room, gang, barred_by=barred_by)
+            verdict = self._with_new_blockers(gang, verdict)
+        judgement = group.judgement = Judgement(
+            verdict=verdict,
+            outcome=verdict.outcome.value,
+            made_at=self._now,
+            nodes_version=self._state.table.nodes_version,
+            basis=None if self._placed else self._basis(gang),
+        )
+        if before is None or before.outcome != judgement.outcome:
+            for order in group.orders:
+                self._state.queue.mark_written(self._state.jobs[order.job_key])
+        return judgement
+
+    def _with_new_blockers(self, gang: GangRequest, verdict: Verdict) -> Verdict:
+        """Add the jobs placed a moment ago, whose claims are not booked yet."""
+        if not self._placed or verdict.reason is Reason.BEHIND_EARLIER_JOB:
+            return verdict
+        nodes = eligible_nodes(self._state, [role.member.constraints for role in gang.roles])
+        new = [key for key, slots in self._placed.items() if nodes[slots].any()]
+        blockers = tuple(dict.fromkeys([*new[:BLOCKERS_MAX], *verdict.blockers]))[:BLOCKERS_MAX]
+        return replace(verdict, blockers=blockers)
+
+    def _on_empty(self, group: ShapeGroup) -> Verdict | None:
+        version = self._state.table.nodes_version
+        if group.on_empty is None or group.on_empty[0] != version:
+            group.on_empty = (version, judge_empty(self._state, group.gang))
+        return group.on_empty[1]
+
+    def _basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
+        """Return a value that differs once something has changed that the gang could use."""
+        if isinstance(gang, InvalidGang):
+            return ()
+        fits = self._state.fits
+        changes = [fits.mask(role.member.constraints).changed_at for role in gang.roles]
+        return (*changes, self._state.table.nodes_version, self._barred_by)
+
+    def _write(self, job: Job, verdict: Verdict, *, is_fresh: bool) -> bool:
+        self._verdicts[job.metadata.key] = verdict
+        write = changed_verdict(job, verdict, self._at, is_fresh=is_fresh)
+        if write is None:
+            return False
+        self._actions.append(write)
+        return True

@@ -1,0 +1,232 @@
+"""Why a gang has no place: the reason and its numbers, from the same columns and the same planner.
+
+The questions are asked in this order, and the first "yes" is the verdict: is the request
+unreadable; does no node match; is no node large enough; would the gang not even fit on an empty
+cluster (all these: the request must change); would it fit but for the queue; but for nodes that are
+out; but for the domain; is there too little in all; or enough, but in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairlead.decide.placement.plan import (
+    domains_of,
+    members_fit,
+    members_fit_domain,
+    plan_gang,
+    plan_within,
+)
+from fairlead.decide.placement.room import EmptyRoom, PresentRoom, Room
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
+from fairlead.model.nodes import Bools, NodeTable, is_device
+from fairlead.model.requests import Constraints
+
+BLOCKERS_MAX = 10
+#: Claims looked at for blockers, the largest first.
+_CLAIMS_SCANNED_MAX = 1000
+
+
+def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict | None:
+    """Return why the gang could never be placed on these nodes, even empty; None when it could.
+
+    Which nodes are ready or cordoned does not matter here. With several roles, None may also mean
+    that it is not proven.
+    """
+    if isinstance(gang, InvalidGang):
+        return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
+    for role in gang.roles:
+        verdict = _judge_shape(state, role)
+        if verdict is not None:
+            return verdict
+    room = EmptyRoom(state, available_only=False)
+    if plan_gang(room, state.table, gang) is not None:
+        return None
+    if _is_proven(room, state.table, gang):
+        fit = members_fit(room, gang)
+        return Verdict(Reason.EXCEEDS_CLUSTER, {"members": gang.member_count, "members_fit": fit})
+    if gang.topology_required and len(gang.roles) == 1:
+        return Verdict(Reason.NO_DOMAIN_FITS, _domain_facts(room, state.table, gang))
+    return None
+
+
+def judge_present(
+    state: ClusterState, room: PresentRoom, gang: GangRequest, *, barred_by: ObjectKey | None
+) -> Verdict:
+    """Return why the gang, which could be placed on an empty cluster, has no place now.
+
+    `room` is where it was tried; its bars were put up for the job `barred_by`.
+    """
+    table = state.table
+    open_room = PresentRoom(state, room.transaction)
+    if barred_by is not None and _would_fit(open_room, table, gang):
+        return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(barred_by)}, (barred_by,))
+    available = EmptyRoom(state, available_only=True)
+    unavailable = _unavailable_count(state, gang)
+    if unavailable and not _would_fit(available, table, gang):
+        fit = members_fit(available, gang)
+        facts = {
+            "nodes_unavailable": unavailable,
+            "members": gang.member_count,
+            "members_fit": fit,
+        }
+        if fit < gang.member_count:
+            return Verdict(Reason.NODES_UNAVAILABLE, facts)
+    blockers = blockers_of(state, gang)
+    if gang.topology_required and _would_fit_anywhere(open_room, table, gang):
+        facts = _domain_facts(open_room, table, gang)
+        return Verdict(Reason.TOPOLOGY_UNAVAILABLE, facts, blockers)
+    short = _shortage(state, gang)
+    if short is not None:
+        return Verdict(Reason.INSUFFICIENT_CAPACITY, short, blockers)
+    return Verdict(Reason.FRAGMENTED, _fragments(state, open_room, gang), blockers)
+
+
+def blockers_of(state: ClusterState, gang: GangRequest) -> tuple[ObjectKey, ...]:
+    """Return the jobs that hold what the gang asks for, on nodes that it could use: the largest."""
+    wanted = [r for r, _ in gang.roles[gang.placing_order()[0]].member.request]
+    devices = [r for r in wanted if is_device(r)] or wanted
+    reachable = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+    out: list[ObjectKey] = []
+    for scanned, claim in enumerate(state.ledger.claims_by_size()):
+        if scanned >= _CLAIMS_SCANNED_MAX or len(out) >= BLOCKERS_MAX:
+            break
+        holds = any(claim.amount(resource) for resource in devices)
+        if holds and reachable[state.ledger.slots(claim.key)].any():
+            out.append(claim.key)
+    return tuple(out)
+
+
+def eligible_nodes(state: ClusterState, constraints: Sequence[Constraints]) -> Bools:
+    """Return bool[N]: nodes that can start pods now and that any of the constraints admits."""
+    out = np.zeros(state.table.capacity, dtype=np.bool_)
+    for each in constraints:
+        out |= state.fits.mask(each).eligible
+    return out
+
+
+def resource_order(resource: str) -> tuple[int, str]:
+    """Sort devices first, then memory and CPU, then the rest: what people look at first."""
+    ranks = {"memory": 1, "cpu": 2, "pods": 4}
+    return (0 if is_device(resource) else ranks.get(resource, 3), resource)
+
+
+def _judge_shape(state: ClusterState, role: RoleRequest) -> Verdict | None:
+    """Look for one node, empty, that could hold one member."""
+    table = state.table
+    admitted = state.fits.mask(role.member.constraints).matches
+    if not admitted.any():
+        return Verdict(Reason.NO_MATCHING_NODE, {"nodes": table.node_count, "role": role.name})
+    for resource, asked in sorted(role.member.request, key=lambda item: resource_order(item[0])):
+        owned = table.owned(resource)
+        enough = admitted & (owned >= asked)
+        if not enough.any():
+            facts = {
+                "role": role.name,
+                "resource": resource,
+                "asked": asked,
+                "largest": int(owned[admitted].max()),
+            }
+            return Verdict(Reason.NO_NODE_SHAPE_FITS, facts)
+        admitted = enough
+    return None
+
+
+def _is_proven(room: Room, table: NodeTable, gang: GangRequest) -> bool:
+    """True when no placement can exist, domains aside: the planner's "no" alone is no proof."""
+    if len(gang.roles) == 1:
+        return int(room.fits(gang.roles[0].member).sum()) < gang.roles[0].count
+    if any(int(room.fits(role.member).sum()) < role.count for role in gang.roles):
+        return True
+    resources = dict.fromkeys(r for role in gang.roles for r, _ in role.member.request)
+    return any(gang.total(r) > int(table.owned(r)[table.exists].sum()) for r in resources)
+
+
+def _would_fit(room: Room, table: NodeTable, gang: GangRequest) -> bool:
+    mark = room.mark()
+    plan = plan_gang(room, table, gang)
+    room.rollback_to(mark)
+    return plan is not None
+
+
+def _would_fit_anywhere(room: Room, table: NodeTable, gang: GangRequest) -> bool:
+    mark = room.mark()
+    plan = plan_within(room, table, gang.roles, None)
+    room.rollback_to(mark)
+    return plan is not None
+
+
+def _domain_facts(room: Room, table: NodeTable, gang: GangRequest) -> dict[str, int | str]:
+    return {
+        "topology_key": gang.topology_key,
+        "members": gang.member_count,
+        "members_fit": members_fit_domain(room, table, gang),
+        "domains": domains_of(table, gang.topology_key).count,
+    }
+
+
+def _unavailable_count(state: ClusterState, gang: GangRequest) -> int:
+    matches = np.zeros(state.table.capacity, dtype=np.bool_)
+    for role in gang.roles:
+        matches |= state.fits.mask(role.member.constraints).matches
+    eligible = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+    return int((matches & ~eligible).sum())
+
+
+def _shortage(state: ClusterState, gang: GangRequest) -> dict[str, int | str] | None:
+    """Return the facts of the worst shortage: over all roles, or roles with equal constraints."""
+    by_constraints: dict[Constraints, list[RoleRequest]] = {}
+    for role in gang.roles:
+        by_constraints.setdefault(role.member.constraints, []).append(role)
+    parts = [gang.roles] if len(by_constraints) == 1 else [gang.roles, *by_constraints.values()]
+    table = state.table
+    worst: dict[str, int | str] | None = None
+    worst_order: tuple[float, tuple[int, str]] | None = None
+    for roles in parts:
+        nodes = eligible_nodes(state, [role.member.constraints for role in roles])
+        part = GangRequest(tuple(roles))
+        for resource in sorted({r for role in roles for r, _ in role.member.request}):
+            asked = part.total(resource)
+            short = asked - int(table.unused(resource)[nodes].sum())
+            order = (-short / asked, resource_order(resource))
+            if short > 0 and (worst_order is None or order < worst_order):
+                worst_order = order
+                worst = _capacity_facts(table, nodes, resource, asked=asked, short=short)
+    return worst
+
+
+def _capacity_facts(
+    table: NodeTable, nodes: Bools, resource: str, *, asked: int, short: int
+) -> dict[str, int | str]:
+    return {
+        "resource": resource,
+        "asked": asked,
+        "free": asked - short,
+        "total": int(table.owned(resource)[nodes].sum()),
+        "short": short,
+    }
+
+
+def _fragments(state: ClusterState, room: Room, gang: GangRequest) -> dict[str, int | str]:
+    table = state.table
+    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+    resources = sorted({r for role in gang.roles for r, _ in role.member.request})
+    free = {r: int(table.unused(r)[nodes].sum()) for r in resources}
+    asked = {r: gang.total(r) for r in resources}
+    # The resource that is tightest, devices before others: that is what people watch.
+    resource = min(
+        resources,
+        key=lambda r: (not is_device(r), -asked[r] / max(free[r], 1), r),
+    )
+    return {
+        "resource": resource,
+        "free": free[resource],
+        "asked": asked[resource],
+        "members": gang.member_count,
+        "members_fit": members_fit(room, gang),
+    }

@@ -1,0 +1,98 @@
+"""Turn plans and verdicts into what is written on jobs. `at` is now, as it goes over the wire."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fairlead.api.job import Job, Placement, RolePlacement, VerdictStatus
+from fairlead.api.meta import Condition, find_condition
+from fairlead.api.names import PLACED
+from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.plan import Plan
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
+
+
+class ReleaseCause(Enum):
+    """Why a placement is given back when no verdict says it; reason of the condition Placed."""
+
+    FINISHED = "Finished"
+    CANCELLED = "Cancelled"
+    OUTDATED = "PlacementOutdated"  # the job's roles are no longer those that were placed
+
+
+def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, at: str) -> PlaceJob:
+    """Return the write that places the job's current attempt; `names` are the nodes by slot."""
+    roles = tuple(
+        RolePlacement(role=role.name, nodes=tuple(names[slot] for slot in slots.tolist()))
+        for role, slots in zip(job.spec.roles, plan.slots, strict=True)
+    )
+    placement = Placement(attempt=job.status.attempt, roles=roles, placed_at=at)
+    return PlaceJob(
+        job, placement, _condition(job, "True", verdict, at), verdict_status(job, verdict, at)
+    )
+
+
+def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
+    """Return the write that takes the placement away; a held job is told so."""
+    if verdict is None and job.spec.suspend and not job.is_finished and not job.spec.cancel:
+        verdict = Verdict(Reason.HELD)
+    if verdict is not None:
+        condition = _condition(job, "False", verdict, at)
+        return ReleaseJob(job, condition, verdict_status(job, verdict, at))
+    cause = ReleaseCause.OUTDATED
+    if job.is_finished:
+        cause = ReleaseCause.FINISHED
+    elif job.spec.cancel:
+        cause = ReleaseCause.CANCELLED
+    condition = Condition(
+        type=PLACED,
+        status="False",
+        reason=cause.value,
+        message="the nodes were given back",
+        observed_generation=job.metadata.generation or None,
+        last_transition_time=at,
+    )
+    return ReleaseJob(job, condition, None)
+
+
+def changed_verdict(job: Job, verdict: Verdict, at: str, *, is_fresh: bool) -> WriteVerdict | None:
+    """Return the write of a verdict, or None when the job's status says it well enough.
+
+    With `is_fresh` every number counts, else only the outcome: deep in the queue a number that is a
+    little old harms nobody, and writing it on ten thousand jobs would.
+    """
+    told = job.status.verdict
+    condition = find_condition(job.status.conditions, PLACED)
+    if told is not None and condition is not None and condition.status == "False":
+        same = told.reason == verdict.reason.value and told.facts == dict(verdict.facts)
+        if same or (not is_fresh and told.outcome == verdict.outcome.value):
+            return None
+    return WriteVerdict(
+        job, _condition(job, "False", verdict, at), verdict_status(job, verdict, at)
+    )
+
+
+def verdict_status(job: Job, verdict: Verdict, at: str) -> VerdictStatus:
+    """Return the verdict as data; `since` stays while the reason does."""
+    told = job.status.verdict
+    since = at
+    if told is not None and told.reason == verdict.reason.value and told.since:
+        since = told.since
+    return VerdictStatus(
+        outcome=verdict.outcome.value,
+        reason=verdict.reason.value,
+        facts=dict(verdict.facts),
+        since=since,
+    )
+
+
+def _condition(job: Job, status: str, verdict: Verdict, at: str) -> Condition:
+    return Condition(
+        type=PLACED,
+        status=status,
+        reason=verdict.reason.value,
+        message=verdict.message,
+        observed_generation=job.metadata.generation or None,
+        last_transition_time=at,
+    )

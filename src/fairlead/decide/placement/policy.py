@@ -1,0 +1,30 @@
+"""Options of the planner, read once and passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPolicy:
+    """How strict, how patient, and how much work at a time."""
+
+    #: A job at the head of the queue that has waited this long for room keeps later jobs off the
+    #: nodes that it could use. 0: strict order from the start; infinity: never.
+    starvation_seconds: float = 900.0
+    #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
+    repair_hold_seconds: float = 300.0
+    #: A verdict near the head of the queue is made again at most this often.
+    refresh_seconds: float = 10.0
+    #: Pause between rounds of looking again at verdicts deep in the queue.
+    deep_refresh_seconds: float = 1.0
+    #: Jobs at the head of the queue whose verdicts are kept fresh to the last number.
+    fresh_jobs_max: int = 32
+    #: Gangs tried per decision; what is left over is tried in the next one.
+    evaluations_max: int = 1000
+    #: Gangs placed per decision.
+    placements_max: int = 256
+    #: Verdicts made per decision.
+    judgements_max: int = 32
+    #: Verdicts written per decision.
+    writes_max: int = 256

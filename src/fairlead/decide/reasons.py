@@ -1,0 +1,159 @@
+"""The closed set of reasons why a job is where it is, each with its outcome and message template.
+
+Free-text reasons do not exist: a verdict is a reason plus the numbers in `facts`, and every surface
+(`fairlead why`, conditions, events, metrics) renders the same pair. A template names only facts
+that its producer always supplies; a unit test renders every one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlead.api.quantity import CPU, GPU, humanize
+
+
+class Outcome(Enum):
+    """What a verdict means for the one who waits, from best to worst."""
+
+    PLACED = "Placed"
+    WAITING = "Waiting"  # time alone, or the end of another job, may help
+    BLOCKED = "Blocked"  # somebody must act
+    IMPOSSIBLE = "Impossible"  # the request itself must change
+
+
+class Reason(Enum):
+    """Why. CamelCase, stable, used as a metric label and in conditions."""
+
+    PLACED = "Placed"
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    FRAGMENTED = "Fragmented"
+    NODES_UNAVAILABLE = "NodesUnavailable"
+    BEHIND_EARLIER_JOB = "BehindEarlierJob"
+    TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
+    REPAIRING = "Repairing"
+    PENDING_EVALUATION = "PendingEvaluation"
+    DEPENDENCY = "Dependency"
+    DEPENDENCY_MISSING = "DependencyMissing"
+    BACKING_OFF = "BackingOff"
+    DEPENDENCY_FAILED = "DependencyFailed"
+    HELD = "Held"
+    NO_NODE_SHAPE_FITS = "NoNodeShapeFits"
+    EXCEEDS_CLUSTER = "ExceedsCluster"
+    NO_DOMAIN_FITS = "NoDomainFits"
+    NO_MATCHING_NODE = "NoMatchingNode"
+    INVALID_REQUEST = "InvalidRequest"
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonInfo:
+    """`severity` orders reasons when several hold (higher wins); `template` is a str.format
+    text.
+    """
+
+    outcome: Outcome
+    severity: int
+    template: str
+
+
+REASONS: dict[Reason, ReasonInfo] = {
+    Reason.PLACED: ReasonInfo(Outcome.PLACED, 0, "placed on {nodes_used} nodes"),
+    Reason.PENDING_EVALUATION: ReasonInfo(
+        Outcome.WAITING, 10, "not looked at yet: {ahead} jobs are ahead in the queue"
+    ),
+    Reason.BACKING_OFF: ReasonInfo(
+        Outcome.WAITING, 20, "restarts as attempt {attempt} after a back-off of {backoff_seconds} s"
+    ),
+    Reason.DEPENDENCY: ReasonInfo(Outcome.WAITING, 20, "waits for job {job} to be {state}"),
+    Reason.DEPENDENCY_MISSING: ReasonInfo(
+        Outcome.WAITING,
+        20,
+        "waits for job {job} to be {state}, but there is no such job at present; submit it, or "
+        "cancel this one",
+    ),
+    Reason.REPAIRING: ReasonInfo(
+        Outcome.WAITING,
+        30,
+        "keeps {members_kept} of {members} members' nodes; {nodes_lost} lost nodes have no "
+        "replacement yet",
+    ),
+    Reason.BEHIND_EARLIER_JOB: ReasonInfo(
+        Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"
+    ),
+    Reason.INSUFFICIENT_CAPACITY: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "needs {asked} {resource}, {free} of {total} are free: {short} short",
+    ),
+    Reason.FRAGMENTED: ReasonInfo(
+        Outcome.WAITING,
+        45,
+        "{free} {resource} are free, but in pieces: room for {members_fit} of {members} members",
+    ),
+    Reason.TOPOLOGY_UNAVAILABLE: ReasonInfo(
+        Outcome.WAITING,
+        45,
+        "no {topology_key} has room for all {members} members; the best has room for {members_fit}",
+    ),
+    Reason.NODES_UNAVAILABLE: ReasonInfo(
+        Outcome.WAITING,
+        50,
+        "{nodes_unavailable} nodes that it could use are cordoned, not ready or tainted; the rest, "
+        "empty, hold {members_fit} of {members} members",
+    ),
+    Reason.DEPENDENCY_FAILED: ReasonInfo(
+        Outcome.BLOCKED, 60, "job {job} ended as {state}; it can never be {wanted}"
+    ),
+    Reason.HELD: ReasonInfo(
+        Outcome.BLOCKED, 60, "held (spec.suspend); fairlead release continues it"
+    ),
+    Reason.NO_MATCHING_NODE: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        70,
+        "none of {nodes} nodes matches the node selector and tolerations of role {role}",
+    ),
+    Reason.EXCEEDS_CLUSTER: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        80,
+        "needs room for {members} members; all matching nodes, empty, hold {members_fit}",
+    ),
+    Reason.NO_DOMAIN_FITS: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        85,
+        "needs room for {members} members in one {topology_key}; the largest of {domains}, empty, "
+        "holds {members_fit}",
+    ),
+    Reason.NO_NODE_SHAPE_FITS: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        90,
+        "a member of role {role} needs {asked} {resource}; the largest node has {largest}",
+    ),
+    Reason.INVALID_REQUEST: ReasonInfo(Outcome.IMPOSSIBLE, 100, "invalid request: {field}"),
+}
+
+#: Facts that are amounts of the fact `resource`, in base units.
+AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
+
+_RESOURCE_WORDS = {GPU: "gpus", CPU: "cpus"}
+
+
+def resource_word(resource: str) -> str:
+    """Return what people call a resource: "gpus", "cpus", "memory", else its name."""
+    return _RESOURCE_WORDS.get(resource, resource)
+
+
+def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str:
+    """Return the message: the template with the facts, amounts in units that people read.
+
+    KeyError when the template names a fact that is not there.
+    """
+    shown = dict(facts)
+    resource = shown.get("resource")
+    if isinstance(resource, str):
+        shown["resource"] = resource_word(resource)
+        for name in AMOUNT_FACTS:
+            amount = shown.get(name)
+            if isinstance(amount, int):
+                shown[name] = humanize(resource, amount)
+    return REASONS[reason].template.format_map(shown)

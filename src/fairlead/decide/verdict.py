@@ -1,0 +1,48 @@
+"""Verdict and Decision: what a decision says, next to what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fairlead.decide.actions import Action
+from fairlead.decide.reasons import REASONS, Outcome, Reason, render
+
+#: (namespace, name)
+ObjectKey: TypeAlias = tuple[str, str]
+Fact: TypeAlias = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement on one job: a reason, the numbers behind it, and who stands in the way."""
+
+    reason: Reason
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    blockers: tuple[ObjectKey, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Follows from the reason."""
+        return REASONS[self.reason].outcome
+
+    @property
+    def message(self) -> str:
+        """The reason's template with the facts filled in, amounts in units that people read."""
+        return render(self.reason, self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, in order; what was judged; and when time alone could change the answer.
+
+    `wake_at` is in seconds since the epoch; None when only a change can matter.
+    """
+
+    actions: tuple[Action, ...] = ()
+    verdicts: Mapping[ObjectKey, Verdict] = field(default_factory=dict)
+    wake_at: float | None = None
+
+
+NOTHING = Decision()

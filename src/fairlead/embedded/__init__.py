@@ -1,0 +1,1 @@
+"""The embedded cluster: store, API server, virtual nodes and the local node."""

@@ -1,0 +1,185 @@
+"""CustomResourceDefinitions: rules, the status that says "served", and the kinds that they define.
+
+A definition is served with the write that stores it: its conditions NamesAccepted and
+Established are set on the way in (apiextensions `pkg/apiserver/customresource_handler.go`,
+`pkg/controller/{status,establish}`). Versions share one storage; conversion is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairlead.embedded.errors import Finding, Problem, ProblemType
+from fairlead.embedded.registry import (
+    PrinterColumn,
+    ResourceInfo,
+    ScalePaths,
+    SelectableField,
+)
+from fairlead.embedded.schema import Schema, SchemaError, compile_schema
+
+_META = {"metadata.name": SelectableField(("metadata", "name"))}
+_NAMESPACED_META = {**_META, "metadata.namespace": SelectableField(("metadata", "namespace"))}
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def problems(crd: Mapping[str, Any]) -> list[Finding]:
+    """Return what is wrong with a definition."""
+    spec = _map(crd.get("spec"))
+    names, group = _map(spec.get("names")), spec.get("group")
+    found: list[Finding] = []
+    for path, value in (
+        ("spec.group", group),
+        ("spec.names.plural", names.get("plural")),
+        ("spec.names.kind", names.get("kind")),
+        ("spec.scope", spec.get("scope")),
+        ("spec.versions", spec.get("versions")),
+    ):
+        if not value:
+            found.append(Problem(path, ProblemType.REQUIRED))
+    if found:
+        return found
+    wanted = f"{names['plural']}.{group}"
+    if crd["metadata"].get("name") != wanted:
+        why = 'must be spec.names.plural+"."+spec.group'
+        name = crd["metadata"].get("name")
+        found.append(Problem("metadata.name", ProblemType.INVALID, why, name))
+    if "." not in str(group):
+        why = "should be a domain with at least one dot"
+        found.append(Problem("spec.group", ProblemType.INVALID, why, group))
+    if spec["scope"] not in ("Namespaced", "Cluster"):
+        why = 'supported values: "Cluster", "Namespaced"'
+        found.append(Problem("spec.scope", ProblemType.NOT_SUPPORTED, why, spec["scope"]))
+    strategy = _map(spec.get("conversion")).get("strategy", "None")
+    if strategy != "None":
+        why = 'this server converts nothing; supported values: "None"'
+        path = "spec.conversion.strategy"
+        found.append(Problem(path, ProblemType.NOT_SUPPORTED, why, strategy))
+    return [*found, *_version_problems(_list(spec["versions"]))]
+
+
+def _version_problems(versions: list[Any]) -> Iterable[Finding]:
+    storage = sum(_map(version).get("storage") is True for version in versions)
+    if storage != 1:
+        why = "must have exactly one version marked as storage version"
+        yield Problem("spec.versions", ProblemType.INVALID, why, storage)
+    for i, version in enumerate(versions):
+        path = f"spec.versions[{i}]"
+        if not _map(version).get("name"):
+            yield Problem(f"{path}.name", ProblemType.REQUIRED)
+        openapi = _map(_map(version).get("schema")).get("openAPIV3Schema")
+        if openapi is None:
+            why = "schemas are required"
+            yield Problem(f"{path}.schema.openAPIV3Schema", ProblemType.REQUIRED, why)
+            continue
+        try:
+            compile_schema(openapi, f"{path}.schema.openAPIV3Schema")
+        except SchemaError as error:
+            yield from error.causes
+
+
+def admit(crd: dict[str, Any], now: str) -> None:
+    """Fill in names and say in the status that the kind is served. Changes `crd` in place."""
+    spec = _map(crd.get("spec"))
+    names = dict(_map(spec.get("names")))
+    kind = str(names.get("kind", ""))
+    names.setdefault("singular", kind.lower())
+    names.setdefault("listKind", f"{kind}List")
+    crd["spec"] = {**spec, "names": names, "conversion": {"strategy": "None"}}
+    old = _map(crd.get("status"))
+    status: dict[str, Any] = dict(old)
+    status["acceptedNames"] = names
+    stored = _list(old.get("storedVersions"))
+    for version in _list(spec.get("versions")):
+        name = _map(version).get("name")
+        if _map(version).get("storage") is True and name not in stored:
+            stored = [*stored, name]
+    status["storedVersions"] = stored
+    status["conditions"] = _list(old.get("conditions")) or [
+        {
+            "type": "NamesAccepted", "status": "True", "lastTransitionTime": now,
+            "reason": "NoConflicts", "message": "no conflicts found",
+        },
+        {
+            "type": "Established", "status": "True", "lastTransitionTime": now,
+            "reason": "InitialNamesAccepted",
+            "message": "the initial names have been accepted",
+        },
+    ]  # fmt: skip
+    crd["status"] = status
+
+
+def infos_of(crd: Mapping[str, Any]) -> list[ResourceInfo]:
+    """Return what a valid definition serves: one info per served version."""
+    spec, names = crd["spec"], crd["spec"]["names"]
+    return [
+        _info(spec, names, version) for version in spec["versions"] if version.get("served", True)
+    ]
+
+
+def _info(
+    spec: Mapping[str, Any], names: Mapping[str, Any], version: Mapping[str, Any]
+) -> ResourceInfo:
+    below = _map(version.get("subresources"))
+    namespaced = spec["scope"] == "Namespaced"
+    selectable = {
+        field["jsonPath"].lstrip("."): SelectableField(_path(field["jsonPath"]))
+        for field in _list(version.get("selectableFields"))
+    }
+    return ResourceInfo(
+        spec["group"], version["name"], names["plural"], names["kind"],
+        singular=names.get("singular", ""),
+        namespaced=namespaced,
+        list_kind=names.get("listKind", ""),
+        short_names=tuple(_list(names.get("shortNames"))),
+        categories=tuple(_list(names.get("categories"))),
+        subresources=tuple(name for name in ("status", "scale") if below.get(name) is not None),
+        is_builtin=False,
+        selectable={**(_NAMESPACED_META if namespaced else _META), **selectable},
+        unconditional_update_allowed=False,
+        tracks_generation=True,
+        schema=_schema(version),
+        status_schema=_status_schema(version),
+        printer_columns=tuple(
+            PrinterColumn(
+                c["name"], c["type"], c["jsonPath"], c.get("format", ""),
+                c.get("description", ""), c.get("priority", 0),
+            )
+            for c in _list(version.get("additionalPrinterColumns"))
+        ),
+        scale=_scale(below.get("scale")),
+    )  # fmt: skip
+
+
+def _schema(version: Mapping[str, Any]) -> Schema:
+    return compile_schema(version["schema"]["openAPIV3Schema"])
+
+
+def _status_schema(version: Mapping[str, Any]) -> Schema | None:
+    status = _map(version["schema"]["openAPIV3Schema"].get("properties")).get("status")
+    if status is None:
+        return None
+    return compile_schema({"type": "object", "properties": {"status": status}})
+
+
+def _scale(scale: Any) -> ScalePaths | None:
+    if not isinstance(scale, Mapping):
+        return None
+    selector = scale.get("labelSelectorPath")
+    return ScalePaths(
+        _path(scale["specReplicasPath"]),
+        _path(scale["statusReplicasPath"]),
+        _path(selector) if selector else None,
+    )
+
+
+def _path(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(".") if part)

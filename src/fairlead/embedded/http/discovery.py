@@ -1,0 +1,266 @@
+"""What the server says of itself: version, groups, resources; plain and aggregated.
+
+kubectl asks for the aggregated form first (KEP-3352): everything at `/api` and `/apis`, with an
+ETag. The plain form is the fallback of older tools. The documents are made from the registry, once
+per revision of it, and kept as bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fairlead.embedded.http.reviews import REVIEWS, Review
+from fairlead.embedded.registry import Registry, ResourceInfo
+
+#: The Kubernetes release whose API the embedded cluster follows.
+KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "34"
+GIT_VERSION = f"v{KUBERNETES_MAJOR}.{KUBERNETES_MINOR}.0+fairlead"
+_VERSION = re.compile(r"^v(\d+)(?:(alpha|beta)(\d+))?$")
+
+#: Sub-resources: (verbs, group, version, kind); an empty kind is the parent's own.
+_SUBRESOURCES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
+    "status": (("get", "patch", "update"), "", "", ""),
+    "finalize": (("update",), "", "", ""),
+    "log": (("get",), "", "", ""),
+    "scale": (("get", "patch", "update"), "autoscaling", "v1", "Scale"),
+    "binding": (("create",), "", "v1", "Binding"),
+    "eviction": (("create",), "policy", "v1", "Eviction"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document ready to send, and the hash of its bytes."""
+
+    body: bytes
+    etag: str
+
+
+def version_rank(version: str) -> tuple[int, int, int]:
+    """Return a key that sorts versions best first: v2, v1, v1beta1, v1alpha2, others."""
+    match = _VERSION.match(version)
+    if match is None:
+        return (3, 0, 0)
+    stage = {None: 0, "beta": 1, "alpha": 2}[match[2]]
+    return (stage, -int(match[1]), -int(match[3] or 0))
+
+
+def version_info() -> dict[str, str]:
+    """Return the answer of /version."""
+    return {
+        "major": KUBERNETES_MAJOR,
+        "minor": KUBERNETES_MINOR,
+        "gitVersion": GIT_VERSION,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": f"python{platform.python_version()}",
+        "platform": "linux/amd64",
+    }
+
+
+def _subresource(info: ResourceInfo, sub: str) -> dict[str, Any]:
+    verbs, group, version, kind = _SUBRESOURCES[sub]
+    entry: dict[str, Any] = {
+        "name": f"{info.plural}/{sub}",
+        "singularName": "",
+        "namespaced": info.namespaced,
+        "kind": kind or info.kind,
+        "verbs": list(verbs),
+    }
+    if group:
+        entry.update(group=group, version=version)
+    return entry
+
+
+def _api_resources(info: ResourceInfo) -> list[dict[str, Any]]:
+    entry: dict[str, Any] = {
+        "name": info.plural,
+        "singularName": info.singular,
+        "namespaced": info.namespaced,
+        "kind": info.kind,
+        "verbs": list(info.verbs),
+    }
+    if info.short_names:
+        entry["shortNames"] = list(info.short_names)
+    if info.categories:
+        entry["categories"] = list(info.categories)
+    subs = sorted(sub for sub in info.subresources if sub in _SUBRESOURCES)
+    return [entry, *(_subresource(info, sub) for sub in subs)]
+
+
+def _review_resource(review: Review) -> dict[str, Any]:
+    return {
+        "name": review.plural,
+        "singularName": review.kind.lower(),
+        "namespaced": False,
+        "kind": review.kind,
+        "verbs": ["create"],
+    }
+
+
+def _kind(group: str, version: str, kind: str) -> dict[str, str]:
+    return {"group": group, "version": version, "kind": kind}
+
+
+def _aggregated(info: ResourceInfo) -> dict[str, Any]:
+    subs: list[dict[str, Any]] = []
+    for sub in sorted(sub for sub in info.subresources if sub in _SUBRESOURCES):
+        verbs, group, version, kind = _SUBRESOURCES[sub]
+        own = _kind(group, version, kind) if kind else _kind(info.group, info.version, info.kind)
+        subs.append({"subresource": sub, "responseKind": own, "verbs": list(verbs)})
+    entry: dict[str, Any] = {
+        "resource": info.plural,
+        "responseKind": _kind(info.group, info.version, info.kind),
+        "scope": "Namespaced" if info.namespaced else "Cluster",
+        "singularResource": info.singular,
+        "verbs": list(info.verbs),
+    }
+    if info.short_names:
+        entry["shortNames"] = list(info.short_names)
+    if info.categories:
+        entry["categories"] = list(info.categories)
+    if subs:
+        entry["subresources"] = subs
+    return entry
+
+
+def _aggregated_review(review: Review) -> dict[str, Any]:
+    return {
+        "resource": review.plural,
+        "responseKind": _kind(review.group, review.version, review.kind),
+        "scope": "Cluster",
+        "singularResource": review.kind.lower(),
+        "verbs": ["create"],
+    }
+
+
+class Discovery:
+    """Answers all discovery paths; documents are cached until the registry changes."""
+
+    def __init__(self, registry: Registry, server_address: str) -> None:
+        self._registry = registry
+        self._address = server_address
+        self._revision = -1
+        self._documents: dict[tuple[str, ...], Document | None] = {}
+        self._versions: dict[str, list[str]] = {}
+
+    def _cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> Document | None:
+        if self._registry.revision != self._revision:
+            self._revision = self._registry.revision
+            self._documents = {}
+            self._versions = self._group_versions()
+        # Keys that clients choose are only kept when they name something, so this stays small.
+        if key in self._documents:
+            return self._documents[key]
+        value = make()
+        if value is None:
+            return None
+        body = msgspec.json.encode(value)
+        document = Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
+        self._documents[key] = document
+        return document
+
+    def _group_versions(self) -> dict[str, list[str]]:
+        versions: dict[str, list[str]] = {}
+        for item in (*self._registry.all(), *REVIEWS):
+            known = versions.setdefault(item.group, [])
+            if item.version not in known:
+                known.append(item.version)
+        return {group: sorted(versions[group], key=version_rank) for group in sorted(versions)}
+
+    def _infos(self, group: str, version: str) -> list[ResourceInfo]:
+        return [i for i in self._registry.all() if (i.group, i.version) == (group, version)]
+
+    def _group(self, group: str) -> dict[str, Any]:
+        versions = [
+            {"groupVersion": f"{group}/{version}", "version": version}
+            for version in self._versions[group]
+        ]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def core_versions(self) -> Document | None:
+        """/api."""
+        return self._cached(
+            ("api",),
+            lambda: {
+                "kind": "APIVersions",
+                "versions": ["v1"],
+                "serverAddressByClientCIDRs": [
+                    {"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}
+                ],
+            },
+        )
+
+    def groups(self) -> Document | None:
+        """/apis."""
+        return self._cached(
+            ("apis",),
+            lambda: {
+                "kind": "APIGroupList",
+                "apiVersion": "v1",
+                "groups": [self._group(group) for group in self._versions if group],
+            },
+        )
+
+    def group(self, group: str) -> Document | None:
+        """/apis/<group>; None when there is no such group."""
+
+        def make() -> dict[str, Any] | None:
+            if not group or group not in self._versions:
+                return None
+            return {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
+
+        return self._cached(("apis", group), make)
+
+    def resources(self, group: str, version: str) -> Document | None:
+        """/api/v1 and /apis/<group>/<version>; None when nothing is served there."""
+
+        def make() -> dict[str, Any] | None:
+            entries: list[dict[str, Any]] = []
+            for info in self._infos(group, version):
+                entries.extend(_api_resources(info))
+            reviews = [r for r in REVIEWS if (r.group, r.version) == (group, version)]
+            entries.extend(_review_resource(review) for review in reviews)
+            if not entries:
+                return None
+            return {
+                "kind": "APIResourceList",
+                "apiVersion": "v1",
+                "groupVersion": f"{group}/{version}" if group else version,
+                "resources": entries,
+            }
+
+        return self._cached(("resources", group, version), make)
+
+    def aggregated(self, version: str, *, core: bool) -> Document | None:
+        """/api and /apis as APIGroupDiscoveryList of that version of its API."""
+
+        def make() -> dict[str, Any]:
+            groups = [group for group in self._versions if (group == "") == core]
+            return {
+                "kind": "APIGroupDiscoveryList",
+                "apiVersion": f"apidiscovery.k8s.io/{version}",
+                "metadata": {},
+                "items": [self._aggregated_group(group) for group in groups],
+            }
+
+        return self._cached(("aggregated", version, str(core)), make)
+
+    def _aggregated_group(self, group: str) -> dict[str, Any]:
+        versions: list[dict[str, Any]] = []
+        for version in self._versions[group]:
+            reviews: Sequence[Review] = [r for r in REVIEWS if r.group == group]
+            resources = [_aggregated(info) for info in self._infos(group, version)]
+            resources += [_aggregated_review(r) for r in reviews if r.version == version]
+            versions.append({"version": version, "resources": resources, "freshness": "Current"})
+        metadata = {"name": group, "creationTimestamp": None} if group else {}
+        return {"metadata": metadata, "versions": versions}

@@ -1,0 +1,105 @@
+"""Everything outside the resources: version, discovery, OpenAPI, and the list of paths."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from aiohttp import web
+
+from fairlead.embedded.errors import unknown_resource
+from fairlead.embedded.http.discovery import Discovery, Document, version_info
+from fairlead.embedded.http.negotiate import PLAIN, Target, negotiate
+from fairlead.embedded.http.request import PathNotFound
+from fairlead.embedded.http.respond import json_answer, value_answer
+from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
+from fairlead.embedded.registry import Registry
+
+
+class Documents:
+    """Answers GET on paths that are no resources."""
+
+    def __init__(self, registry: Registry, server_address: str) -> None:
+        self._registry = registry
+        self._discovery = Discovery(registry, server_address)
+        self._openapi: dict[tuple[str, ...], Document] = {}
+        self._revision = -1
+
+    def answer(self, request: web.BaseRequest, segments: list[str]) -> web.Response:
+        """Return the document at that path; PathNotFound when there is none."""
+        match segments:
+            case [""]:
+                return value_answer({"paths": self._paths()})
+            case ["version"]:
+                return value_answer(version_info())
+            case ["api" | "apis"]:
+                return self._root(request, core=segments[0] == "api")
+            case ["api", version]:
+                if version != "v1":
+                    raise unknown_resource()
+                return _send(request, self._discovery.resources("", version))
+            case ["apis", group]:
+                return _send(request, self._discovery.group(group))
+            case ["apis", group, version] if group:
+                return _send(request, self._discovery.resources(group, version))
+            case ["openapi", *rest]:
+                return self._answer_openapi(request, rest)
+            case _:
+                raise PathNotFound("404 page not found")
+
+    def _root(self, request: web.BaseRequest, *, core: bool) -> web.Response:
+        accepted = negotiate(request.headers.get("Accept", ""), Target.DISCOVERY)
+        if accepted is PLAIN:
+            plain = self._discovery.core_versions() if core else self._discovery.groups()
+            return _send(request, plain)
+        kind = f"g=apidiscovery.k8s.io;v={accepted.version};as=APIGroupDiscoveryList"
+        document = self._discovery.aggregated(accepted.version, core=core)
+        return _send(request, document, content_type=f"application/json;{kind}")
+
+    def _paths(self) -> list[str]:
+        paths = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3"]
+        for info in self._registry.all():
+            if info.group:
+                paths += [f"/apis/{info.group}", f"/apis/{info.group}/{info.version}"]
+        return sorted({*paths, "/readyz", "/version"})
+
+    def _answer_openapi(self, request: web.BaseRequest, rest: list[str]) -> web.Response:
+        if self._revision != self._registry.revision:
+            self._revision = self._registry.revision
+            self._openapi = {}
+        key = tuple(rest)
+        document = self._openapi.get(key)
+        if document is None:
+            document = self._openapi[key] = self._make_openapi(rest)
+        return _send(request, document)
+
+    def _make_openapi(self, rest: list[str]) -> Document:
+        match rest:
+            case ["v2"]:
+                value = openapi_v2(self._registry)
+            case ["v3"]:
+                value = openapi_v3_index(self._registry)
+            case ["v3", "api", version]:
+                value = openapi_v3_group(self._registry, "", version)
+            case ["v3", "apis", group, version]:
+                value = openapi_v3_group(self._registry, group, version)
+            case _:
+                value = None
+        if value is None:
+            raise PathNotFound("404 page not found")
+        body = msgspec.json.encode(value)
+        return Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
+
+
+def _send(
+    request: web.BaseRequest, document: Document | None, *, content_type: str = "application/json"
+) -> web.Response:
+    """Send a document, or 304 when the client has it already."""
+    if document is None:
+        raise PathNotFound("404 page not found")
+    if request.headers.get("If-None-Match") == document.etag:
+        return web.Response(status=304, headers={"ETag": document.etag})
+    response = json_answer(document.body, content_type=content_type)
+    response.headers["ETag"] = document.etag
+    response.headers["Vary"] = "Accept"
+    return response

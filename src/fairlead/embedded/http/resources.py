@@ -1,0 +1,421 @@
+"""The verbs over HTTP: from path, query and body to a call of the service, and back.
+
+One method per verb. What a client may say and how it is answered is decided here; what it means to
+the stored objects is the service's. Nothing is accepted and then ignored: what the service has no
+notion of is refused with the code that makes clients fall back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from fairlead.api.core import Pod
+from fairlead.api.status import (
+    BadRequest,
+    MethodNotAllowed,
+    NotFound,
+    StatusDetails,
+    UnsupportedMediaType,
+)
+from fairlead.embedded import errors
+from fairlead.embedded.http.duplicates import duplicate_fields
+from fairlead.embedded.http.negotiate import PLAIN, Accepted, Target, negotiate
+from fairlead.embedded.http.podlogs import PodLogs
+from fairlead.embedded.http.query_options import delete_options, list_options, write_options
+from fairlead.embedded.http.render import (
+    IncludeObject,
+    collection,
+    list_pieces,
+    rendering,
+    whole,
+)
+from fairlead.embedded.http.request import (
+    JSON_TYPE,
+    BodyLimits,
+    PathNotFound,
+    Query,
+    ResourcePath,
+    as_object,
+    decode_body,
+    decode_json,
+    media_type,
+    read_body,
+    unsupported,
+)
+from fairlead.embedded.http.respond import json_answer, success_answer, value_answer
+from fairlead.embedded.http.reviews import REVIEWS_BY_PATH, Review
+from fairlead.embedded.http.watching import Watching, WatchRequest
+from fairlead.embedded.options import WatchOptions, WriteOptions
+from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
+from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.service import Service
+from fairlead.embedded.store import Record
+from fairlead.runtime.client import PatchType
+from fairlead.runtime.clock import Clock
+
+APPLY_TYPES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+_STREAMED = frozenset(("exec", "attach", "portforward", "proxy"))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to one kind: everything that the verbs need."""
+
+    request: web.BaseRequest
+    path: ResourcePath
+    info: ResourceInfo
+    query: Query
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name)."""
+        return (self.path.namespace, self.path.name)
+
+    def accepted(self, target: Target) -> Accepted:
+        """Return the form that the client wants."""
+        header = self.request.headers.get("Accept", "")
+        return PLAIN if header == "application/json" else negotiate(header, target)
+
+    def include(self) -> IncludeObject:
+        """Return what table rows are to carry."""
+        return self.query.choice("includeObject", IncludeObject) or IncludeObject.METADATA
+
+
+class Resources:
+    """Answers every request below /api/<version> and /apis/<group>/<version>."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        watching: Watching,
+        logs: PodLogs,
+        clock: Clock,
+        limits: BodyLimits,
+    ) -> None:
+        self._service = service
+        self._registry: Registry = service.registry
+        self._watching = watching
+        self._logs = logs
+        self._clock = clock
+        self._limits = limits
+
+    async def answer(
+        self, request: web.BaseRequest, path: ResourcePath, query: Query
+    ) -> web.StreamResponse:
+        """Answer one request; ApiError for all that goes wrong."""
+        info = self._registry.find(path.group, path.version, path.plural)
+        if info is None:
+            review = REVIEWS_BY_PATH.get((path.group, path.version, path.plural))
+            if review is None or path.name:
+                raise self._not_there(path)
+            return await self._review(request, review)
+        if path.namespace and not info.namespaced:
+            raise self._not_there(path)
+        if path.name and info.namespaced and not path.namespace:
+            raise self._not_there(path)
+        call = Call(request, path, info, query)
+        if path.subresource:
+            return await self._subresource(call)
+        if path.name:
+            return await self._object(call)
+        return await self._collection(call)
+
+    def _not_there(self, path: ResourcePath) -> NotFound:
+        """A Status where the group and version are known, the plain text elsewhere; as upstream."""
+        if any((i.group, i.version) == (path.group, path.version) for i in self._registry.all()):
+            return errors.unknown_resource()
+        return PathNotFound("404 page not found")
+
+    async def _collection(self, call: Call) -> web.StreamResponse:
+        match call.request.method:
+            case "GET" if call.query.flag("watch"):
+                self._check_verb(call, "watch")
+                return await self._watch(call)
+            case "GET":
+                self._check_verb(call, "list")
+                return await self._list(call)
+            case "POST":
+                self._check_verb(call, "create")
+                return await self._create(call)
+            case "DELETE":
+                self._check_verb(call, "deletecollection")
+                return await self._delete_collection(call)
+            case method:
+                raise errors.method_not_allowed(call.info, method)
+
+    async def _object(self, call: Call) -> web.StreamResponse:
+        match call.request.method:
+            case "GET":
+                return self._get(call)
+            case "PUT":
+                self._check_verb(call, "update")
+                return await self._replace(call)
+            case "PATCH":
+                self._check_verb(call, "patch")
+                return await self._patch(call)
+            case "DELETE":
+                self._check_verb(call, "delete")
+                return await self._delete(call)
+            case method:
+                raise errors.method_not_allowed(call.info, method)
+
+    async def _subresource(self, call: Call) -> web.StreamResponse:
+        sub, method = call.path.subresource, call.request.method
+        if sub not in call.info.subresources:
+            if sub in _STREAMED and call.info.plural in ("pods", "services", "nodes"):
+                raise NotFound(f"{call.info.name}/{sub} is not served by the embedded cluster")
+            raise self._not_there(call.path)
+        match (sub, method):
+            case ("log", "GET"):
+                record = self._service.get(call.info, *call.key)
+                return await self._logs.answer(call.request, record.typed(Pod), call.query)
+            case ("binding", "POST"):
+                body = as_object(await self._body(call))
+                await self._service.bind(call.key, body, self._write_options(call, []))
+                return success_answer(201)
+            case ("eviction", "POST"):
+                return await self._evict(call)
+            case ("scale", "GET"):
+                return value_answer(self._service.get_scale(call.info, call.key))
+            case ("scale", "PUT" | "PATCH"):
+                return await self._put_scale(call)
+            case ("status", "GET"):
+                return self._get(call)
+            case ("status" | "finalize", "PUT"):
+                return await self._replace(call)
+            case ("status", "PATCH"):
+                return await self._patch(call)
+            case _:
+                raise errors.method_not_allowed(call.info, f"{method} of {sub}")
+
+    def _check_verb(self, call: Call, verb: str) -> None:
+        if verb not in call.info.verbs:
+            raise errors.method_not_allowed(call.info, verb)
+
+    # Reads -----------------------------------------------------------------------------------
+
+    def _get(self, call: Call) -> web.Response:
+        accepted = call.accepted(Target.OBJECT)
+        asked = call.query.text("resourceVersion")
+        if asked and not (asked.isascii() and asked.isdigit()):
+            raise BadRequest(f"query parameter resourceVersion: '{asked[:40]}' is not a number")
+        record = self._service.get(call.info, *call.key)
+        if accepted is PLAIN:
+            return json_answer(whole(call.info, record))
+        return self._one(call, record, accepted)
+
+    def _one(
+        self, call: Call, record: Record, accepted: Accepted, *, status: int = 200
+    ) -> web.Response:
+        render = rendering(call.info, accepted, call.include(), self._clock)
+        return json_answer(render.one(record), status)
+
+    async def _list(self, call: Call) -> web.StreamResponse:
+        accepted = call.accepted(Target.LIST)
+        render = rendering(call.info, accepted, call.include(), self._clock)
+        query = call.query
+        if query.is_given("sendInitialEvents"):
+            why = "sendInitialEvents is forbidden for list"
+            problem = errors.Problem("sendInitialEvents", errors.ProblemType.FORBIDDEN, why)
+            raise errors.invalid_options("ListOptions", problem)
+        page = self._service.list(call.info, call.path.namespace, list_options(query))
+        pieces = list_pieces(render, page)
+        first = next(pieces)
+        second = next(pieces, None)
+        if second is None:
+            return json_answer(first)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        await response.prepare(call.request)
+        await response.write(first)
+        await response.write(second)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0)  # a fast reader never makes `write` wait: give others a turn
+        return response
+
+    async def _watch(self, call: Call) -> web.StreamResponse:
+        query = call.query
+        options = WatchOptions(
+            label_selector=query.text("labelSelector"),
+            field_selector=query.text("fieldSelector"),
+            resource_version=query.text("resourceVersion"),
+            resource_version_match=query.text("resourceVersionMatch"),
+            timeout_seconds=query.integer("timeoutSeconds"),
+            allow_bookmarks=query.flag("allowWatchBookmarks"),
+            send_initial_events=(
+                query.flag("sendInitialEvents") if query.is_given("sendInitialEvents") else None
+            ),
+        )
+        accepted = call.accepted(Target.WATCH)
+        watch = WatchRequest(call.info, call.path.namespace, options, accepted, call.include())
+        return await self._watching.answer(call.request, watch)
+
+    # Writes ----------------------------------------------------------------------------------
+
+    async def _body(self, call: Call) -> Any:
+        body = await read_body(call.request, self._limits)
+        return decode_body(body, media_type(call.request), self._limits)
+
+    async def _object_body(self, call: Call, warnings: list[str]) -> dict[str, Any]:
+        """The body as an object of the kind that the path names."""
+        raw = await read_body(call.request, self._limits)
+        content_type = media_type(call.request)
+        body = as_object(decode_body(raw, content_type, self._limits))
+        mode = call.query.text("fieldValidation")
+        if mode in ("Strict", "Warn") and content_type in ("", JSON_TYPE):
+            texts = [f'duplicate field "{path}"' for path in duplicate_fields(raw)]
+            if texts and mode == "Strict":
+                raise BadRequest(
+                    f'{call.info.kind} in version "{call.info.version}" cannot be handled as a '
+                    f"{call.info.kind}: strict decoding error: {', '.join(texts)}"
+                )
+            warnings += texts
+        kind = body.get("kind", call.info.kind)
+        version = body.get("apiVersion", call.info.api_version)
+        if (version, kind) != (call.info.api_version, call.info.kind):
+            raise BadRequest(
+                f"the body is of apiVersion {str(version)[:80]!r} and kind {str(kind)[:80]!r}, but "
+                f"this path takes {call.info.api_version!r} and {call.info.kind!r}"
+            )
+        return dict(body)
+
+    def _write_options(self, call: Call, warnings: list[str]) -> WriteOptions:
+        return write_options(call.request.method, call.query, warnings)
+
+    def _written(
+        self, call: Call, record: Record, warnings: list[str], *, status: int = 200
+    ) -> web.Response:
+        accepted = call.accepted(Target.OBJECT)
+        if accepted is PLAIN:
+            return json_answer(whole(call.info, record), status, warnings=warnings)
+        render = rendering(call.info, accepted, call.include(), self._clock)
+        return json_answer(render.one(record), status, warnings=warnings)
+
+    async def _create(self, call: Call) -> web.Response:
+        if call.info.namespaced and not call.path.namespace:
+            raise errors.method_not_allowed(call.info, "create without a namespace in the path")
+        call.accepted(Target.OBJECT)  # refuse before writing, not after
+        warnings: list[str] = []
+        options = self._write_options(call, warnings)
+        body = await self._object_body(call, warnings)
+        record = await self._service.create(call.info, call.path.namespace, body, options)
+        return self._written(call, record, warnings, status=201)
+
+    async def _replace(self, call: Call) -> web.Response:
+        call.accepted(Target.OBJECT)
+        warnings: list[str] = []
+        options = self._write_options(call, warnings)
+        body = await self._object_body(call, warnings)
+        status = 200
+        if call.info.create_on_update_allowed and not call.path.subresource:
+            existing = self._service.store.latest(call.info.name, call.key)
+            status = 200 if existing is not None else 201
+        record = await self._service.replace(
+            call.info, call.key, body, options, subresource=call.path.subresource
+        )
+        return self._written(call, record, warnings, status=status)
+
+    async def _patch_body(self, call: Call) -> tuple[PatchType, Any]:
+        """The patch and its type; 415 for types that we do not have, so that clients fall back."""
+        content_type = media_type(call.request)
+        if content_type in APPLY_TYPES:
+            raise UnsupportedMediaType(
+                "server-side apply is not available on the embedded cluster; use client-side "
+                "apply (kubectl apply without --server-side) or a patch"
+            )
+        accepted = [
+            kind for kind in PatchType if call.info.is_builtin or kind is not PatchType.STRATEGIC
+        ]
+        patch_type = next((kind for kind in accepted if kind.value == content_type), None)
+        if patch_type is None:
+            raise unsupported(content_type, tuple(kind.value for kind in accepted))
+        body = await read_body(call.request, self._limits)
+        return patch_type, decode_json(body, self._limits)
+
+    async def _patch(self, call: Call) -> web.Response:
+        call.accepted(Target.OBJECT)
+        warnings: list[str] = []
+        options = self._write_options(call, warnings)
+        patch_type, patch = await self._patch_body(call)
+        if call.query.is_given("force"):
+            raise BadRequest("query parameter force is only for server-side apply")
+        record = await self._service.patch(
+            call.info,
+            call.key,
+            patch,
+            options,
+            patch_type=patch_type,
+            subresource=call.path.subresource,
+        )
+        return self._written(call, record, warnings)
+
+    async def _put_scale(self, call: Call) -> web.Response:
+        warnings: list[str] = []
+        options = self._write_options(call, warnings)
+        if call.request.method == "PUT":
+            body: Any = await self._body(call)
+        else:
+            patch_type, patch = await self._patch_body(call)
+            scale = self._service.get_scale(call.info, call.key)
+            apply = apply_json_patch if patch_type is PatchType.JSON else apply_merge_patch
+            body = apply(scale, patch)
+        scale = await self._service.put_scale(call.info, call.key, as_object(body), options)
+        return value_answer(scale, warnings=warnings)
+
+    # Deletes ---------------------------------------------------------------------------------
+
+    async def _delete_body(self, call: Call) -> Mapping[str, Any]:
+        body = await read_body(call.request, self._limits)
+        if not body:
+            return {}
+        options = as_object(decode_body(body, media_type(call.request), self._limits))
+        if options.get("kind", "DeleteOptions") != "DeleteOptions":
+            raise BadRequest(f"the body of a delete is DeleteOptions, got {options['kind']!r}")
+        return options
+
+    async def _delete(self, call: Call) -> web.Response:
+        options = delete_options(call.query, await self._delete_body(call))
+        accepted = call.accepted(Target.OBJECT)
+        result = await self._service.delete(call.info, call.key, options)
+        record = result.record
+        if not result.removed or call.info.plural == "pods":
+            return self._one(call, record, accepted)
+        details = {"name": record.name, "kind": call.info.plural, "uid": record.uid}
+        if call.info.group:
+            details["group"] = call.info.group
+        return success_answer(200, details)
+
+    async def _delete_collection(self, call: Call) -> web.Response:
+        options = delete_options(call.query, await self._delete_body(call))
+        selection = list_options(call.query)
+        records = await self._service.delete_collection(
+            call.info, call.path.namespace, selection, options
+        )
+        return json_answer(collection(call.info, records, str(self._service.store.version)))
+
+    async def _evict(self, call: Call) -> web.Response:
+        body = as_object(await self._body(call))
+        if body.get("kind", "Eviction") != "Eviction":
+            raise BadRequest(f"the body of an eviction is an Eviction, got {body['kind']!r}")
+        given = body.get("deleteOptions") or {}
+        await self._service.evict(call.key, delete_options(call.query, as_object(given)))
+        return success_answer(201)
+
+    async def _review(self, request: web.BaseRequest, review: Review) -> web.Response:
+        if request.method != "POST":
+            raise MethodNotAllowed(
+                f"{review.plural} can only be created",
+                details=StatusDetails(group=review.group, kind=review.plural),
+            )
+        body = await read_body(request, self._limits)
+        value = as_object(decode_body(body, media_type(request), self._limits))
+        return value_answer(review.answer(value), 201)

@@ -1,0 +1,350 @@
+"""The API server's front: sockets, who may come in, how many at once, and which part answers.
+
+It is aiohttp's low-level server with a router of our own (the framework's application layer costs
+as much as the request itself). Every request passes the same few steps: path, token, admission by
+number, answer, and one place where errors become a `Status`.
+
+The token comes as `Authorization: Bearer`. But kubectl and all of client-go send a kubeconfig's
+token only over TLS. Over plain HTTP, which is meant for the loopback interface, they are given the
+same secret as the password in the server's URL (`kubectl_url`), and send it as Basic credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TypeAlias
+from urllib.parse import quote
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from fairlead.api.status import (
+    ApiError,
+    InternalError,
+    MethodNotAllowed,
+    StatusDetails,
+    TooManyRequests,
+    Unauthorized,
+)
+from fairlead.embedded.http.broadcast import Broadcaster, WatchLimits
+from fairlead.embedded.http.documents import Documents
+from fairlead.embedded.http.logs import LogSource
+from fairlead.embedded.http.podlogs import PodLogs
+from fairlead.embedded.http.request import (
+    BodyLimits,
+    PathNotFound,
+    Query,
+    ResourcePath,
+    resource_path,
+    split_path,
+)
+from fairlead.embedded.http.resources import Resources
+from fairlead.embedded.http.respond import error_answer, text_answer
+from fairlead.embedded.http.reviews import USER
+from fairlead.embedded.http.watching import Watching
+from fairlead.embedded.service import Service
+from fairlead.runtime.clock import Clock, SystemClock
+
+#: Answers one request; raises ApiError for what goes wrong.
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+_LOGGER = logging.getLogger(__name__)
+_OPEN_PATHS = frozenset(("/healthz", "/livez", "/readyz", "/version"))
+_HEALTH_PATHS = frozenset(("healthz", "livez", "readyz"))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds of the server. Watches and followed logs do not count as requests in flight."""
+
+    body: BodyLimits = field(default_factory=BodyLimits)
+    watch: WatchLimits = field(default_factory=WatchLimits)
+    requests_in_flight_max: int = 1024
+    streams_max: int = 12_000
+    keepalive_seconds: float = 180.0
+    linger_seconds: float = 2.0  # how long a refused body is still read, so that its 413 is seen
+    stop_seconds_max: float = 5.0
+    connection_backlog_max: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One answered request, for metrics: what was asked, the code, and how long it took."""
+
+    method: str
+    resource: str  # plural, "" when the path names none
+    subresource: str
+    is_stream: bool
+    code: int
+    seconds: float
+
+
+Observer: TypeAlias = Callable[[Observation], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What else is served: extra path prefixes, behind the same token, and who watches requests.
+
+    A prefix such as "/fairlead/v1" covers itself and all below it; "/metrics" is one of them.
+    """
+
+    extensions: Mapping[str, Handler] = field(default_factory=dict)
+    logs: LogSource | None = None
+    observer: Observer | None = None
+
+
+class _ClientsFault(logging.Filter):
+    """Drops what the protocol layer logs of clients' faults, each with a traceback of ours:
+
+    requests that are no HTTP (they got their 400), and clients that have gone in mid-request.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        info: object = record.exc_info
+        if not isinstance(info, tuple):
+            return True
+        error: BaseException | TracebackType | type[BaseException] | None = info[1]
+        return not isinstance(error, (HttpProcessingError, ConnectionError))
+
+
+class Server:
+    """A running API server. `url` is what goes into a kubeconfig."""
+
+    def __init__(
+        self,
+        service: Service,
+        token: str,
+        *,
+        extras: Extras,
+        limits: ServerLimits,
+        clock: Clock,
+    ) -> None:
+        self.host = ""
+        self.port = 0
+        self._scheme = "http"
+        self.limits = limits
+        self.broadcaster = Broadcaster(
+            service.registry, lambda: service.store.version, limits.watch
+        )
+        self.in_flight = 0
+        self._token = token
+        basic = b64encode(f"{USER}:{token}".encode())
+        self._credentials = (b"Bearer " + token.encode(), b"Basic " + basic)
+        self._extras = extras
+        self._streams = 0
+        self._is_stopping = False
+        self._loop = asyncio.get_running_loop()
+        self._resources = Resources(
+            service,
+            watching=Watching(service, self.broadcaster, clock),
+            logs=PodLogs(extras.logs, clock, lambda: self._is_stopping),
+            clock=clock,
+            limits=limits.body,
+        )
+        self._registry = service.registry
+        self._documents: Documents | None = None
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:6443`, without the token."""
+        return f"{self._scheme}://{self._address}"
+
+    @property
+    def kubectl_url(self) -> str:
+        """The server's URL for a kubeconfig that kubectl reads: it holds the token, so keep it."""
+        if self._scheme == "https":
+            return self.url
+        return f"{self._scheme}://{USER}:{quote(self._token, safe='')}@{self._address}"
+
+    @property
+    def _address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def listens_on(self, host: str, port: int, *, scheme: str) -> None:
+        """Tell the server its address, which some documents hold."""
+        self.host, self.port, self._scheme = host, port, scheme
+        self._documents = Documents(self._registry, self._address)
+
+    def stop(self) -> None:
+        """End streams, and answer no new ones."""
+        self._is_stopping = True
+        self.broadcaster.stop()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request, whatever it is: this is the server's top."""
+        started = self._loop.time()
+        observed = _Observed()
+        try:
+            response = await self._answer(request, observed)
+        except ApiError as error:
+            response = error_answer(error)
+        except ConnectionError:
+            raise  # the client has gone; aiohttp ends the connection quietly
+        except Exception:  # the top-level place: a fault of ours must not take the server along
+            _LOGGER.exception("fault while answering %s %s", request.method, request.path)
+            response = error_answer(InternalError("an error on the server; its log says more"))
+        if self._extras.observer is not None:
+            self._extras.observer(
+                Observation(
+                    request.method,
+                    observed.resource,
+                    observed.subresource,
+                    observed.is_stream,
+                    response.status,
+                    self._loop.time() - started,
+                )
+            )
+        return response
+
+    async def _answer(self, request: web.BaseRequest, observed: _Observed) -> web.StreamResponse:
+        path, _, raw_query = request.raw_path.partition("?")
+        if path not in _OPEN_PATHS:
+            self._authenticate(request)
+        segments = split_path(path)
+        target = resource_path(segments)
+        query = Query(raw_query)
+        if target is not None and observed.look(target, query):
+            return await self._stream(request, target, query)
+        if self.in_flight >= self.limits.requests_in_flight_max:
+            raise TooManyRequests(
+                f"{self.limits.requests_in_flight_max} requests are in flight, the server's limit",
+                details=StatusDetails(retry_after_seconds=1),
+            )
+        self.in_flight += 1
+        try:
+            if target is not None:
+                return await self._resources.answer(request, target, query)
+            return await self._other(request, segments)
+        finally:
+            self.in_flight -= 1
+
+    async def _stream(
+        self, request: web.BaseRequest, target: ResourcePath, query: Query
+    ) -> web.StreamResponse:
+        if self._streams >= self.limits.streams_max:
+            raise TooManyRequests(
+                f"{self.limits.streams_max} streams are open, the server's limit",
+                details=StatusDetails(retry_after_seconds=5),
+            )
+        self._streams += 1
+        try:
+            return await self._resources.answer(request, target, query)
+        finally:
+            self._streams -= 1
+
+    def _authenticate(self, request: web.BaseRequest) -> None:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        bearer, basic = self._credentials
+        # Both are compared whatever the first says: the time taken tells nothing.
+        if not hmac.compare_digest(given, bearer) | hmac.compare_digest(given, basic):
+            raise Unauthorized("Unauthorized")
+
+    async def _other(self, request: web.BaseRequest, segments: list[str]) -> web.StreamResponse:
+        if segments[0] in _HEALTH_PATHS and len(segments) == 1:
+            return text_answer("ok")
+        handler = self._extension(segments)
+        if handler is not None:
+            return await handler(request)
+        if self._documents is None:
+            raise PathNotFound("404 page not found")
+        if request.method not in ("GET", "HEAD"):
+            self._documents.answer(request, segments)  # 404 comes before 405
+            raise MethodNotAllowed(f"{request.method} is not supported here: only GET is")
+        return self._documents.answer(request, segments)
+
+    def _extension(self, segments: list[str]) -> Handler | None:
+        for prefix, handler in self._extras.extensions.items():
+            wanted = prefix.strip("/").split("/")
+            if segments[: len(wanted)] == wanted:
+                return handler
+        return None
+
+
+class _Observed:
+    """What is known of a request as it is taken apart."""
+
+    __slots__ = ("is_stream", "resource", "subresource")
+
+    def __init__(self) -> None:
+        self.resource = ""
+        self.subresource = ""
+        self.is_stream = False
+
+    def look(self, path: ResourcePath, query: Query) -> bool:
+        """Read off what is asked for; true when the answer may never end."""
+        self.resource, self.subresource = path.plural, path.subresource
+        if path.subresource == "log":
+            self.is_stream = query.flag("follow")
+        elif not path.name:
+            self.is_stream = query.flag("watch")
+        return self.is_stream
+
+
+@asynccontextmanager
+async def serve(
+    service: Service,
+    *,
+    token: str,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    extensions: Mapping[str, Handler] | None = None,
+    logs: LogSource | None = None,
+    observer: Observer | None = None,
+    limits: ServerLimits | None = None,
+    clock: Clock | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncGenerator[Server]:
+    """Serve the API until the block is left; then end watches cleanly and close connections.
+
+    Port 0 takes a free one. OSError when the address cannot be had (in use, not ours).
+    """
+    limits = limits or ServerLimits()
+    server = Server(
+        service,
+        token,
+        extras=Extras(extensions or {}, logs, observer),
+        limits=limits,
+        clock=clock or SystemClock(),
+    )
+    quiet = logging.getLogger(f"{__name__}.protocol")
+    if not quiet.filters:
+        quiet.addFilter(_ClientsFault())
+    protocol = web.Server(
+        server.handle,
+        access_log=None,
+        keepalive_timeout=limits.keepalive_seconds,
+        lingering_time=limits.linger_seconds,
+        auto_decompress=False,
+        max_line_size=32 * 1024,
+        logger=quiet,
+    )
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(
+        protocol, host, port, backlog=limits.connection_backlog_max, ssl=tls
+    )
+    scheme = "http" if tls is None else "https"
+    server.listens_on(host, listener.sockets[0].getsockname()[1], scheme=scheme)
+    unsubscribe = service.store.subscribe(server.broadcaster.publish)
+    try:
+        async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(server.broadcaster.run())
+            try:
+                yield server
+            finally:
+                sweeping.cancel()
+    finally:
+        unsubscribe()
+        listener.close()
+        server.stop()
+        protocol.pre_shutdown()  # idle connections go now, others after their answer
+        await protocol.shutdown(limits.stop_seconds_max)

@@ -1,0 +1,1 @@
+"""The local node: this machine, whose pods are real processes."""

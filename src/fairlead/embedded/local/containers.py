@@ -1,0 +1,172 @@
+"""From a container's spec to an argv, an environment and a working directory (pure).
+
+There is no mount namespace: a pod's volumes are plain directories. So whatever names a mounted
+path, environment values, arguments and the working directory that begin with a mount path of the
+container, is rewritten to the real path. A path in the middle of a text, such as in `sh -c "cat
+/etc/fairlead/hostfile"`, is not: pass it in a variable.
+
+`$(VAR)` is expanded as Kubernetes does it (kubernetes/kubernetes
+third_party/forked/golang/expansion): `$$` is a literal `$`, an unknown name stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.api.core import Container, EnvVarSource, Pod
+
+_FIELD_KEY = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
+
+
+class ConfigMissing(Exception):
+    """Something that the pod refers to does not exist yet; wait for it."""
+
+
+class Unsupported(Exception):
+    """The pod asks for something that the local node cannot do; it fails with these words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A volume at `mount_path` in the container is at `real_path` on this machine."""
+
+    mount_path: str
+    real_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What field references may ask for beyond the pod's own object."""
+
+    pod_ip: str
+    host_ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a container."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+
+
+#: Looks a key of a ConfigMap of the pod's namespace up: (map, key) to the value, None when absent.
+ConfigLookup = Callable[[str, str], str | None]
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Return `text` with `$(NAME)` replaced; `$$` gives `$`; what is unknown stays."""
+    out: list[str] = []
+    i = 0
+    while i < len(text):
+        if text[i] != "$" or i + 1 == len(text):
+            out.append(text[i])
+            i += 1
+        elif text[i + 1] == "$":
+            out.append("$")
+            i += 2
+        elif text[i + 1] == "(" and (end := text.find(")", i)) > 0:
+            name = text[i + 2 : end]
+            out.append(variables.get(name, text[i : end + 1]))
+            i = end + 1
+        else:
+            out.append(text[i : i + 2])
+            i += 2
+    return "".join(out)
+
+
+def rewrite(text: str, mounts: Sequence[Mount]) -> str:
+    """Return the real path for a text that is, or begins with, a mount path; longest mount wins."""
+    best: Mount | None = None
+    for mount in mounts:
+        path = mount.mount_path.rstrip("/") or "/"
+        hit = text == path or text.startswith(path.rstrip("/") + "/")
+        if hit and (best is None or len(path) > len(best.mount_path.rstrip("/"))):
+            best = mount
+    if best is None:
+        return text
+    return best.real_path.rstrip("/") + text[len(best.mount_path.rstrip("/")) :]
+
+
+def launch_of(
+    pod: Pod,
+    container: Container,
+    facts: PodFacts,
+    lookup: ConfigLookup,
+    *,
+    mounts: Sequence[Mount],
+    base: Mapping[str, str],
+    cwd: str,
+) -> Launch:
+    """Return how to start the container; ConfigMissing or Unsupported.
+
+    `base` is the environment below the declared one; `cwd` is used when none is given.
+    """
+    declared: dict[str, str] = {}
+    for variable in container.env:
+        if variable.value_from is None:
+            declared[variable.name] = expand(variable.value, declared)
+            continue
+        value = _value_from(pod, variable.value_from, facts, lookup)
+        if value is not None:
+            declared[variable.name] = value
+    words = [expand(word, declared) for word in (*container.command, *container.args)]
+    if not container.command:
+        raise Unsupported(
+            f"container {container.name} names no command: the local node runs commands of this "
+            "machine, not images; set spec.containers[].command"
+        )
+    env = dict(base)
+    env.update((name, rewrite(value, mounts)) for name, value in declared.items())
+    return Launch(
+        argv=tuple(rewrite(word, mounts) for word in words),
+        env=env,
+        cwd=rewrite(container.working_dir, mounts) if container.working_dir else cwd,
+    )
+
+
+def _value_from(
+    pod: Pod, source: EnvVarSource, facts: PodFacts, lookup: ConfigLookup
+) -> str | None:
+    """Return the value; None when an optional reference has none."""
+    if source.config_map_key_ref is not None:
+        ref = source.config_map_key_ref
+        value = lookup(ref.name, ref.key)
+        if value is None and not ref.optional:
+            raise ConfigMissing(f'configmap "{ref.name}" with key "{ref.key}" not found')
+        return value
+    if source.secret_key_ref is not None:
+        if source.secret_key_ref.optional:
+            return None
+        raise Unsupported(
+            f"the local node has no secrets, but secret {source.secret_key_ref.name} is referred "
+            "to; put the value into the environment or a file"
+        )
+    if source.field_ref is not None:
+        return _field(pod, source.field_ref.field_path, facts)
+    raise Unsupported("the local node knows valueFrom with configMapKeyRef and fieldRef only")
+
+
+def _field(pod: Pod, path: str, facts: PodFacts) -> str:
+    """Return the field's value; an absent label or annotation gives "" (as the kubelet does)."""
+    known = {
+        "metadata.name": pod.metadata.name,
+        "metadata.namespace": pod.metadata.namespace,
+        "metadata.uid": pod.metadata.uid,
+        "spec.nodeName": pod.spec.node_name,
+        "status.podIP": facts.pod_ip,
+        "status.podIPs": facts.pod_ip,
+        "status.hostIP": facts.host_ip,
+        "status.hostIPs": facts.host_ip,
+    }
+    if path in known:
+        return known[path]
+    match = _FIELD_KEY.match(path)
+    if match is None:
+        accepted = ", ".join([*known, "metadata.labels['x']", "metadata.annotations['x']"])
+        raise Unsupported(f"fieldRef {path!r} is not known; accepted: {accepted}")
+    values = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
+    return values.get(match[2], "")

@@ -1,0 +1,104 @@
+"""Where logs are, and the marks beside them.
+
+    <data>/logs/<namespace>/<job>/<attempt>/<role>-<index>.log     members of jobs
+    <data>/logs/<namespace>/pods/<pod>.log                         other pods
+    <data>/logs/<namespace>/.index/<pod>/<container>               link to the file of either
+
+A container that is not the pod's first has `+<container>` before `.log`, the run before the latest
+restart has `+previous`, and the logs of an earlier job of the same name move to `<job>+<uid>`: "+"
+is in no Kubernetes name, so that nothing can collide. A file `.<log>.live` beside a log says that
+more may come; it survives a crash of the node, as the process does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.embedded.local.poddir import safe, write_file
+
+PODS_FOLDER = "pods"
+INDEX_FOLDER = ".index"
+UID_FILE = ".uid"
+SEPARATOR = "+"
+PREVIOUS = "previous"
+
+
+def live_mark(log: Path) -> Path:
+    """Return the file whose presence says that the log may grow."""
+    return log.with_name(f".{log.name}.live")
+
+
+def previous_log(log: Path) -> Path:
+    """Return where the log of the run before goes."""
+    return log.with_name(f"{log.stem}{SEPARATOR}{PREVIOUS}.log")
+
+
+def index_entry(logs: Path, namespace: str, pod: str, container: str) -> Path:
+    """Return the link that leads to a container's log."""
+    return logs / safe(namespace) / INDEX_FOLDER / safe(pod) / safe(container)
+
+
+def log_path(logs: Path, pod: Pod, container: str) -> Path:
+    """Return the file of a container; Unsupported when a name cannot be a file name."""
+    labels = pod.metadata.labels
+    first = pod.spec.containers[0].name == container
+    suffix = "" if first else f"{SEPARATOR}{safe(container)}"
+    folder = logs / safe(pod.metadata.namespace)
+    wanted = (names.JOB_NAME, names.ATTEMPT, names.ROLE, names.INDEX)
+    if not all(labels.get(key) for key in wanted):
+        return folder / PODS_FOLDER / f"{safe(pod.metadata.name)}{suffix}.log"
+    job, attempt, role, index = (safe(labels[key]) for key in wanted)
+    return folder / job / attempt / f"{role}-{index}{suffix}.log"
+
+
+def open_logs(logs: Path, pod: Pod) -> dict[str, str]:
+    """Prepare the log of each container and return the paths by container; OSError."""
+    _set_older_job_aside(logs, pod)
+    out: dict[str, str] = {}
+    for container in pod.spec.containers:
+        path = log_path(logs, pod, container.name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            path.replace(previous_log(path))
+        live_mark(path).touch(mode=0o600)
+        path.touch(mode=0o600)
+        link = index_entry(logs, pod.metadata.namespace, pod.metadata.name, container.name)
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = link.with_name(f".{link.name}.new")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(path)
+        fresh.replace(link)
+        out[container.name] = str(path)
+    return out
+
+
+def _set_older_job_aside(logs: Path, pod: Pod) -> None:
+    """Move the logs of another job of the same name out of the way."""
+    job, uid = pod.metadata.labels.get(names.JOB_NAME), pod.metadata.labels.get(names.JOB_UID)
+    if not job or not uid:
+        return
+    folder = logs / safe(pod.metadata.namespace) / safe(job)
+    try:
+        known = (folder / UID_FILE).read_text()
+    except FileNotFoundError:
+        known = ""
+    if known == uid:
+        return
+    if known:
+        folder.rename(folder.with_name(f"{job}{SEPARATOR}{safe(known)}"))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_file(folder / UID_FILE, uid.encode())
+
+
+def put_aside(log: Path) -> None:
+    """Make the log the previous one and begin a new one, which is live; OSError."""
+    log.replace(previous_log(log))
+    log.touch(mode=0o600)
+
+
+def close_logs(paths: dict[str, str]) -> None:
+    """Note that nothing more will come."""
+    for path in paths.values():
+        live_mark(Path(path)).unlink(missing_ok=True)

@@ -1,0 +1,500 @@
+"""One pod on the local node: from the first sight of it to the confirmation of its deletion.
+
+`LocalPod.run` reads from top to bottom: recover or prepare, run the containers, report the end,
+wait for the deletion, stop, clean up. Deletion and the deadline cut in by moving the deadline of
+an `asyncio.timeout` around the middle part; the processes are not children of any task, so that
+cancelling a task never loses one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.times import parse_time
+from fairlead.embedded.local.containers import (
+    ConfigMissing,
+    Launch,
+    PodFacts,
+    Unsupported,
+    launch_of,
+)
+from fairlead.embedded.local.endings import (
+    EXIT_CODE_UNKNOWN,
+    START_ERROR,
+    Stopper,
+    outcome,
+    recorded_end,
+)
+from fairlead.embedded.local.host import PodHost
+from fairlead.embedded.local.poddir import PodDir, PodRecordFile
+from fairlead.embedded.local.process import Run
+from fairlead.embedded.local.progress import ProgressFile, decode_progress, encode_progress
+from fairlead.embedded.local.track import ContainerTrack
+from fairlead.embedded.virtual_status import (
+    Phase,
+    PodNow,
+    Running,
+    Terminated,
+    Waiting,
+    terminated,
+)
+
+HOST_IP = "127.0.0.1"
+GRACE_SECONDS = 30
+NODE_RESTARTED = "NodeRestarted"
+DISRUPTED_BY_NODE = "TerminationByKubelet"
+
+
+class LocalPod:
+    """One pod. `observe` and `gone` are called from watch events; `run` is the pod's task."""
+
+    def __init__(self, pod: Pod, host: PodHost, directory: PodDir) -> None:
+        self.pod = pod
+        self.directory = directory
+        self._host = host
+        self._record: PodRecordFile | None = None
+        self._tracks = [
+            ContainerTrack(c, Waiting("ContainerCreating")) for c in pod.spec.containers
+        ]
+        self._volumes: dict[str, Path] = {}
+        self._progress: ProgressFile | None = None
+        self._reason = self._message = self._disrupted = ""
+        self._rejected = False
+        self._over: Phase | None = None
+        self._deleted = asyncio.Event()
+        self._gone = False
+        self._grace_seconds = float(GRACE_SECONDS)
+        self._scope: asyncio.Timeout | None = None
+        self._stopper = Stopper(host.options.kill_seconds)
+        self._writing = asyncio.Lock()
+
+    @property
+    def runs(self) -> list[Run]:
+        """Return the runs that are alive."""
+        return [t.run for t in self._tracks if t.run is not None and t.run.is_held]
+
+    @property
+    def is_gone(self) -> bool:
+        """True once the pod is gone from the API."""
+        return self._gone
+
+    # Events
+
+    def observe(self, pod: Pod) -> None:
+        """Take note of a change of the pod."""
+        self.pod = pod
+        if pod.metadata.deletion_timestamp is None:
+            return
+        grace = pod.metadata.deletion_grace_period_seconds
+        self._delete(float(GRACE_SECONDS if grace is None else grace))
+
+    def gone(self) -> None:
+        """Take note that the pod is gone from the API: kill at once."""
+        self._gone = True
+        self._delete(0.0)
+
+    def _delete(self, grace_seconds: float) -> None:
+        """Cut in; a later, shorter grace period shortens the one that runs."""
+        now = asyncio.get_running_loop().time()
+        if self._deleted.is_set() and grace_seconds < self._grace_seconds:
+            self._stopper.shorten(grace_seconds)
+        self._grace_seconds = grace_seconds
+        self._deleted.set()
+        if self._scope is not None:
+            self._scope.reschedule(now)
+
+    # The life
+
+    async def run(self) -> None:
+        """Live; returns when the pod is gone from the API and its directory is removed."""
+        if self.pod.metadata.deletion_timestamp is not None:
+            self.observe(self.pod)
+        if self.pod.is_terminal:
+            self._over = Phase(self.pod.status.phase)
+        else:
+            await self._until_over()
+        await self._deleted.wait()
+        await self._stop(self._grace_seconds)
+        await self._end_logs()
+        if not self._gone:
+            await self._sync()
+            await self._host.confirm_deletion(self.pod)
+        self._host.release(self.pod)
+        await self._host.remove(self.directory)
+
+    async def _until_over(self) -> None:
+        """Recover or start, and follow the containers to their end, a deletion or the deadline."""
+        self._scope = scope = asyncio.timeout(None)
+        timed_out = False
+        try:
+            async with scope:
+                if self._deleted.is_set():
+                    scope.reschedule(asyncio.get_running_loop().time())
+                await self._begin()
+                if self._over is None:
+                    await self._follow()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            timed_out = True
+        finally:
+            self._scope = None
+        if timed_out and not self._deleted.is_set():
+            await self._deadline()
+        if self._over is not None:
+            await self._end_logs()
+            self._host.release(self.pod)
+            await self._sync()
+
+    async def _begin(self) -> None:
+        """Bring the containers to their first state: attached, ended or ready to start."""
+        try:
+            self._record = self.directory.read()
+        except OSError as error:
+            self._host.problem(error)
+            self._fail_as_restarted(f"the pod's directory cannot be read: {error}")
+            return
+        if self._record is not None:
+            self._host.readmit(self.pod)
+            await self._recover(self._record)
+        elif self.pod.status.phase == Phase.RUNNING.value:
+            self._fail_as_restarted("the pod's directory is gone; was the data directory replaced?")
+        else:
+            await self._prepare()
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        limit = self.pod.spec.active_deadline_seconds
+        if limit is None or self._record is None or self._scope is None or self._deleted.is_set():
+            return
+        remaining = self._record.bound_at + limit - self._host.now()
+        self._scope.reschedule(asyncio.get_running_loop().time() + max(remaining, 0.0))
+
+    async def _deadline(self) -> None:
+        self._reason = "DeadlineExceeded"
+        self._message = "Pod was active on the node longer than the specified deadline"
+        await self._stop(self.pod.spec.termination_grace_period_seconds or GRACE_SECONDS)
+        self._over = Phase.FAILED
+
+    async def _prepare(self) -> None:
+        """Admit the pod, give it an address, and write both down before anything starts."""
+        refusal = self._host.admit(self.pod)
+        if refusal:
+            self._reason, _, self._message = refusal.partition(": ")
+            self._over, self._rejected = Phase.FAILED, True
+            return
+        started = self.pod.status.start_time
+        while self._record is None:
+            try:
+                self.directory.create()
+                record = PodRecordFile(
+                    namespace=self.pod.metadata.namespace,
+                    name=self.pod.metadata.name,
+                    uid=self.pod.metadata.uid,
+                    address=self._host.address(self.pod.metadata.uid),
+                    bound_at=parse_time(started) if started else self._host.now(),
+                    logs=self._host.open_logs(self.pod),
+                    gpus=self._host.assign_gpus(self.pod),
+                )
+                self.directory.write(record)
+                self._record = record
+            except OSError as error:
+                await self._trouble("CreateContainerError", error)
+            except Unsupported as error:
+                self._refuse(error)
+                return
+        self._host.problem(None)
+        self._set_deadline()
+        await self._sync()
+        images = sorted({c.image for c in self.pod.spec.containers if c.image})
+        if images:
+            message = f"the local node runs commands of this machine; ignored: {', '.join(images)}"
+            self._host.event(self.pod, "ImageIgnored", message)
+
+    async def _recover(self, record: PodRecordFile) -> None:
+        """Find out what became of the containers while the node was away."""
+        lost = ""
+        for track in self._tracks:
+            runs = self.directory.runs(track.spec.name)
+            if not runs:
+                continue
+            track.restarts = int(runs[-1].name)
+            run = Run(runs[-1], self._host.boot)
+            try:
+                lost = self._recover_run(track, run) or lost
+            except OSError as error:
+                self._host.problem(error)
+                lost = f"container {track.spec.name}: {error}"
+        if record.stopped:
+            lost = "the node was shut down while the pod was running"
+        if not lost:
+            return
+        await self._stop(0.0)
+        if self.pod.spec.restart_policy == "Never":
+            self._fail_as_restarted(lost)
+            return
+        self._record = msgspec.structs.replace(record, stopped=False)
+        self.directory.write(self._record)
+        for track in self._tracks:
+            if track.run is None and not self.directory.runs(track.spec.name):
+                continue
+            track.last = terminated(EXIT_CODE_UNKNOWN, reason=NODE_RESTARTED, message=lost)
+            track.run, track.state = None, Waiting("ContainerCreating")
+            track.restarts += 1
+
+    def _recover_run(self, track: ContainerTrack, run: Run) -> str:
+        """Attach to a run, or take its recorded end; return what is wrong when neither is there."""
+        if run.attach():
+            started = run.started()
+            track.run = run
+            track.state = Running(started.started_at if started else self._host.now())
+            return ""
+        ended = run.exit()
+        if ended is not None:
+            track.run = run
+            track.state = recorded_end(ended)
+            return ""
+        if run.never_started():
+            return ""
+        if run.same_boot():
+            run.kill_survivors()
+            return f"the processes of container {track.spec.name} vanished while the node was away"
+        return "the machine was restarted"
+
+    def _fail_as_restarted(self, message: str) -> None:
+        self._reason, self._message = NODE_RESTARTED, message
+        self._disrupted = DISRUPTED_BY_NODE
+        for track in self._tracks:
+            if not isinstance(track.state, Terminated):
+                track.state = terminated(EXIT_CODE_UNKNOWN, reason=NODE_RESTARTED)
+        self._over = Phase.FAILED
+
+    def _refuse(self, error: Unsupported) -> None:
+        """The pod can never run here."""
+        for track in self._tracks:
+            if not isinstance(track.state, Terminated):
+                track.state = terminated(EXIT_CODE_UNKNOWN, reason=START_ERROR, message=str(error))
+        self._reason, self._message = "Unsupported", str(error)
+        self._over = Phase.FAILED
+
+    # Containers
+
+    async def _follow(self) -> None:
+        """Start what is to be started and wait until every container has ended for good."""
+        if self.pod.spec.init_containers:
+            self._refuse(Unsupported("the local node does not run init containers"))
+            return
+        try:
+            launches = await self._launches()
+        except Unsupported as error:
+            await self._stop(0.0)
+            self._refuse(error)
+            return
+        async with asyncio.TaskGroup() as watchers:
+            reporter = watchers.create_task(self._report_progress())
+            async with asyncio.TaskGroup() as group:
+                for track in self._tracks:
+                    group.create_task(self._run_container(track, launches[track.spec.name]))
+            reporter.cancel()
+        await self._look_at_progress()
+        self._over = self._final_phase()
+
+    async def _launches(self) -> dict[str, Launch]:
+        """Return how to start each container, once everything that it refers to exists."""
+        while True:
+            try:
+                launches = self._make_launches()
+            except ConfigMissing as error:
+                await self._waiting("ContainerCreating", str(error))
+                try:
+                    async with asyncio.timeout(self._host.options.retry_seconds):
+                        await self._host.config_changed()
+                except TimeoutError:
+                    continue  # a hostPath may have come
+            except OSError as error:
+                await self._trouble("CreateContainerError", error)
+            else:
+                self._host.problem(None)
+                return launches
+
+    def _make_launches(self) -> dict[str, Launch]:
+        record = self._record
+        assert record is not None
+        pod = self.pod
+        config = self._host.config(pod.metadata.namespace)
+        claims = self._host.claims_path(pod.metadata.namespace)
+        self._volumes = self.directory.materialise(pod, config, claims)
+        launches: dict[str, Launch] = {}
+        for container in pod.spec.containers:
+            launch = launch_of(
+                pod,
+                container,
+                PodFacts(record.address, HOST_IP),
+                config.lookup,
+                mounts=self.directory.mounts(pod, container.name, self._volumes),
+                base=self._host.base_environment(record.gpus.get(container.name, ())),
+                cwd=str(self.directory.work(container.name)),
+            )
+            launches[container.name] = launch
+        first = launches[pod.spec.containers[0].name].env.get(names.ENV_PROGRESS_FILE)
+        if first and self._progress is None:
+            known = decode_progress(pod.metadata.annotations.get(names.PROGRESS, ""))
+            self._progress = ProgressFile(Path(first), known)
+        return launches
+
+    async def _run_container(self, track: ContainerTrack, launch: Launch) -> None:
+        """Run one container to its final end, restarting it as the pod's policy says."""
+        while True:
+            if track.run is None:
+                await self._start(track, launch)
+            run = track.run
+            assert run is not None
+            if run.is_held:
+                await self._sync()
+                await run.wait()
+            track.state = ended = outcome(run, self._host.now())
+            if ended.reason == START_ERROR:
+                self._host.event(self.pod, "Failed", ended.message, warning=True)
+            if not self._restarts(ended):
+                return
+            await self._back_off(track, ended)
+
+    async def _start(self, track: ContainerTrack, launch: Launch) -> None:
+        record = self._record
+        assert record is not None
+        while True:
+            try:
+                path = self.directory.new_run(track.spec.name, track.restarts)
+                run = Run(path, self._host.boot)
+                run.start(launch, Path(record.logs[track.spec.name]))
+            except OSError as error:
+                await self._trouble("CreateContainerError", error)
+                continue
+            track.run = run
+            await run.wait_started()
+            track.state = Running(self._host.now())
+            return
+
+    def _restarts(self, ended: Terminated) -> bool:
+        policy = self.pod.spec.restart_policy
+        return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
+
+    async def _back_off(self, track: ContainerTrack, ended: Terminated) -> None:
+        options = self._host.options
+        ran = (ended.finished_at or 0.0) - (ended.started_at or 0.0)
+        if ran >= options.restart_back_off_reset_seconds:
+            track.failures = 0
+        seconds = min(
+            options.restart_back_off_seconds * 2.0 ** min(track.failures, 60),
+            options.restart_back_off_seconds_max,
+        )
+        track.failures += 1
+        track.last, track.run = ended, None
+        message = f"back-off {seconds:g}s restarting container {track.spec.name}"
+        track.state = Waiting("CrashLoopBackOff", message)
+        await self._sync()
+        self._host.event(self.pod, "BackOff", message, warning=True)
+        await asyncio.sleep(seconds)
+        track.restarts += 1
+        assert self._record is not None
+        try:
+            self._host.log_restarts(self._record.logs[track.spec.name])
+        except OSError as error:
+            self._host.problem(error)
+
+    # Stopping
+
+    async def _stop(self, grace_seconds: float) -> None:
+        """End all processes: SIGTERM, SIGKILL after the grace period, and so on until
+        they are gone.
+        """
+        runs = self.runs
+        if not runs:
+            return
+        if not self._gone:
+            self._host.event(self.pod, "Killing", f"stopping, within {grace_seconds:g}s")
+        async with asyncio.TaskGroup() as group:
+            for run in runs:
+                group.create_task(self._stopper.stop(run, grace_seconds))
+        for track in self._tracks:
+            if track.run is not None and not isinstance(track.state, Terminated):
+                track.state = outcome(track.run, self._host.now())
+        if self._deleted.is_set() and self._over is None:
+            failed = any(
+                isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks
+            )
+            self._over = Phase.FAILED if failed else Phase.SUCCEEDED
+
+    def _final_phase(self) -> Phase:
+        failed = any(isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks)
+        return Phase.FAILED if failed else Phase.SUCCEEDED
+
+    async def stop_for_shutdown(self, grace_seconds: float) -> None:
+        """The node itself goes down: note it, end the processes, tell the API nothing."""
+        if self._record is not None and self.runs:
+            self._record = msgspec.structs.replace(self._record, stopped=True)
+            try:
+                self.directory.write(self._record)
+            except OSError as error:
+                self._host.problem(error)
+        async with asyncio.TaskGroup() as group:
+            for run in self.runs:
+                group.create_task(self._stopper.stop(run, grace_seconds))
+
+    # Reports
+
+    async def _report_progress(self) -> None:
+        while True:
+            await asyncio.sleep(self._host.options.progress_seconds)
+            await self._look_at_progress()
+
+    async def _look_at_progress(self) -> None:
+        file = self._progress
+        if file is None or not file.look(self._host.now()) or file.latest is None:
+            return
+        await self._host.write_progress(self.pod, encode_progress(file.latest))
+
+    async def _waiting(self, reason: str, message: str) -> None:
+        for track in self._tracks:
+            if track.run is None:
+                track.state = Waiting(reason, message)
+        await self._sync()
+
+    async def _trouble(self, reason: str, error: OSError) -> None:
+        """The machine is in trouble, not the pod: say so and try again later."""
+        self._host.problem(error)
+        await self._waiting(reason, str(error))
+        await asyncio.sleep(self._host.options.retry_seconds)
+
+    async def _end_logs(self) -> None:
+        if self._record is not None and not self.runs:
+            self._host.close_logs(self.pod, self._record.logs)
+
+    async def _sync(self) -> None:
+        """Write the status as it is now; one write at a time, so that the last one is
+        the newest.
+        """
+        async with self._writing:
+            await self._host.write_status(self.pod, self._status())
+
+    def _status(self) -> PodNow:
+        record = self._record
+        now = self._host.now()
+        started = any(isinstance(t.state, Running | Terminated) or t.last for t in self._tracks)
+        containers = tuple(t.now(self.pod.metadata.uid) for t in self._tracks)
+        return PodNow(
+            phase=self._over or (Phase.RUNNING if started else Phase.PENDING),
+            containers=() if self._rejected else containers,
+            pod_ip=record.address if record else self.pod.status.pod_ip,
+            host_ip=HOST_IP,
+            bound_at=record.bound_at if record else now,
+            changed_at=now,
+            reason=self._reason,
+            message=self._message,
+            disrupted=self._disrupted,
+        )

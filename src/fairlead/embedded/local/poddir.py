@@ -1,0 +1,237 @@
+"""The directory of a pod: its record, its volumes, and the runs of its containers.
+
+    <data>/local/pods/<uid>/          0700
+        pod.json                      who it is, its address, its GPUs
+        volumes/<volume>/
+        work/<container>/             the working directory unless the spec names one
+        containers/<container>/<n>/   start number n: see fairlead/embedded/local/shim.py
+
+Files are written whole (to a temporary name, then renamed): a reader finds all or nothing. They
+are small, so that writing them in the event loop costs microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from fairlead.api.core import ConfigMap, Pod, Volume
+from fairlead.embedded.local.containers import ConfigMissing, Mount, Unsupported
+from fairlead.embedded.virtual_status import config_needs
+
+FILE_BYTES_MAX = 1 << 20
+RUNS_KEPT_MAX = 2
+REMOVED_PER_TURN_MAX = 64
+_SAFE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
+_KEY = re.compile(r"^[-._A-Za-z0-9]{1,253}$")
+
+
+class PodRecordFile(msgspec.Struct, frozen=True, rename="camel"):
+    """pod.json. `gpus` are indices by container; `stopped` is set when the node itself
+    stopped it.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    address: str
+    bound_at: float
+    logs: dict[str, str]
+    gpus: dict[str, tuple[int, ...]] = {}
+    stopped: bool = False
+
+
+def safe(name: str) -> str:
+    """Return the name if it can be a file name that leads nowhere else; Unsupported if not."""
+    if not _SAFE.fullmatch(name):
+        raise Unsupported(f"{name!r} cannot be used as a file name on this machine")
+    return name
+
+
+def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file whole or not at all; OSError."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    temporary.replace(path)
+
+
+class PodDir:
+    """One pod's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid, which names the directory."""
+        return self.path.name
+
+    def create(self) -> None:
+        """Make the directory, for the user alone; OSError."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def read(self) -> PodRecordFile | None:
+        """Return the record, None when there is none (the pod never got that far); OSError."""
+        try:
+            raw = (self.path / "pod.json").read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(raw, type=PodRecordFile)
+        except msgspec.DecodeError as error:
+            raise OSError(f"{self.path / 'pod.json'} is damaged: {error}") from error
+
+    def write(self, record: PodRecordFile) -> None:
+        """Write the record; OSError."""
+        write_file(self.path / "pod.json", msgspec.json.encode(record))
+
+    # Containers
+
+    def runs(self, container: str) -> list[Path]:
+        """Return the directories of the container's starts, oldest first."""
+        folder = self.path / "containers" / safe(container)
+        try:
+            numbers = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+        except FileNotFoundError:
+            return []
+        return [folder / str(number) for number in numbers]
+
+    def new_run(self, container: str, number: int) -> Path:
+        """Make the directory of start `number` and drop all but the latest few; OSError."""
+        path = self.path / "containers" / safe(container) / str(number)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in self.runs(container)[:-RUNS_KEPT_MAX]:
+            shutil.rmtree(old)  # a handful of small files
+        return path
+
+    def work(self, container: str) -> Path:
+        """Return the container's default working directory, made if absent; OSError."""
+        path = self.path / "work" / safe(container)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    # Volumes
+
+    def materialise(self, pod: Pod, config: ConfigData, claims: Path) -> dict[str, Path]:
+        """Make the pod's volumes and return where each is; ConfigMissing, Unsupported, OSError."""
+        missing = [name for name in config_needs(pod).maps if config.get(name) is None]
+        if missing:
+            raise ConfigMissing(f'configmap "{missing[0]}" not found')
+        return {v.name: self._volume(v, config, claims) for v in pod.spec.volumes}
+
+    def _volume(self, volume: Volume, config: ConfigData, claims: Path) -> Path:
+        path = self.path / "volumes" / safe(volume.name)
+        if volume.config_map is not None:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for key, text in sorted((config.get(volume.config_map.name) or {}).items()):
+                if not _KEY.fullmatch(key) or key in (".", ".."):
+                    raise Unsupported(f"ConfigMap key {key!r} cannot be a file name")
+                write_file(path / key, text.encode())
+            return path
+        if volume.empty_dir is not None:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return path
+        if volume.persistent_volume_claim is not None:
+            path = claims / safe(volume.persistent_volume_claim.claim_name)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return path
+        if volume.host_path is not None:
+            return _host_path(volume.host_path.path, volume.host_path.type)
+        raise Unsupported(
+            f"volume {volume.name} is of a kind that the local node does not have; accepted: "
+            "configMap, emptyDir, hostPath, persistentVolumeClaim"
+        )
+
+    def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
+        """Return the container's mounts; Unsupported when one names no volume or escapes it."""
+        spec = next(c for c in pod.spec.containers if c.name == container)
+        out: list[Mount] = []
+        for mount in spec.volume_mounts:
+            real = volumes.get(mount.name)
+            if real is None:
+                raise Unsupported(f"container {container} mounts unknown volume {mount.name!r}")
+            if mount.sub_path:
+                if mount.sub_path.startswith("/") or ".." in mount.sub_path.split("/"):
+                    raise Unsupported(f"subPath {mount.sub_path!r} leads out of its volume")
+                real = real / mount.sub_path
+                if not real.is_file():
+                    real.mkdir(mode=0o700, parents=True, exist_ok=True)
+            out.append(Mount(mount.mount_path, str(real)))
+        return tuple(out)
+
+    # End
+
+    async def remove(self, trash: Path) -> None:
+        """Remove the directory: out of sight at once, then bit by bit, so that the loop goes on."""
+        target = self._move(trash)
+        if target is not None:
+            await remove_tree(target)
+
+    def _move(self, trash: Path) -> Path | None:
+        trash.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            return self.path.rename(trash / self.path.name)
+        except FileNotFoundError:
+            return None
+
+
+class ConfigData:
+    """The ConfigMaps of one namespace, as the node sees them now."""
+
+    def __init__(self, find: Callable[[str], ConfigMap | None]) -> None:
+        self._find = find
+
+    def get(self, name: str) -> dict[str, str] | None:
+        """Return the data, or None when there is no such ConfigMap."""
+        found = self._find(name)
+        return None if found is None else found.data
+
+    def lookup(self, name: str, key: str) -> str | None:
+        """Return one value, or None."""
+        return (self.get(name) or {}).get(key)
+
+
+def _host_path(path: str, kind: str) -> Path:
+    """Check or make a hostPath, by its type (core/v1 HostPathVolumeSource)."""
+    real = Path(path)
+    if not real.is_absolute():
+        raise Unsupported(f"hostPath {path!r} is not absolute")
+    if kind == "DirectoryOrCreate":
+        real.mkdir(mode=0o755, parents=True, exist_ok=True)
+    elif kind == "FileOrCreate":
+        real.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        real.touch()
+    elif kind == "Directory" and not real.is_dir():
+        raise ConfigMissing(f"hostPath {path} is not a directory")
+    elif kind == "File" and not real.is_file():
+        raise ConfigMissing(f"hostPath {path} is not a file")
+    return real
+
+
+async def remove_tree(path: Path) -> None:
+    """Remove a tree, giving other tasks a turn all the time; what cannot be removed stays."""
+    for count, entry in enumerate(_bottom_up(path)):
+        try:
+            if entry.is_dir() and not entry.is_symlink():
+                entry.rmdir()
+            else:
+                entry.unlink()
+        except OSError:
+            continue  # the directory above stays, too; the next start tries again
+        if count % REMOVED_PER_TURN_MAX == 0:
+            await asyncio.sleep(0)
+
+
+def _bottom_up(path: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files + folders:
+            yield Path(folder) / name
+    yield path

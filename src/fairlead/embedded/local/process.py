@@ -1,0 +1,285 @@
+"""Handles on shims: start one, find one of a previous life, wait, signal.
+
+A process is meant by a pidfd, never by its number alone: numbers are used again. One found on disk
+must have the same boot id and start time. Waiting is a reader on the pidfd, so there is no thread
+and no polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fairlead.embedded.local.containers import Launch
+from fairlead.embedded.local.poddir import write_file
+
+F = TypeVar("F", bound=msgspec.Struct)
+
+SHIM = Path(__file__).with_name("shim.py")
+
+
+class ShimFile(msgspec.Struct, frozen=True):
+    """shim.json; pid 0 means that the run was given up before a shim claimed it."""
+
+    pid: int
+    ticks: int
+    boot: str
+
+
+class StartedFile(msgspec.Struct, frozen=True, rename="camel"):
+    """started.json; `started_at` is the file's own time."""
+
+    pid: int
+    ticks: int
+    started_at: float = 0.0
+
+
+class ExitFile(msgspec.Struct, frozen=True, rename="camel"):
+    """exit.json. `error` is not empty when the program could not be executed.
+
+    The instants are the times of the files, so that the shim needs no clock of its own.
+    """
+
+    exit_code: int
+    signal: int
+    error: str
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return a process's start time in clock ticks since boot, None when there is none."""
+    try:
+        raw = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = raw.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+class Run:
+    """One start of one container, by its directory."""
+
+    def __init__(self, path: Path, boot: str) -> None:
+        self.path = path
+        self._boot = boot
+        self._descriptor: int | None = None
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._started_pipe: int | None = None
+
+    @property
+    def number(self) -> int:
+        """Which start of the container this is, from 0."""
+        return int(self.path.name)
+
+    def start(self, launch: Launch, log: Path) -> None:
+        """Start a shim; OSError. The program itself follows within some 20 ms."""
+        content = {
+            "argv": launch.argv,
+            "env": launch.env,
+            "cwd": launch.cwd,
+            "log": str(log),
+        }
+        write_file(self.path / "launch.json", msgspec.json.encode(content))
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            with (self.path / "shim.err").open("wb") as errors:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(SHIM), str(self.path), str(write_end)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    cwd="/",
+                    env={},
+                    start_new_session=True,
+                    pass_fds=(write_end,),
+                )
+            self._descriptor = os.pidfd_open(self._popen.pid)
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        self._started_pipe = read_end
+
+    async def wait_started(self) -> None:
+        """Return once the program has been executed, or the shim has ended without that."""
+        if self._started_pipe is None:
+            return
+        pipe, self._started_pipe = self._started_pipe, None
+        try:
+            await _readable(pipe)
+        finally:
+            os.close(pipe)
+
+    def attach(self) -> bool:
+        """Find the shim of a previous life; True when it lives. Forbids a later start if none came.
+
+        OSError when the directory cannot be read or written.
+        """
+        found = self._claimed()
+        if found is None or found.pid == 0 or found.boot != self._boot:
+            return False
+        if start_ticks(found.pid) != found.ticks:
+            return False
+        try:
+            descriptor = os.pidfd_open(found.pid)
+        except ProcessLookupError:
+            return False
+        if start_ticks(found.pid) != found.ticks:  # gone between the two looks
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def _claimed(self) -> ShimFile | None:
+        """Return who claimed the run; when nobody did, claim it as given up and return None."""
+        path = self.path / "shim.json"
+        temporary = self.path / ".shim.void"
+        write_file(temporary, msgspec.json.encode(ShimFile(0, 0, "")))
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            return self._decode("shim.json", ShimFile)
+        finally:
+            temporary.unlink()
+        return None
+
+    def never_started(self) -> bool:
+        """True when no shim ever claimed this run (and, after `attach`, none ever will)."""
+        found = self._decode("shim.json", ShimFile)
+        return found is None or found.pid == 0
+
+    def same_boot(self) -> bool:
+        """True when the run belongs to the machine's present boot."""
+        found = self._decode("shim.json", ShimFile)
+        return found is not None and found.boot == self._boot
+
+    def started(self) -> StartedFile | None:
+        """Return the child's identity once it has been started."""
+        found = self._decode("started.json", StartedFile)
+        if found is None:
+            return None
+        return msgspec.structs.replace(found, started_at=self._written_at("started.json"))
+
+    def exit(self) -> ExitFile | None:
+        """Return how it ended, None when that was never written."""
+        found = self._decode("exit.json", ExitFile)
+        if found is None:
+            return None
+        began = "launch.json" if found.error else "started.json"
+        return msgspec.structs.replace(
+            found,
+            started_at=self._written_at(began),
+            finished_at=self._written_at("exit.json"),
+        )
+
+    def _written_at(self, name: str) -> float:
+        return (self.path / name).stat().st_mtime
+
+    def _decode(self, name: str, type_: type[F]) -> F | None:
+        try:
+            raw = (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(raw, type=type_)
+        except msgspec.DecodeError as error:
+            raise OSError(f"{self.path / name} is damaged: {error}") from error
+
+    def last_words(self) -> str:
+        """Return the last line that the shim wrote to its standard error."""
+        try:
+            lines = (self.path / "shim.err").read_text(errors="replace").strip().splitlines()
+        except OSError as error:
+            return str(error)
+        return lines[-1][:500] if lines else "no message"
+
+    @property
+    def is_held(self) -> bool:
+        """True while this object holds a living or unreaped shim."""
+        return self._descriptor is not None
+
+    async def wait(self) -> None:
+        """Return once the shim has ended; it writes exit.json before."""
+        if self._descriptor is None:
+            return
+        await _readable(self._descriptor)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the handle; the processes stay as they are."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._popen is not None:
+            self._popen.poll()
+
+    def terminate(self) -> None:
+        """Ask the container to end: SIGTERM to its group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the container: SIGKILL to its group and to what it left elsewhere."""
+        self._signal(signal.SIGUSR1)
+
+    def destroy(self) -> None:
+        """Kill the shim itself, which did not answer; the kernel then kills the child."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            return
+
+    def kill_survivors(self) -> None:
+        """Kill what is left of the child's session, when its shim was killed from outside."""
+        started = self.started()
+        if started is None or not self.same_boot():
+            return
+        for pid in _session_members(started.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+async def _readable(descriptor: int) -> None:
+    """Return once the descriptor can be read: data, its end, or, for a pidfd, the process's end."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def note() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(descriptor, note)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _session_members(session: int) -> list[int]:
+    """Return the processes of a session; its number is not used again while any of them lives."""
+    out: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            raw = (entry / "stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(raw.rpartition(b")")[2].split()[3]) == session:
+            out.append(int(entry.name))
+    return sorted(out)

@@ -1,0 +1,93 @@
+"""The progress file: members append JSON lines, the node keeps the latest.
+
+    {"step": 1200, "checkpoint": true}
+
+A line without its end yet is left for the next look. Lines that cannot be read are counted, not
+raised: a training run does not fail over its progress report.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from fairlead.api.job import Progress
+from fairlead.api.times import format_time
+
+READ_BYTES_MAX = 256 * 1024
+
+
+class _Line(msgspec.Struct):
+    step: int
+    checkpoint: bool = False
+
+
+class ProgressFile:
+    """Follows one file. After a restart of the node it reads the end of the file again."""
+
+    def __init__(self, path: Path, known: Progress | None = None) -> None:
+        """`known` is what was reported before, from the pod's annotation."""
+        self.path = path
+        self.latest = known
+        self.bad_lines = 0
+        self._offset: int | None = None
+
+    def look(self, now: float) -> bool:
+        """Read what is new; True when `latest` changed. A missing file is no news."""
+        try:
+            size = self.path.stat().st_size
+            if self._offset is None:
+                self._offset = max(size - READ_BYTES_MAX, 0)
+            if size < self._offset:  # written anew
+                self._offset = 0
+            if size == self._offset:
+                return False
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read(READ_BYTES_MAX)
+        except OSError:
+            return False
+        whole, newline, _ = chunk.rpartition(b"\n")
+        if not newline:
+            if len(chunk) == READ_BYTES_MAX:  # no line is that long: skip it
+                self._offset += READ_BYTES_MAX
+            return False
+        self._offset += len(whole) + 1
+        before = self.latest
+        for raw in whole.split(b"\n"):
+            self._take(raw, now)
+        return self.latest != before
+
+    def _take(self, raw: bytes, now: float) -> None:
+        if not raw.strip():
+            return
+        try:
+            line = msgspec.json.decode(raw, type=_Line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.bad_lines += 1
+            return
+        if line.step < 0:
+            self.bad_lines += 1
+            return
+        kept = self.latest.checkpoint_step if self.latest is not None else None
+        self.latest = Progress(
+            step=line.step,
+            checkpoint_step=line.step if line.checkpoint else kept,
+            reported_at=format_time(now),
+        )
+
+
+def decode_progress(annotation: str) -> Progress | None:
+    """Return what the annotation says, None when there is none or it cannot be read."""
+    if not annotation:
+        return None
+    try:
+        return msgspec.json.decode(annotation, type=Progress)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def encode_progress(progress: Progress) -> str:
+    """Return the annotation's text."""
+    return msgspec.json.encode(progress).decode()

@@ -1,0 +1,222 @@
+"""The supervisor of one container: starts it, waits for it, writes down how it ended.
+
+Run as `python -I -S shim.py DIR FD` by the local node, once per start of a container. It imports
+nothing of Fairlead and outlives it: after a crash of the node, exit codes are still here to be
+read. DIR holds
+
+    launch.json    written by the node: argv, env, cwd, log
+    shim.json      written by the shim: who it is; made with link(2), which fails if the file
+                   exists, so that a container starts at most once, whatever crashed in between
+    started.json   the child: pid, start time
+    exit.json      how it ended; its blocks are reserved at the start, so that a full disk cannot
+                   take the exit code away
+
+When things happened, the files' times of modification say. FD is closed once the program has been
+executed. The child leads its own session, so that one signal reaches all of its group. SIGTERM to
+the shim is passed on to the group; SIGUSR1 kills it. If the shim is killed, the kernel kills the
+child (PR_SET_PDEATHSIG). The shim is a sub-reaper: whatever the child leaves behind, even under
+another session, becomes the shim's child and is killed.
+
+Why not threads or asyncio in the node itself: neither can wait for a process of a previous life.
+"""
+
+# Importing pathlib would double the start-up time of every process, hence os.path here.
+# ruff: noqa: PTH104, PTH108, PTH118
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+EXIT_RESERVED_BYTES = 4096
+START_ERROR_EXIT_CODE = 128
+LEFTOVER_ROUNDS_MAX = 100
+
+
+def start_ticks(pid: int) -> int:
+    """Return the process's start time in clock ticks since boot (field 22 of proc_pid_stat(5))."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
+    """Write a file that is either absent or whole."""
+    temporary = os.path.join(directory, f".{name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+    os.rename(temporary, os.path.join(directory, name))
+
+
+class Shim:
+    """One run of one container."""
+
+    def __init__(self, directory: str, started_pipe: int) -> None:
+        self.directory = directory
+        self.started_pipe = started_pipe
+        self.child = 0
+        self.running = False
+        self.terminate_wanted = False
+        self.kill_wanted = False
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def run(self) -> int:
+        """Do it all; the shim's own exit status is 0 once exit.json is written."""
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, self._kill)
+        os.set_inheritable(self.started_pipe, False)
+        if not self._claim():
+            return 0
+        self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        with open(os.path.join(self.directory, "launch.json"), encoding="utf-8") as file:
+            launch = json.load(file)
+        with open(os.path.join(self.directory, ".exit.json"), "wb") as file:
+            file.write(b" " * EXIT_RESERVED_BYTES)
+            os.fsync(file.fileno())
+        error = self._start(launch)
+        if error:
+            self._ended(exit_code=START_ERROR_EXIT_CODE, signal=0, error=error)
+            return 0
+        write_json(
+            self.directory,
+            "started.json",
+            {"pid": self.child, "ticks": start_ticks(self.child)},
+        )
+        os.close(self.started_pipe)
+        wanted, self.running = self.terminate_wanted, True
+        if wanted:
+            self._signal_group(signal.SIGTERM)
+        if self.kill_wanted:
+            self._signal_group(signal.SIGKILL)
+        status = self._wait()
+        self._kill_leftovers()
+        code = os.waitstatus_to_exitcode(status)
+        self._ended(exit_code=max(code, 0), signal=max(-code, 0), error="")
+        return 0
+
+    def _claim(self) -> bool:
+        """Say who we are; False when the container was started or given up already."""
+        pid = os.getpid()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        temporary = os.path.join(self.directory, f".shim.{pid}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"pid": pid, "ticks": start_ticks(pid), "boot": boot}, file)
+        try:
+            os.link(temporary, os.path.join(self.directory, "shim.json"))
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        return True
+
+    def _start(self, launch: dict[str, Any]) -> str:
+        """Start the child and return "", or say why the program cannot be executed."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        self.child = os.fork()
+        if self.child == 0:
+            self._become(launch, write_end)
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as file:
+            error = file.read().decode(errors="replace")  # ends when exec closes the pipe
+        if error:
+            os.waitpid(self.child, 0)
+        return error
+
+    def _become(self, launch: dict[str, Any], report: int) -> None:
+        """In the child: become the program, or report why not. Never returns."""
+        argv, env = launch["argv"], launch["env"]
+        step = f"working directory {launch['cwd']!r}"
+        try:
+            os.setsid()
+            self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, signal.SIG_DFL)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir(launch["cwd"])
+            step = f"log file {launch['log']!r}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            log = os.open(launch["log"], flags, 0o600)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            step = f"exec {argv[0]!r}"
+            os.execvpe(argv[0], argv, env)  # noqa: S606 - what the pod says, no shell
+        except FileNotFoundError as error:
+            missing = "executable file not found in $PATH" if "/" not in argv[0] else "not found"
+            text = missing if step.startswith("exec") else str(error.strerror)
+            os.write(report, f"{step}: {text}".encode())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            os.write(report, f"{step}: {reason}".encode())
+        os._exit(127)
+
+    def _wait(self) -> int:
+        """Wait for the child, reaping what is handed to us meanwhile; return its wait status."""
+        while True:
+            pid, status = os.waitpid(-1, 0)
+            if pid == self.child:
+                return status
+
+    def _kill_leftovers(self) -> None:
+        """Kill what the child left behind: its group, then whatever became ours."""
+        self._signal_group(signal.SIGKILL)
+        for _ in range(LEFTOVER_ROUNDS_MAX):
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            for pid in self._children():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.01)
+
+    def _children(self) -> list[int]:
+        own = os.getpid()
+        try:
+            with open(f"/proc/{own}/task/{own}/children", encoding="ascii") as file:
+                return [int(pid) for pid in file.read().split()]
+        except OSError:  # a kernel without CONFIG_PROC_CHILDREN: the group is all we reach
+            return []
+
+    def _ended(self, *, exit_code: int, signal: int, error: str) -> None:
+        value = {"exitCode": exit_code, "signal": signal, "error": error[:2000]}
+        temporary = os.path.join(self.directory, ".exit.json")
+        with open(temporary, "r+b") as file:  # overwrite in place: no new blocks are needed
+            file.write(json.dumps(value).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, os.path.join(self.directory, "exit.json"))
+
+    def _signal_group(self, number: int) -> None:
+        try:
+            os.killpg(self.child, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def _terminate(self, _number: int, _frame: FrameType | None) -> None:
+        self.terminate_wanted = True
+        if self.running:
+            self._signal_group(signal.SIGTERM)
+
+    def _kill(self, _number: int, _frame: FrameType | None) -> None:
+        self.kill_wanted = True
+        if self.running:
+            self._signal_group(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(Shim(sys.argv[1], int(sys.argv[2])).run())

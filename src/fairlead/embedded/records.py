@@ -1,0 +1,145 @@
+"""Records and events: one version of one object, and one committed write.
+
+A record keeps the stored bytes and the few fields that the store and watches select by. What else
+readers need is decoded on demand and cached, so that all readers of one version share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead.api.meta import ObjectMeta
+from fairlead.embedded.registry import ResourceInfo
+from fairlead.runtime.client import EventType
+
+T = TypeVar("T")
+
+#: (namespace, name); the namespace of cluster-scoped objects is empty.
+Key = tuple[str, str]
+
+
+class _OwnerUid(msgspec.Struct, frozen=True, gc=False):
+    uid: str = ""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What a record keeps of its metadata, for replay."""
+
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    owner_references: tuple[_OwnerUid, ...] | None = None
+    finalizers: tuple[str, ...] | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    metadata: _Metadata
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_PLAIN = msgspec.json.Decoder(dict[str, Any])
+_NO_LABELS: dict[str, str] = {}
+
+
+class Record(msgspec.Struct, gc=False, eq=False):
+    """One version of one object. Shared by all readers: never changed, but for its caches.
+
+    `data` is the canonical JSON without kind and apiVersion (`info.prefix + data[1:]` is whole).
+    """
+
+    key: Key
+    version: int
+    uid: str
+    data: bytes
+    labels: Mapping[str, str]
+    owners: tuple[str, ...]  # uids
+    has_finalizers: bool
+    is_deleting: bool
+    _typed: Any = None
+    _fields: tuple[ResourceInfo, Mapping[str, str]] | None = None
+
+    @property
+    def namespace(self) -> str:
+        """Empty for cluster-scoped objects."""
+        return self.key[0]
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.key[1]
+
+    def typed(self, type_: type[T]) -> T:
+        """Return the object as `type_`, decoded once and shared; only one type is cached."""
+        value = self._typed
+        if type(value) is not type_:
+            value = self._typed = msgspec.json.decode(self.data, type=type_)
+        return value
+
+    def is_decoded(self, type_: type[Any]) -> bool:
+        """True when `typed` has its answer ready."""
+        return type(self._typed) is type_
+
+    def plain(self) -> dict[str, Any]:
+        """Return a new plain JSON value, without kind and apiVersion; the caller may change it."""
+        return _PLAIN.decode(self.data)
+
+    def drop_caches(self) -> None:
+        """Forget what was decoded."""
+        self._typed = self._fields = None
+
+    def fields(self, info: ResourceInfo) -> Mapping[str, str]:
+        """Return the values of the kind's selectable fields."""
+        cached = self._fields
+        if cached is None or cached[0] is not info:
+            cached = self._fields = (info, info.fields.read(self.data))
+        return cached[1]
+
+
+def record_of(key: Key, version: int, data: bytes) -> Record:
+    """Return the record of stored bytes; only the metadata is decoded."""
+    metadata = _HEAD.decode(data).metadata
+    return Record(
+        key, version, metadata.uid, data, metadata.labels or _NO_LABELS,
+        tuple(o.uid for o in metadata.owner_references or ()),
+        bool(metadata.finalizers), metadata.deletion_timestamp is not None,
+    )  # fmt: skip
+
+
+def record_typed(info: ResourceInfo, key: Key, version: int, obj: dict[str, Any]) -> Record:
+    """Return the record of a plain object; its metadata.resourceVersion is set to `version`.
+
+    The read model is decoded too, which proves that all readers can. Raises
+    msgspec.ValidationError when they can't.
+    """
+    obj["metadata"]["resourceVersion"] = str(version)
+    data = msgspec.json.encode(obj, order="sorted")
+    typed = msgspec.json.decode(data, type=info.type)
+    metadata: ObjectMeta = typed.metadata
+    owners = metadata.owner_references
+    return Record(
+        key, version, metadata.uid, data, metadata.labels or _NO_LABELS,
+        tuple(o.uid for o in owners) if owners else (),
+        bool(metadata.finalizers), metadata.deletion_timestamp is not None, typed,
+    )  # fmt: skip
+
+
+class StoreEvent(msgspec.Struct, gc=False, eq=False):
+    """One committed write. DELETED carries the last state under the deletion's own version."""
+
+    type: EventType
+    info: ResourceInfo
+    record: Record
+    previous: Record | None
+    version: int
+    _left: Record | None = None
+
+    def left(self) -> Record:
+        """Return the previous content under the new version, for a watch that it has left."""
+        if self._left is None:
+            assert self.previous is not None
+            old = self.previous
+            self._left = record_typed(self.info, old.key, self.version, old.plain())
+        return self._left

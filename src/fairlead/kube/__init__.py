@@ -1,0 +1,1 @@
+"""Client for a real API server: kubeconfig and in-cluster authentication, HTTP transport."""

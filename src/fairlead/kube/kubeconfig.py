@@ -1,0 +1,360 @@
+"""Where a cluster is and who we are: kubeconfig files, read, merged, resolved and written.
+
+The rules are kubectl's (kubernetes.io/docs, "Organizing cluster access using kubeconfig files"):
+KUBECONFIG lists files, the first one to name a cluster, user, context or the current context wins,
+files that do not exist are skipped, paths inside a file are relative to that file. What is not
+supported (exec plugins, auth providers) is refused where it is used, never ignored: a request that
+goes out under the wrong name is worse than none. Every error names file, place and remedy.
+
+Importing this module is cheap (the YAML parser is loaded when a file is read).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+CONFIG_BYTES_MAX = 16 << 20
+
+
+class KubeconfigError(Exception):
+    """The configuration cannot be used; the message says what, where, and what to do."""
+
+
+class Section(Enum):
+    """The named lists of a kubeconfig, with the name of their inner record."""
+
+    CLUSTERS = "cluster"
+    USERS = "user"
+    CONTEXTS = "context"
+
+    @property
+    def plural(self) -> str:
+        """The key in the file."""
+        return f"{self.value}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One named record as it stands in a file; `place` is such as `/home/x/config: users[2]`."""
+
+    name: str
+    values: Mapping[str, Any]
+    file: Path
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kubeconfig:
+    """The merged files, in the order in which they were read."""
+
+    files: tuple[Path, ...]
+    current_context: str = ""
+    entries: Mapping[Section, Mapping[str, Entry]] = field(
+        default_factory=dict[Section, Mapping[str, Entry]]
+    )
+
+    def names(self, section: Section) -> tuple[str, ...]:
+        """Return the names of a section, sorted."""
+        return tuple(sorted(self.entries.get(section, {})))
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """All that a client needs to reach a server. Certificates are PEM bytes.
+
+    `token_file` is read again now and then, and after a 401. `source` says where it all came
+    from, for error messages.
+    """
+
+    server: str
+    source: str
+    namespace: str = "default"
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    certificate_authority: bytes = b""
+    skip_server_verification: bool = False
+    server_name: str = ""
+    client_certificate: bytes = b""
+    client_key: bytes = field(default=b"", repr=False)
+    proxy_url: str = ""
+    impersonate_user: str = ""
+    impersonate_groups: tuple[str, ...] = ()
+
+
+def config_paths(
+    explicit: Path | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[Path, ...]:
+    """Return the files to read: the explicit one, else those in KUBECONFIG, else ~/.kube/config."""
+    if explicit is not None:
+        return (explicit,)
+    variables = os.environ if environment is None else environment
+    listed = [part for part in variables.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if listed:
+        return tuple(Path(part).expanduser() for part in listed)
+    return (Path(variables.get("HOME", "~")).expanduser() / ".kube" / "config",)
+
+
+def load(paths: Sequence[Path]) -> Kubeconfig:
+    """Read and merge files; KubeconfigError when none exists or one is malformed."""
+    found = tuple(path for path in paths if os.path.lexists(path))
+    if not found:
+        names = ", ".join(str(path) for path in paths)
+        raise KubeconfigError(
+            f"no kubeconfig: {names} does not exist; start a cluster with `fairlead up`, "
+            "or set KUBECONFIG to the file of an existing one"
+        )
+    current = ""
+    merged: dict[Section, dict[str, Entry]] = {section: {} for section in Section}
+    for path in found:
+        document = _read(path)
+        current = current or _text(document, "current-context", f"{path}")
+        for section in Section:
+            for entry in _entries(document, section, path):
+                merged[section].setdefault(entry.name, entry)
+    return Kubeconfig(files=found, current_context=current, entries=merged)
+
+
+def resolve(config: Kubeconfig, context: str = "") -> Connection:
+    """Return the connection of a context, by default the current one; KubeconfigError if none."""
+    files = ", ".join(str(file) for file in config.files)
+    name = context or config.current_context
+    if not name:
+        raise KubeconfigError(
+            f"{files}: no current-context is set; choose one with `--context NAME` or "
+            f"`kubectl config use-context NAME`; {_accepted(config, Section.CONTEXTS)}"
+        )
+    chosen = _find(config, Section.CONTEXTS, name, "--context" if context else "current-context")
+    cluster_name = _text(chosen.values, "cluster", chosen.place)
+    user_name = _text(chosen.values, "user", chosen.place)
+    cluster = _find(config, Section.CLUSTERS, cluster_name, f"{chosen.place}.cluster")
+    user = _find(config, Section.USERS, user_name, f"{chosen.place}.user") if user_name else None
+    server = _text(cluster.values, "server", cluster.place).rstrip("/")
+    if not server.startswith(("http://", "https://")):
+        raise KubeconfigError(
+            f"{cluster.place}.server: want a URL such as https://host:6443, got '{server}'"
+        )
+    return Connection(
+        server=server,
+        source=f"context '{name}' of {files}",
+        namespace=_text(chosen.values, "namespace", chosen.place) or "default",
+        certificate_authority=_bytes(cluster, "certificate-authority"),
+        skip_server_verification=cluster.values.get("insecure-skip-tls-verify") is True,
+        server_name=_text(cluster.values, "tls-server-name", cluster.place),
+        proxy_url=_proxy(cluster),
+        **_credentials(user),
+    )
+
+
+def load_connection(
+    context: str = "",
+    *,
+    path: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Connection:
+    """Return the connection that kubectl would use here; KubeconfigError if there is none."""
+    return resolve(load(config_paths(path, environment)), context)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            raise KubeconfigError(f"{path}: larger than {CONFIG_BYTES_MAX} bytes; no kubeconfig")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise KubeconfigError(
+            f"{path}: cannot be read: {error.strerror}; check the path and its permissions"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise KubeconfigError(
+            f"{path}: byte {error.start} is not UTF-8; a kubeconfig is a text file"
+        ) from error
+    try:
+        document: object = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
+        raise KubeconfigError(f"{path}: {place}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise KubeconfigError(f"{path}: not YAML: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise KubeconfigError(
+            f"{path}: want a mapping with clusters, users and contexts, got a "
+            f"{type(document).__name__}"
+        )
+    return cast("dict[str, Any]", document)
+
+
+def _entries(document: Mapping[str, Any], section: Section, path: Path) -> list[Entry]:
+    listed: object = document.get(section.plural)
+    if listed is None:
+        return []
+    if not isinstance(listed, list):
+        raise KubeconfigError(
+            f"{path}: {section.plural}: want a list, got a {type(listed).__name__}"
+        )
+    out: list[Entry] = []
+    for number, item in enumerate(cast("list[object]", listed)):
+        place = f"{path}: {section.plural}[{number}]"
+        record = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        name: object = record.get("name")
+        values: object = record.get(section.value) or {}
+        if not isinstance(name, str) or not isinstance(values, dict):
+            raise KubeconfigError(
+                f"{place}: want a mapping with 'name' (text) and '{section.value}' (a mapping)"
+            )
+        inner = f"{place}.{section.value}"
+        out.append(Entry(name, cast("dict[str, Any]", values), path, inner))
+    return out
+
+
+def _find(config: Kubeconfig, section: Section, name: str, place: str) -> Entry:
+    entry = config.entries.get(section, {}).get(name)
+    if entry is not None:
+        return entry
+    raise KubeconfigError(
+        f"{place}: no {section.value} is named '{name}'; {_accepted(config, section)}"
+    )
+
+
+def _accepted(config: Kubeconfig, section: Section) -> str:
+    names = config.names(section)
+    files = ", ".join(str(file) for file in config.files)
+    if not names:
+        return f"{files} has no {section.plural}"
+    return f"{files} has: {', '.join(names)}"
+
+
+def _text(values: Mapping[str, Any], key: str, place: str) -> str:
+    value: object = values.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise KubeconfigError(f"{place}.{key}: want text, got a {type(value).__name__}")
+    return value
+
+
+def _bytes(entry: Entry, key: str) -> bytes:
+    """Return `key-data` (base64) or the content of the file `key`; b"" when neither is set."""
+    data = _text(entry.values, f"{key}-data", entry.place)
+    if data:
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise KubeconfigError(f"{entry.place}.{key}-data: not base64: {error}") from error
+    name = _text(entry.values, key, entry.place)
+    if not name:
+        return b""
+    path = entry.file.parent / name
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KubeconfigError(
+            f"{entry.place}.{key}: {path} cannot be read: {error.strerror}; correct the path, "
+            "or log in to the cluster again"
+        ) from error
+
+
+def _proxy(cluster: Entry) -> str:
+    proxy = _text(cluster.values, "proxy-url", cluster.place)
+    if proxy and not proxy.startswith(("http://", "https://")):
+        raise KubeconfigError(
+            f"{cluster.place}.proxy-url: want an http or https proxy, got '{proxy}'"
+        )
+    return proxy
+
+
+_REFUSED = {
+    "exec": "runs a credential plugin, which is not supported yet",
+    "auth-provider": "uses an auth provider, which Kubernetes itself removed in 1.26",
+    "username": "uses a password, which Kubernetes itself removed in 1.19",
+    "password": "uses a password, which Kubernetes itself removed in 1.19",
+    "as-uid": "impersonates a uid, which is not supported yet",
+    "as-user-extra": "impersonates with extra fields, which is not supported yet",
+}
+
+
+def _credentials(user: Entry | None) -> dict[str, Any]:
+    """Return the keyword arguments of Connection that come from a user; refuse what we can't do."""
+    if user is None:
+        return {}
+    for key, why in _REFUSED.items():
+        if user.values.get(key):
+            raise KubeconfigError(
+                f"{user.place}.{key}: user '{user.name}' {why}; use a token instead: put the "
+                "output of `kubectl create token SERVICEACCOUNT` under user.token, or name a file "
+                "in user.tokenFile"
+            )
+    token_file = _text(user.values, "tokenFile", user.place)
+    certificate = _bytes(user, "client-certificate")
+    key_bytes = _bytes(user, "client-key")
+    if bool(certificate) != bool(key_bytes):
+        raise KubeconfigError(
+            f"{user.place}: client-certificate and client-key go together, but only one is set"
+        )
+    groups: object = user.values.get("as-groups") or []
+    if not isinstance(groups, list):
+        raise KubeconfigError(f"{user.place}.as-groups: want a list of texts")
+    return {
+        "token": _text(user.values, "token", user.place),
+        "token_file": user.file.parent / token_file if token_file else None,
+        "client_certificate": certificate,
+        "client_key": key_bytes,
+        "impersonate_user": _text(user.values, "as", user.place),
+        "impersonate_groups": tuple(str(group) for group in cast("list[object]", groups)),
+    }
+
+
+def write_kubeconfig(
+    path: Path, server: str, token: str, context: str, *, namespace: str = "default"
+) -> None:
+    """Write a kubeconfig with one cluster, user and context, all named `context`.
+
+    The file appears whole or not at all, and only its owner may read it (0600). KubeconfigError
+    when the directory does not exist or cannot be written.
+    """
+    name = json.dumps(context)  # a JSON text is a YAML text
+    document = f"""\
+apiVersion: v1
+kind: Config
+current-context: {name}
+clusters:
+- name: {name}
+  cluster:
+    server: {json.dumps(server)}
+users:
+- name: {name}
+  user:
+    token: {json.dumps(token)}
+contexts:
+- name: {name}
+  context:
+    cluster: {name}
+    user: {name}
+    namespace: {json.dumps(namespace)}
+"""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # a left-over of a crashed process with our number may be somebody's link: never follow it
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(document)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise KubeconfigError(
+            f"{path}: cannot be written: {error.strerror}; choose another place with --data"
+        ) from error

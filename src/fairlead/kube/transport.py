@@ -1,0 +1,298 @@
+"""HTTP to one API server: connections, credentials, time limits, errors. Knows no kinds.
+
+Everything that goes wrong comes out as an exception of `fairlead.api.status`: what the server says
+in a Status, a connection that broke as `Unavailable`, a server that accepts and then says nothing
+as `Timeout`. Requests and streams have separate bounded pools, so that open watches cannot starve
+requests. A token file is read again every minute, and at once after a 401.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+import tempfile
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from fairlead.api.status import (
+    ApiError,
+    BadRequest,
+    Status,
+    StatusDetails,
+    Timeout,
+    Unauthorized,
+    Unavailable,
+    error_from_status,
+)
+from fairlead.kube.kubeconfig import Connection, KubeconfigError
+
+JSON = "application/json"
+_STATUS = msgspec.json.Decoder(Status)
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_GRACE_SECONDS = 30.0  # for a server to end a stream that it was asked to end
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """Limits of the HTTP client."""
+
+    connections_max: int = 64
+    streams_max: int = 64
+    connect_seconds: float = 10.0
+    #: A request with its whole answer; for streams: until the answer begins.
+    request_seconds: float = 60.0
+    #: A stream that brought nothing for this long is given up.
+    stream_idle_seconds: float = 900.0
+    #: How long a token that was read from a file is good.
+    token_seconds: float = 60.0
+    #: Objects per page of a list.
+    page_size: int = 500
+    watch_line_bytes_max: int = 64 << 20
+    error_bytes_max: int = 1 << 20
+    user_agent: str = "fairlead"
+
+
+class Transport:
+    """One server, one identity. Make it anywhere, use it in one event loop, close it there."""
+
+    def __init__(self, connection: Connection, options: HttpOptions | None = None) -> None:
+        """Check the certificates (KubeconfigError); connect only when there is something to ask."""
+        self.connection = connection
+        self.options = options or HttpOptions()
+        self._requests: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+        uses_tls = connection.server.startswith("https:")
+        self._tls = tls_context(connection) if uses_tls else None
+        self._token = connection.token.strip()
+        self._token_read_at: float | None = None
+        self._closed = False
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> bytes:
+        """Send one request and return the whole body of a successful answer."""
+        headers = CIMultiDict({"Accept": accept})
+        if body is not None:
+            headers["Content-Type"] = content_type
+        limits = aiohttp.ClientTimeout(
+            total=self.options.request_seconds, sock_connect=self.options.connect_seconds
+        )
+        with self._api_errors(method, path):
+            if self._requests is None:
+                self._requests = self._session(self.options.connections_max)
+            url = self._url(path, params)
+            async with self._respond(
+                self._requests, method, url, headers=headers, body=body, limits=limits
+            ) as response:
+                return await response.read()
+
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        accept: str = JSON,
+        seconds: float | None = None,
+        idle_seconds: float | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """Yield the chunks of an answer as they come, until the server ends it.
+
+        The server was asked to end it after `seconds`; if it does not, `Timeout` is raised a little
+        later. The answer must begin within the time of a request. Silence for `idle_seconds`
+        (default: the option; math.inf: any silence is fine, as in a quiet log) is a `Timeout`.
+        """
+        if idle_seconds is None:
+            idle_seconds = self.options.stream_idle_seconds
+        limits = aiohttp.ClientTimeout(
+            total=None if seconds is None else seconds + _GRACE_SECONDS,
+            sock_connect=self.options.connect_seconds,
+            sock_read=idle_seconds if math.isfinite(idle_seconds) else None,
+        )
+        headers = CIMultiDict({"Accept": accept})
+        with self._api_errors(method, path):
+            if self._streams is None:
+                self._streams = self._session(self.options.streams_max)
+            url = self._url(path, params)
+            async with self._respond(
+                self._streams, method, url, headers=headers, body=None, limits=limits
+            ) as response:
+                async for chunk in response.content.iter_any():
+                    yield chunk
+
+    async def close(self) -> None:
+        """Close all connections; further calls raise `Unavailable`."""
+        self._closed = True
+        for session in (self._requests, self._streams):
+            if session is not None:
+                await session.close()
+
+    # Inside
+
+    @asynccontextmanager
+    async def _respond(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: URL,
+        *,
+        headers: CIMultiDict[str],
+        body: bytes | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """Yield a successful response; raise the ApiError of any other. One retry after a 401."""
+        anew = False
+        while True:
+            self._authorize(headers, anew=anew)
+            async with asyncio.timeout(self.options.request_seconds):
+                response = await session.request(
+                    method,
+                    url,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self.connection.proxy_url or None,
+                    server_hostname=self.connection.server_name or None,
+                    timeout=limits,
+                )
+            async with response:
+                if response.status < 300:
+                    yield response
+                    return
+                error = await self._error(response, f"{method} {url.path}")
+            can_retry = isinstance(error, Unauthorized) and self.connection.token_file is not None
+            if anew or not can_retry:
+                raise error
+            anew = True
+
+    def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
+        if self._closed:
+            raise Unavailable("the client is closed")
+        url = URL(self.connection.server + path, encoded=True)
+        return url.update_query(params) if params else url
+
+    def _session(self, connections_max: int) -> aiohttp.ClientSession:
+        host = urlsplit(self.connection.server).hostname
+        headers = {"User-Agent": self.options.user_agent}
+        if host in _LOOPBACK:
+            headers["Accept-Encoding"] = "identity"  # compressing costs more than it saves there
+        connector = aiohttp.TCPConnector(limit=connections_max, ssl=self._tls or True)
+        return aiohttp.ClientSession(
+            connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    def _authorize(self, headers: CIMultiDict[str], *, anew: bool) -> None:
+        file = self.connection.token_file
+        if file is not None:
+            now = asyncio.get_running_loop().time()
+            read_at = self._token_read_at
+            if anew or read_at is None or now - read_at >= self.options.token_seconds:
+                self._token = self._read_token(file)
+                self._token_read_at = now
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if self.connection.impersonate_user:
+            headers["Impersonate-User"] = self.connection.impersonate_user
+            headers.popall("Impersonate-Group", [])
+            for group in self.connection.impersonate_groups:
+                headers.add("Impersonate-Group", group)
+
+    def _read_token(self, file: Path) -> str:
+        try:
+            return file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unauthorized(f"token file {file} cannot be read: {error}") from error
+
+    async def _error(self, response: aiohttp.ClientResponse, place: str) -> ApiError:
+        """Return the exception for an answer that is no success."""
+        body = b""
+        while len(body) < self.options.error_bytes_max:
+            chunk = await response.content.read(self.options.error_bytes_max - len(body))
+            if not chunk:
+                break
+            body += chunk
+        try:
+            status = _STATUS.decode(body)
+        except msgspec.MsgspecError:
+            status = Status()
+        if status.code == 0 or not status.message:
+            status = _plain_status(response, place, body)
+        header = response.headers.get("Retry-After", "")
+        details = status.details or StatusDetails()
+        if header.isdigit() and not details.retry_after_seconds:
+            details = msgspec.structs.replace(details, retry_after_seconds=int(header))
+            status = msgspec.structs.replace(status, details=details)
+        return error_from_status(status)
+
+    @contextmanager
+    def _api_errors(self, method: str, path: str) -> Generator[None]:
+        """Turn what the network and its libraries raise into ApiErrors."""
+        server = self.connection.server
+        try:
+            yield
+        except aiohttp.ConnectionTimeoutError as error:
+            raise Unavailable(f"cannot reach {server}: no connection in time") from error
+        except TimeoutError as error:
+            raise Timeout(f"{method} {path}: no answer from {server} in time") from error
+        except aiohttp.InvalidURL as error:
+            raise BadRequest(f"{method} {path}: not a URL: {error}") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Unavailable(
+                f"{server}: its certificate is not trusted: {error.certificate_error}; "
+                f"see {self.connection.source}"
+            ) from error
+        except aiohttp.ClientConnectorError as error:
+            reason = error.os_error.strerror or str(error.os_error)
+            raise Unavailable(f"cannot reach {server}: {reason}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(
+                f"{method} {path}: the connection to {server} broke: {error}"
+            ) from error
+
+
+def _plain_status(response: aiohttp.ClientResponse, place: str, body: bytes) -> Status:
+    """Return a Status for an answer without one (a proxy's, a load balancer's)."""
+    text = " ".join(body[:200].decode(errors="replace").split())
+    code = response.status
+    reason = {408: "Timeout", 502: "ServiceUnavailable"}.get(code, "")
+    if not reason and code >= 500 and code not in (500, 503, 504):
+        reason = "InternalError"
+    if 300 <= code < 400:
+        text = f"redirects are not followed (to {response.headers.get('Location', '?')})"
+    return Status(message=f"{place}: {code} {response.reason}: {text}", reason=reason, code=code)
+
+
+def tls_context(connection: Connection) -> ssl.SSLContext:
+    """Return the TLS settings of a connection; KubeconfigError when certificates are unusable."""
+    try:
+        authority = connection.certificate_authority.decode("ascii") or None
+        context = ssl.create_default_context(cadata=authority)
+        if connection.skip_server_verification:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if connection.client_certificate:
+            with tempfile.NamedTemporaryFile() as file:  # 0600; ssl reads files only
+                file.write(connection.client_certificate + b"\n" + connection.client_key)
+                file.flush()
+                context.load_cert_chain(file.name)
+    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+        raise KubeconfigError(
+            f"{connection.source}: a certificate or key is not usable PEM: {error}"
+        ) from error
+    return context

@@ -1,0 +1,280 @@
+"""Start one MPI communicator over all members of a job: every member runs `mpirun -- COMMAND`.
+
+No ssh, no daemon. Hydra, the process manager of MPICH and Intel MPI, has a "manual" launcher: it
+prints the command of one proxy per host instead of starting it. The first member runs `mpiexec`
+that way and hands each other member its proxy's command line over one short TCP connection to
+MASTER_ADDR:MASTER_PORT; each member runs its proxy, and the proxy the rank. Members find the first
+one once, at the start, by the pod address that the job controller wrote down.
+
+A lost rank stops all ranks (Hydra's clean-up), and each member ends: the lost one as its rank did,
+the others with EXIT_STOPPED, so that whoever reads the exit codes can tell the cause from its
+effects.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NoReturn
+
+#: This member was stopped because another one ended (EX_TEMPFAIL of sysexits.h).
+EXIT_STOPPED = 75
+#: Something that mpirun needs is missing (EX_UNAVAILABLE).
+EXIT_UNAVAILABLE = 69
+RENDEZVOUS_SECONDS_MAX = 300.0
+RETRY_SECONDS = 0.05
+MESSAGE_BYTES_MAX = 1 << 20
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class MpiError(Exception):
+    """The communicator cannot be started; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """This member's part, read from the job environment."""
+
+    rank: int
+    size: int
+    master_address: str
+    master_port: int
+    hostfile: Path
+    token: str
+
+    @classmethod
+    def from_environment(cls) -> Member:
+        """Read the variables that every Fairlead member has; MpiError names the missing one."""
+        try:
+            return cls(
+                rank=int(os.environ["RANK"]),
+                size=int(os.environ["WORLD_SIZE"]),
+                master_address=os.environ["MASTER_ADDR"],
+                master_port=int(os.environ["MASTER_PORT"]),
+                hostfile=Path(os.environ["FAIRLEAD_HOSTFILE"]),
+                token=f"{os.environ['FAIRLEAD_JOB']}/{os.environ['FAIRLEAD_ATTEMPT']}",
+            )
+        except KeyError as error:
+            raise MpiError(
+                f"{error.args[0]} is not set: run this inside a Fairlead job (fairlead submit)"
+            ) from None
+
+
+def find_hydra() -> tuple[str, str]:
+    """Return the paths of mpiexec.hydra and hydra_pmi_proxy: beside this Python, or on the PATH."""
+    search = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    paths = [shutil.which(name, path=search) for name in ("mpiexec.hydra", "hydra_pmi_proxy")]
+    if None in paths:
+        raise MpiError(
+            "no MPI with the Hydra process manager found (mpiexec.hydra, hydra_pmi_proxy): "
+            "pip install mpich, or put MPICH or Intel MPI on the PATH"
+        )
+    return str(paths[0]), str(paths[1])
+
+
+def machine_lines(hostfile: Path) -> list[str]:
+    """Return Hydra's host lines (`address:1`) from a host file (`address slots=1`)."""
+    lines = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
+    return [f"{address}:1" for address in lines]
+
+
+def start_mpiexec(
+    member: Member, command: list[str], scratch: Path
+) -> tuple[subprocess.Popen[bytes], list[list[str]]]:
+    """Start mpiexec; return it and the proxy command line of each rank, in rank order."""
+    mpiexec, _ = find_hydra()
+    hosts = scratch / "hosts"
+    hosts.write_text("\n".join(machine_lines(member.hostfile)) + "\n")
+    rank = [sys.executable, "-m", "fairlead.member.rank", *command]
+    process = subprocess.Popen(
+        [
+            mpiexec, "-launcher", "manual", "-localhost", member.master_address, "-genvnone",
+            "-f", str(hosts), "-n", str(member.size), *rank,
+        ],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    proxies: list[list[str]] = []
+    for raw in process.stdout:
+        line = raw.decode(errors="replace").strip()
+        if line == "HYDRA_LAUNCH_END":
+            break
+        if line.startswith("HYDRA_LAUNCH:"):
+            proxies.append(line.split()[1:])
+        elif line:
+            sys.stderr.write(line + "\n")
+    if len(proxies) != member.size:
+        process.kill()
+        raise MpiError(f"mpiexec started {len(proxies)} proxies, {member.size} were expected")
+    return process, proxies
+
+
+def hand_out(member: Member, proxies: list[list[str]], listener: socket.socket) -> None:
+    """Give every other member its proxy's arguments; MpiError when one does not come in time."""
+    deadline = time.monotonic() + RENDEZVOUS_SECONDS_MAX
+    waiting = set(range(1, member.size))
+    while waiting:
+        listener.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            raise MpiError(
+                f"ranks {sorted(waiting)[:10]} did not come within {RENDEZVOUS_SECONDS_MAX:.0f} s"
+            ) from None
+        with connection:
+            connection.settimeout(10)
+            try:
+                hello = json.loads(_read_line(connection))
+                if hello.get("token") != member.token or hello.get("rank") not in range(
+                    member.size
+                ):
+                    continue
+                connection.sendall(json.dumps(proxies[hello["rank"]][1:]).encode() + b"\n")
+            except (OSError, ValueError):
+                continue
+            waiting.discard(hello["rank"])
+
+
+def fetch(member: Member) -> list[str]:
+    """Ask the first member for this rank's proxy arguments, until it answers or time is up."""
+    deadline = time.monotonic() + RENDEZVOUS_SECONDS_MAX
+    hello = json.dumps({"token": member.token, "rank": member.rank}).encode() + b"\n"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((member.master_address, member.master_port), 10) as link:
+                link.sendall(hello)
+                link.settimeout(RENDEZVOUS_SECONDS_MAX)
+                answer = _read_line(link)
+            if answer:
+                return [str(part) for part in json.loads(answer)]
+        except OSError:
+            pass
+        time.sleep(RETRY_SECONDS)
+    raise MpiError(
+        f"the first member did not answer at {member.master_address}:{member.master_port} "
+        f"within {RENDEZVOUS_SECONDS_MAX:.0f} s"
+    )
+
+
+def _read_line(link: socket.socket) -> bytes:
+    data = bytearray()
+    while not data.endswith(b"\n") and len(data) < MESSAGE_BYTES_MAX:
+        part = link.recv(65536)
+        if not part:
+            break
+        data += part
+    return bytes(data).strip()
+
+
+def _pass_on(stream: IO[bytes]) -> None:
+    for line in stream:
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+
+
+def _run_proxy(arguments: list[str], result: Path) -> subprocess.Popen[bytes]:
+    _, proxy = find_hydra()
+    out, err = os.dup(1), os.dup(2)
+    environment = dict(
+        os.environ, FAIRLEAD_RANK_OUTPUT=f"{out},{err}", FAIRLEAD_RANK_RESULT=str(result)
+    )
+    # Its own complaints after a lost rank are noise: what counts is recorded by the rank itself.
+    process = subprocess.Popen(
+        [proxy, *arguments], env=environment, pass_fds=(out, err), stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(out)
+    os.close(err)
+    return process
+
+
+def _kill_descendants() -> None:
+    """Leave nothing behind: orphans of this process were re-parented to it (subreaper)."""
+    for _ in range(100):
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        if not children:
+            return
+        for pid in children:
+            os.kill(int(pid), signal.SIGKILL)
+        while True:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+
+def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | None) -> int:
+    """Return this member's exit code, or die of the signal that its rank died of."""
+    kind, _, number = (result.read_text() if result.exists() else "").partition(" ")
+    mpiexec_code = 0
+    if mpiexec is not None:
+        try:
+            mpiexec_code = mpiexec.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            mpiexec_code = EXIT_STOPPED
+    _kill_descendants()
+    if kind == "signal":
+        signal.signal(int(number), signal.SIG_DFL) if int(number) not in (9, 19) else None
+        os.kill(os.getpid(), int(number))
+    if kind == "exit" and int(number):
+        return int(number)
+    if kind == "exit" and proxy_code == 0 and mpiexec_code == 0:
+        return 0
+    sys.stderr.write("fairlead mpirun: stopped, because another member of the job ended\n")
+    return EXIT_STOPPED
+
+
+def run(command: list[str]) -> int:
+    """Run `command` as this member's rank; return the exit code of the member."""
+    member = Member.from_environment()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, _terminate)
+    with tempfile.TemporaryDirectory(prefix="fairlead-mpi-") as directory:
+        scratch = Path(directory)
+        result = scratch / "result"
+        if member.rank != 0:
+            proxy = _run_proxy(fetch(member), result)
+            return _finish(result, proxy.wait(), None)
+        with socket.create_server((member.master_address, member.master_port)) as listener:
+            mpiexec, proxies = start_mpiexec(member, command, scratch)
+            assert mpiexec.stdout is not None
+            threading.Thread(target=_pass_on, args=(mpiexec.stdout,), daemon=True).start()
+            proxy = _run_proxy(proxies[0][1:], result)
+            hand_out(member, proxies, listener)
+        return _finish(result, proxy.wait(), mpiexec)
+
+
+def _terminate(*_: object) -> NoReturn:
+    _kill_descendants()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def main(argv: list[str]) -> int:
+    """Entry of `python -m fairlead.member.mpirun -- COMMAND`."""
+    command = argv[1:] if argv[:1] == ["--"] else argv
+    if not command:
+        sys.stderr.write("usage: python -m fairlead.member.mpirun -- COMMAND [ARGS]\n")
+        return 2
+    try:
+        return run(command)
+    except (MpiError, OSError) as error:
+        sys.stderr.write(f"fairlead mpirun: {error}\n")
+        _kill_descendants()
+        return EXIT_UNAVAILABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

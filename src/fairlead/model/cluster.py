@@ -1,0 +1,236 @@
+"""The cluster as a decision sees it: nodes, who uses them, who waits. Kept per event, in
+O(change).
+
+    state = ClusterState()
+    state.node_changed(node); state.pod_changed(pod); state.job_changed(job)      # in any order
+    with state.transaction() as tx:       # what if? the same columns, put back at the end
+        tx.take(slots, counts, member)
+
+Events may come in any order and repeatedly; the state depends only on the latest version of each
+object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.times import parse_time
+from fairlead.model.fits import FitTable
+from fairlead.model.gangs import InvalidGang, JobKey, gang_of
+from fairlead.model.ledger import Ledger, claim_of
+from fairlead.model.nodes import Ints, NodeTable
+from fairlead.model.queue import JobEntry, OrderKey, WaitQueue
+from fairlead.model.requests import MemberClass, RequestReader
+
+
+class Transaction:
+    """Changes to the columns that are undone unless committed. One at a time, no events inside."""
+
+    def __init__(self, table: NodeTable, fits: FitTable) -> None:
+        self._table = table
+        self._fits = fits
+        self._undo: list[tuple[Ints, Ints, MemberClass]] = []
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_open:
+            self.rollback()
+
+    def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
+        """Put `counts[i]` members on each of the distinct slots; a negative count gives back."""
+        self._table.add(slots, counts, self._table.vector(member.request))
+        self._undo.append((slots, counts, member))
+
+    def mark(self) -> int:
+        """Return a point to roll back to."""
+        return len(self._undo)
+
+    def rollback_to(self, mark: int) -> None:
+        """Undo everything since the mark."""
+        while len(self._undo) > mark:
+            slots, counts, member = self._undo.pop()
+            self._table.add(slots, -counts, self._table.vector(member.request))
+
+    def rollback(self) -> None:
+        """Undo everything; the columns are exactly as before."""
+        self.rollback_to(0)
+        self._close()
+
+    def commit(self) -> None:
+        """Keep everything."""
+        self._close()
+        self._fits.count_change()
+
+    def _close(self) -> None:
+        self._fits.sync()
+        self._fits.is_tentative = False
+        self._is_open = False
+
+
+class ClusterState:
+    """Nodes, claims, pods and waiting jobs."""
+
+    def __init__(self) -> None:
+        self.reader = RequestReader()
+        self.table = NodeTable(self.reader)
+        self.fits = FitTable(self.table)
+        self.ledger = Ledger(self.table, self.reader)
+        self.queue = WaitQueue(self.fits)
+        #: Every job known, finished ones too.
+        self.jobs: dict[JobKey, JobEntry] = {}
+        #: Jobs whose placement must be given back.
+        self.releasable: dict[JobKey, None] = {}
+        #: Admitted jobs without a placement that are held.
+        self.held: dict[JobKey, None] = {}
+        #: Jobs that are left alone for now: writing on them keeps failing.
+        self.set_aside: dict[JobKey, None] = {}
+        #: Jobs with a placement of an earlier attempt, to confirm or repair.
+        self.repairable: dict[JobKey, None] = {}
+
+    @classmethod
+    def of(
+        cls, nodes: Iterable[Node] = (), jobs: Iterable[Job] = (), pods: Iterable[Pod] = ()
+    ) -> ClusterState:
+        """Build a state from lists."""
+        state = cls()
+        for node in nodes:
+            state.node_changed(node)
+        for job in jobs:
+            state.job_changed(job)
+        for pod in pods:
+            state.pod_changed(pod)
+        return state
+
+    def transaction(self) -> Transaction:
+        """Begin a what-if; use it in a `with` statement."""
+        assert not self.fits.is_tentative, "transactions do not nest"
+        self.fits.sync()
+        self.fits.is_tentative = True
+        return Transaction(self.table, self.fits)
+
+    def node_changed(self, node: Node) -> None:
+        """Take in a node, new or changed."""
+        self.table.set_node(node)
+
+    def node_deleted(self, name: str) -> None:
+        """Take in that a node is gone."""
+        self.table.remove_node(name)
+
+    def pod_changed(self, pod: Pod) -> None:
+        """Take in a pod, new or changed."""
+        self.ledger.set_pod(pod)
+
+    def pod_deleted(self, key: JobKey) -> None:
+        """Take in that a pod is gone."""
+        self.ledger.remove_pod(key)
+
+    def job_changed(self, job: Job) -> None:
+        """Take in a job, new or changed."""
+        key = job.metadata.key
+        before = self.jobs.get(key)
+        if before is not None and before.job.spec == job.spec:
+            gang = before.gang
+        else:
+            gang = gang_of(job.spec, self.reader)
+        entry = JobEntry(job, gang, order_of(job))
+        self.jobs[key] = entry
+        self._claim(entry)
+        self._enqueue(before, entry)
+        _put(self.releasable, key, present=_is_releasable(job))
+        _put(self.repairable, key, present=_is_considered(job) and job.status.placement is not None)
+        _put(self.held, key, present=_is_held(job))
+
+    def job_deleted(self, key: JobKey) -> None:
+        """Take in that a job is gone; its claim goes with it, its pods are counted as pods."""
+        before = self.jobs.pop(key, None)
+        if before is None:
+            return
+        self.queue.remove(before)
+        self.ledger.set_claim(key, None)
+        for keys in (self.releasable, self.repairable, self.held, self.set_aside):
+            keys.pop(key, None)
+
+    def _claim(self, entry: JobEntry) -> None:
+        job = entry.job
+        placement = job.status.placement
+        if placement is None or job.is_finished or isinstance(entry.gang, InvalidGang):
+            self.ledger.set_claim(job.metadata.key, None)
+            return
+        claim = claim_of(job.metadata.key, job.metadata.uid, entry.gang, placement)
+        self.ledger.set_claim(job.metadata.key, claim)
+
+    def _enqueue(self, before: JobEntry | None, entry: JobEntry) -> None:
+        waits = _is_considered(entry.job) and entry.job.status.placement is None
+        if before is not None and before.group is not None:
+            if waits and before.gang is entry.gang and before.order == entry.order:
+                entry.group = before.group
+                self.queue.mark_written(entry)
+                return
+            self.queue.remove(before)
+        if waits:
+            self.queue.add(entry)
+
+
+def order_of(job: Job) -> OrderKey:
+    """Return the job's place in the queue."""
+    created = job.metadata.creation_timestamp
+    return OrderKey(
+        -(job.spec.priority or 0),
+        parse_time(created) if created else 0.0,
+        job.metadata.namespace,
+        job.metadata.name,
+    )
+
+
+def _is_considered(job: Job) -> bool:
+    """True for an admitted, unfinished job whose placement is not of its current attempt."""
+    status, placement = job.status, job.status.placement
+    if status.attempt < 1 or job.is_finished or job.metadata.deletion_timestamp:
+        return False
+    if job.spec.suspend or job.spec.cancel:
+        return False
+    return placement is None or placement.attempt != status.attempt
+
+
+def _is_held(job: Job) -> bool:
+    """True for an admitted, unfinished job without a placement that is held."""
+    if job.status.placement is not None or job.metadata.deletion_timestamp or job.is_finished:
+        return False
+    return job.status.attempt > 0 and job.spec.suspend and not job.spec.cancel
+
+
+def _is_releasable(job: Job) -> bool:
+    """True for a job that holds a placement and has no more use for it.
+
+    Not while the record of an attempt is open: its pods may still be on their way to the API, and
+    the nodes that a release frees would be given away before they arrive (docs/design/jobs.md,
+    "The hand-over"). Opening the record and releasing are compare-and-swaps on the same status, so
+    exactly one of them wins.
+    """
+    status = job.status
+    if status.placement is None or job.metadata.deletion_timestamp:
+        return False
+    if job.is_finished:
+        return True
+    last = status.attempts[-1] if status.attempts else None
+    is_open = last is not None and last.number == status.attempt and last.finished_at is None
+    return (job.spec.suspend or job.spec.cancel) and not is_open
+
+
+def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:
+    if present:
+        keys[key] = None
+    else:
+        keys.pop(key, None)

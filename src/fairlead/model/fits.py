@@ -1,0 +1,348 @@
+"""How many members of each class every node has room for, kept up to date slot by slot.
+
+One row per member class (`fits[c, n]`, 0 where the node is not eligible) and one mask per set of
+constraints. When slots change, the columns of those slots are computed again, for all classes in
+one vector operation, and a row's total says at once whether a gang of one role can fit. A mask
+counts the changes on nodes that it admits, which is what lets a gang that did not fit rest until
+something it could use has changed (scheduling equivalence, Kueue KEP 9694).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.api.quantity import PODS
+from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.requests import Constraints, MemberClass
+
+#: Rows kept; further classes are computed anew each time they are asked for.
+ROWS_MAX = 1024
+#: Masks kept beyond those that rows need.
+_MASKS_SPARE_MAX = 256
+
+#: Classes without a row that are looked at per call of `within_reach`.
+_ROWLESS_MAX = 64
+
+_UNLIMITED = np.iinfo(np.int32).max
+_ROWS_START = 8
+
+
+class Mask:
+    """Which nodes a set of constraints admits."""
+
+    __slots__ = ("changed_at", "eligible", "endured", "matches")
+
+    def __init__(self, capacity: int) -> None:
+        #: The node as such: it exists, labels and lasting taints admit it.
+        self.matches: Bools = np.zeros(capacity, dtype=np.bool_)
+        #: It matches and can start pods now: ready, not cordoned, no passing taint.
+        self.eligible: Bools = np.zeros(capacity, dtype=np.bool_)
+        #: Pods that are there may stay: it exists, is ready, has no NoExecute taint.
+        self.endured: Bools = np.zeros(capacity, dtype=np.bool_)
+        #: Differs once an admitted node, or which nodes are admitted, has changed.
+        self.changed_at = 0
+
+    def grow(self, capacity: int) -> None:
+        """Make room for more slots."""
+        added = np.zeros(capacity - len(self.matches), dtype=np.bool_)
+        self.matches = np.concatenate([self.matches, added])
+        self.eligible = np.concatenate([self.eligible, added])
+        self.endured = np.concatenate([self.endured, added])
+
+
+class FitTable:
+    """Rows of fits and masks over a node table; reading brings them up to date first."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._masks: dict[Constraints, Mask] = {}
+        self._index: dict[MemberClass, int] = {}
+        self._pins: dict[MemberClass, int] = {}
+        self._spare_rows: list[int] = []
+        self._member_of_row: list[MemberClass | None] = []
+        #: Least number of members that somebody waits to place, by class and by row.
+        self._needs: dict[MemberClass, int] = {}
+        self._need_of_row: Ints = np.zeros(0, dtype=np.int64)
+        #: Classes with a need and no row, the one that was looked at longest ago first.
+        self._rowless: dict[MemberClass, None] = {}
+        #: Those of them that were not looked at yet.
+        self._rowless_new: list[MemberClass] = []
+        self._may_have_idle_rows = False
+        #: The rows that share a mask; None when it must be made anew.
+        self._rows_by_mask: list[tuple[Mask, Ints]] | None = None
+        #: See `_divisors`; None when they must be made anew.
+        self._divisors_known: list[tuple[int, Ints, Bools, bool]] | None = None
+        #: The requests without zeros, and where the zeros were; None: to be made anew.
+        self._divisor: Ints | None = None
+        self._is_unasked: Bools = np.zeros((0, 0), dtype=np.bool_)
+        self._fits: npt.NDArray[np.int32] = np.zeros((0, table.capacity), dtype=np.int32)
+        self._requests: Ints = np.zeros((0, 0), dtype=np.int64)
+        self._totals: Ints = np.zeros(0, dtype=np.int64)
+        self._changes = 0
+        #: True inside a transaction: changes are not counted, for they will be undone.
+        self.is_tentative = False
+
+    def pin(self, member: MemberClass) -> None:
+        """Keep this class's row while somebody waits with it."""
+        self._pins[member] = self._pins.get(member, 0) + 1
+
+    def unpin(self, member: MemberClass) -> None:
+        """Undo one `pin`."""
+        self._pins[member] -= 1
+        if not self._pins[member]:
+            del self._pins[member]
+            self._may_have_idle_rows = True
+
+    def set_need(self, member: MemberClass, count: int | None) -> None:
+        """Say from how many members on a class is worth a look; None: nobody waits with it."""
+        if count is None:
+            del self._needs[member]
+            self._rowless.pop(member, None)
+            if member in self._index:
+                self._need_of_row[self._index[member]] = _UNLIMITED
+            return
+        self.sync()
+        self._needs[member] = count
+        row = self._row(member)
+        if row is None:
+            self._rowless[member] = None
+            self._rowless_new.append(member)
+        else:
+            self._need_of_row[row] = count
+
+    def within_reach(self) -> list[MemberClass]:
+        """Return the classes for whose least need all nodes together have room.
+
+        Of the classes beyond the limit of rows, some are looked at in each call, in turn.
+        """
+        self.sync()
+        rows = np.flatnonzero(self._totals >= self._need_of_row).tolist()
+        out = [member for row in rows if (member := self._member_of_row[row]) is not None]
+        new = [member for member in self._rowless_new if member in self._rowless]
+        self._rowless_new.clear()
+        for member in dict.fromkeys([*new, *list(self._rowless)[:_ROWLESS_MAX]]):
+            del self._rowless[member]
+            if self._may_have_idle_rows and (row := self._row(member)) is not None:
+                self._need_of_row[row] = self._needs[member]
+            else:
+                self._rowless[member] = None
+            if self.total(member) >= self._needs[member]:
+                out.append(member)
+        return out
+
+    @property
+    def has_rowless(self) -> bool:
+        """True when `within_reach` does not look at every class in every call."""
+        return len(self._rowless) > _ROWLESS_MAX
+
+    def fits(self, member: MemberClass) -> npt.NDArray[Any]:
+        """Return int[N]: members that each node can take now. Shared: do not change it."""
+        self.sync()
+        row = self._row(member)
+        if row is None:
+            return self.compute(member, self._table.free(), self.mask(member.constraints).eligible)
+        return self._fits[row]
+
+    def total(self, member: MemberClass) -> int:
+        """Return how many members all nodes together can take now."""
+        self.sync()
+        row = self._row(member)
+        return int(self.fits(member).sum()) if row is None else int(self._totals[row])
+
+    def mask(self, constraints: Constraints) -> Mask:
+        """Return the mask of these constraints, up to date."""
+        self.sync()
+        return self._mask(constraints)
+
+    def compute(self, member: MemberClass, free: Ints, admitted: Bools) -> Ints:
+        """Return int64[N]: members that fit into `free` on the admitted nodes, from scratch."""
+        out = np.full(free.shape[1], _UNLIMITED, dtype=np.int64)
+        for resource, amount in member.request:
+            row = self._table.find_row(resource)
+            if row is None or row >= len(free):
+                return np.zeros(free.shape[1], dtype=np.int64)
+            np.minimum(out, free[row] // amount, out=out)
+        np.maximum(out, 0, out=out)
+        out[~admitted] = 0
+        return out
+
+    def sync(self) -> None:
+        """Bring masks and rows up to date with the table."""
+        table = self._table
+        if self._fits.shape[1] != table.capacity:
+            self._grow()
+        if table.stale_flags:
+            flagged = np.unique(np.array(table.stale_flags, dtype=np.int64))
+            table.stale_flags.clear()
+            table.stale_amounts.append(flagged)
+            self._changes += 1
+            for constraints, mask in self._masks.items():
+                self._judge(constraints, mask, flagged)
+        if not table.stale_amounts:
+            return
+        stale = table.stale_amounts
+        slots = stale[0] if len(stale) == 1 else np.unique(np.concatenate(stale))
+        stale.clear()
+        if not self.is_tentative:
+            self._changes += 1
+            for mask in self._masks.values():
+                if mask.eligible[slots].any():
+                    mask.changed_at = self._changes
+        if self._index:
+            self._refresh(slots)
+
+    def count_change(self) -> None:
+        """Count a change everywhere: a transaction was committed."""
+        self._changes += 1
+        for mask in self._masks.values():
+            mask.changed_at = self._changes
+
+    def _mask(self, constraints: Constraints) -> Mask:
+        mask = self._masks.get(constraints)
+        if mask is None:
+            if len(self._masks) > len(self._index) + _MASKS_SPARE_MAX:
+                used = {member.constraints for member in self._index}
+                self._masks = {c: m for c, m in self._masks.items() if c in used}
+            mask = self._masks[constraints] = Mask(self._table.capacity)
+            self._judge(constraints, mask, np.arange(self._table.capacity))
+            mask.changed_at = self._changes
+        return mask
+
+    def _judge(self, constraints: Constraints, mask: Mask, slots: Ints) -> None:
+        table = self._table
+        lasting, passing, endured = table.labels.tolerated(constraints, slots)
+        matches = table.exists[slots] & table.labels.selected(constraints, slots) & lasting
+        eligible = matches & table.ready[slots] & ~table.cordoned[slots] & passing
+        if (mask.matches[slots] != matches).any() or (mask.eligible[slots] != eligible).any():
+            mask.changed_at = self._changes
+        mask.matches[slots] = matches
+        mask.eligible[slots] = eligible
+        mask.endured[slots] = table.exists[slots] & table.ready[slots] & endured
+
+    def _refresh(self, slots: Ints) -> None:
+        self._widen(len(self._table.resources))
+        if len(slots) == 1:
+            self._refresh_one(int(slots[0]))
+            return
+        free = self._table.free(slots)
+        rooms = np.full((len(self._totals), len(slots)), _UNLIMITED, dtype=np.int64)
+        for d, asked, is_asked, is_asked_by_all in self._divisors():
+            room = free[d][None, :] // asked
+            if not is_asked_by_all:
+                room = np.where(is_asked, room, _UNLIMITED)
+            np.minimum(rooms, room, out=rooms)
+        np.maximum(rooms, 0, out=rooms)
+        for mask, rows in self._masked_rows():
+            rooms[rows] *= mask.eligible[slots]
+        self._totals += (rooms - self._fits[:, slots]).sum(axis=1)
+        self._fits[:, slots] = rooms
+
+    def _refresh_one(self, slot: int) -> None:
+        """Do the same for one slot, with fewer and smaller vectors."""
+        if self._divisor is None:
+            self._divisor = np.maximum(self._requests, 1)
+            self._is_unasked = self._requests == 0
+        rooms = self._table.free(slice(slot, slot + 1))[:, 0] // self._divisor
+        rooms[self._is_unasked] = _UNLIMITED
+        room = np.maximum(rooms.min(axis=1), 0)
+        for mask, rows in self._masked_rows():
+            if not mask.eligible[slot]:
+                room[rows] = 0
+        self._totals += room - self._fits[:, slot]
+        self._fits[:, slot] = room
+
+    def _divisors(self) -> list[tuple[int, Ints, Bools, bool]]:
+        """Return, per resource that any row asks for: its row, and what each class asks, as a
+        column without zeros; which classes ask at all; whether all do.
+        """
+        if self._divisors_known is None:
+            self._divisors_known = [
+                (d, np.maximum(asked, 1)[:, None], (asked > 0)[:, None], bool((asked > 0).all()))
+                for d, asked in enumerate(self._requests.T)
+                if asked.any()
+            ]
+        return self._divisors_known
+
+    def _masked_rows(self) -> list[tuple[Mask, Ints]]:
+        if self._rows_by_mask is None:
+            rows: dict[Constraints, list[int]] = {}
+            for member, row in self._index.items():
+                rows.setdefault(member.constraints, []).append(row)
+            self._rows_by_mask = [(self._mask(c), np.array(r)) for c, r in rows.items()]
+        return self._rows_by_mask
+
+    def _row(self, member: MemberClass) -> int | None:
+        row = self._index.get(member)
+        return row if row is not None else self._new_row(member)
+
+    def _new_row(self, member: MemberClass) -> int | None:
+        vector = self._table.vector(member.request)
+        if not self._spare_rows and not self._make_spare_rows():
+            return None
+        self._widen(len(self._table.resources))
+        row = self._spare_rows.pop()
+        mask = self._mask(member.constraints)
+        self._index[member] = row
+        self._may_have_idle_rows |= member not in self._pins
+        self._member_of_row[row] = member
+        self._need_of_row[row] = self._needs.get(member, _UNLIMITED)
+        self._rows_by_mask = self._divisors_known = self._divisor = None
+        self._requests[row] = 0
+        self._requests[row, : len(vector)] = vector
+        self._fits[row] = self.compute(member, self._table.free(), mask.eligible)
+        self._totals[row] = self._fits[row].sum()
+        return row
+
+    def _make_spare_rows(self) -> bool:
+        """Find rows: new ones up to the limit, then those that nobody waits with."""
+        count = len(self._totals)
+        if count < ROWS_MAX:
+            added = min(max(count, _ROWS_START), ROWS_MAX - count)
+            self._fits = _more_rows(self._fits, added)
+            self._requests = _more_rows(self._requests, added)
+            self._totals = _more_rows(self._totals, added)
+            self._need_of_row = _more_rows(self._need_of_row, added)
+            self._member_of_row.extend([None] * added)
+            self._empty(list(range(count + added - 1, count - 1, -1)))
+            return True
+        if not self._may_have_idle_rows:
+            return False
+        self._may_have_idle_rows = False
+        idle = [member for member in self._index if member not in self._pins]
+        self._empty([self._index.pop(member) for member in idle])
+        return bool(idle)
+
+    def _empty(self, rows: list[int]) -> None:
+        """Make rows spare: a request that no node ever has room for."""
+        self._widen(len(self._table.resources))
+        self._rows_by_mask = self._divisors_known = self._divisor = None
+        self._fits[rows] = 0
+        self._totals[rows] = 0
+        self._need_of_row[rows] = _UNLIMITED
+        for row in rows:
+            self._member_of_row[row] = None
+        self._requests[rows] = 0
+        self._requests[rows, self._table.row(PODS)] = np.iinfo(np.int64).max
+        self._spare_rows.extend(rows)
+
+    def _widen(self, width: int) -> None:
+        missing = width - self._requests.shape[1]
+        if missing > 0:
+            zeros = np.zeros((self._requests.shape[0], missing), dtype=np.int64)
+            self._requests = np.concatenate([self._requests, zeros], axis=1)
+            self._divisors_known = self._divisor = None
+
+    def _grow(self) -> None:
+        capacity = self._table.capacity
+        grown = np.zeros((self._fits.shape[0], capacity), dtype=np.int32)
+        grown[:, : self._fits.shape[1]] = self._fits
+        self._fits = grown
+        for mask in self._masks.values():
+            mask.grow(capacity)
+
+
+def _more_rows(array: npt.NDArray[Any], added: int) -> npt.NDArray[Any]:
+    return np.concatenate([array, np.zeros((added, *array.shape[1:]), dtype=array.dtype)])

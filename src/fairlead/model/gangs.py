@@ -1,0 +1,101 @@
+"""A gang as the planner sees it: roles of identical members, and how close they want to be.
+
+Identical members collapse to a count, so a gang of a thousand costs what a gang of one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.api.job import Job, JobSpec, Topology
+from fairlead.model.nodes import is_device
+from fairlead.model.requests import (
+    Constraints,
+    MemberClass,
+    RequestError,
+    RequestReader,
+    constraints_of,
+    request_of,
+)
+
+#: (namespace, name)
+JobKey: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """`count` identical members."""
+
+    name: str
+    count: int
+    member: MemberClass
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequest:
+    """What must be placed together. Equal requests fit or do not fit together."""
+
+    roles: tuple[RoleRequest, ...]
+    topology_key: str = ""
+    topology_required: bool = False
+
+    @property
+    def member_count(self) -> int:
+        """All members of all roles."""
+        return sum(role.count for role in self.roles)
+
+    @property
+    def is_simple(self) -> bool:
+        """True when the sum of what nodes hold decides: one role and no single domain needed."""
+        return len(self.roles) == 1 and not (self.topology_key and self.topology_required)
+
+    def total(self, resource: str) -> int:
+        """Return the amount that all members ask together, in base units."""
+        return sum(role.count * role.member.amount(resource) for role in self.roles)
+
+    def placing_order(self) -> list[int]:
+        """Return the indices of the roles, largest members first: devices, then the rest."""
+        return sorted(range(len(self.roles)), key=lambda i: (_size(self.roles[i].member), i))
+
+
+def _size(member: MemberClass) -> tuple[int, ...]:
+    devices = sum(amount for resource, amount in member.request if is_device(resource))
+    return (-devices, -member.amount("cpu"), -member.amount("memory"))
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidGang:
+    """A job whose request cannot be read; `field` is the path in the job, with what is wrong."""
+
+    field: str
+
+
+def gang_of(spec: JobSpec, reader: RequestReader) -> GangRequest | InvalidGang:
+    """Return what a job asks for, or the first field that cannot be read."""
+    roles: list[RoleRequest] = []
+    for i, role in enumerate(spec.roles):
+        pod = role.template.spec
+        try:
+            request = reader.request(pod)
+        except RequestError as error:
+            return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
+        roles.append(RoleRequest(role.name, role.count, MemberClass(request, constraints_of(pod))))
+    if not roles:
+        return InvalidGang("spec.roles: a job needs at least one role")
+    topology = spec.topology or Topology(key="")
+    return GangRequest(tuple(roles), topology.key, topology.required and bool(topology.key))
+
+
+def gang_of_job(job: Job) -> GangRequest | InvalidGang:
+    """Return what a job asks for, for one-off questions."""
+    return gang_of(job.spec, RequestReader())
+
+
+def simple_gang(
+    count: int, amounts: Mapping[str, int], constraints: Constraints | None = None
+) -> GangRequest:
+    """Return a gang of one role `worker`; `amounts` per member in base units, pods included."""
+    member = MemberClass(request_of({"pods": 1, **amounts}.items()), constraints or Constraints())
+    return GangRequest((RoleRequest("worker", count, member),))

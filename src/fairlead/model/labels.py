@@ -1,0 +1,212 @@
+"""Node labels and taints as columns of small integers, and the constraints evaluated on them.
+
+Each label key is a column of value numbers (-1: the node lacks it), each distinct set of taints
+has a number. A constraint is then a few vector comparisons however many nodes there are; hundreds
+of equal taint sets are judged once. Semantics: k8s.io/component-helpers
+`scheduling/corev1/nodeaffinity` and `helpers.go` (tolerations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
+from fairlead.model.requests import Constraints
+
+Bools = npt.NDArray[np.bool_]
+Slots = npt.NDArray[np.int64]
+
+#: Column of node names, for `matchFields`. A colon cannot occur in a label key.
+NAME_COLUMN = "field:metadata.name"
+
+#: Taints with these prefixes tell of a passing condition (not ready, cordoned, disk pressure, not
+#: initialised); all others say whom the node is for.
+CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+
+_NUMBERS_SPARE_MAX = 1024
+_HARD_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+def is_condition_taint(taint: Taint) -> bool:
+    """True for a taint that comes and goes with the node's condition."""
+    return taint.key.startswith(CONDITION_TAINT_PREFIXES)
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """True when the toleration covers the taint."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and toleration.value == taint.value
+
+
+class _Column:
+    """One label key: the number of each node's value, and the values by number."""
+
+    __slots__ = ("cells", "numbers")
+
+    def __init__(self, capacity: int) -> None:
+        #: int32[N], -1 where the node lacks the key.
+        self.cells: npt.NDArray[np.int32] = np.full(capacity, -1, dtype=np.int32)
+        self.numbers: dict[str, int] = {}
+
+    def number(self, value: str) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+class LabelTable:
+    """Labels and taints of all nodes, by slot."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._columns: dict[str, _Column] = {}
+        self._labels: dict[int, dict[str, str]] = {}
+        self._taint_sets: dict[tuple[Taint, ...], int] = {}
+        #: int32[N]: number of the node's taint set.
+        self._taints: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+        self._taint_sets[()] = 0
+
+    def grow(self, capacity: int) -> None:
+        """Make room for more slots."""
+        added = capacity - self._capacity
+        for column in self._columns.values():
+            column.cells = np.concatenate([column.cells, np.full(added, -1, dtype=np.int32)])
+        self._taints = np.concatenate([self._taints, np.zeros(added, dtype=np.int32)])
+        self._capacity = capacity
+
+    def set(self, slot: int, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
+        """Set a node's labels and taints; False when nothing that matters here changed."""
+        hard = [t for t in taints if t.effect in _HARD_EFFECTS]
+        plain = tuple(sorted((Taint(t.key, t.effect, t.value) for t in hard), key=_taint_order))
+        number = self._taint_sets.setdefault(plain, len(self._taint_sets))
+        before = self._labels.get(slot, {})
+        if before == labels and self._taints[slot] == number:
+            return False
+        for key in before:
+            if key not in labels:
+                self._columns[key].cells[slot] = -1
+        for key, value in labels.items():
+            if before.get(key) != value:
+                column = self._columns.get(key)
+                if column is None:
+                    column = self._columns[key] = _Column(self._capacity)
+                column.cells[slot] = column.number(value)
+        self._labels[slot] = dict(labels)
+        self._taints[slot] = number
+        for key in labels:
+            if len(self._columns[key].numbers) > 2 * self._capacity + _NUMBERS_SPARE_MAX:
+                self._renumber(key)
+        return True
+
+    def _renumber(self, key: str) -> None:
+        """Drop the numbers of values that no node has any more (a label that keeps changing)."""
+        column = self._columns[key] = _Column(self._capacity)
+        for slot in sorted(self._labels):
+            if key in self._labels[slot]:
+                column.cells[slot] = column.number(self._labels[slot][key])
+
+    def clear(self, slot: int) -> None:
+        """Forget a node."""
+        for key in self._labels.pop(slot, {}):
+            self._columns[key].cells[slot] = -1
+        self._taints[slot] = 0
+
+    def labels(self, slot: int) -> Mapping[str, str]:
+        """Return the labels of the node in a slot."""
+        return self._labels.get(slot, {})
+
+    def domains(self, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+        """Return each slot's domain number under a label key (-1: none) and the domains' names."""
+        column = self._columns.get(key)
+        if column is None:
+            return np.full(self._capacity, -1, dtype=np.int32), []
+        return column.cells, list(column.numbers)
+
+    def selected(self, constraints: Constraints, slots: Slots) -> Bools:
+        """Return which of the slots the node selector and the required affinity admit."""
+        out = np.ones(len(slots), dtype=np.bool_)
+        for key, value in constraints.node_selector:
+            out &= self._equal(key, (value,), slots)
+        if constraints.affinity is not None:
+            out &= self._affinity(constraints.affinity, slots)
+        return out
+
+    def tolerated(self, constraints: Constraints, slots: Slots) -> tuple[Bools, Bools, Bools]:
+        """Return which slots' taints are tolerated: lasting ones, passing ones, NoExecute ones."""
+        count = len(self._taint_sets)
+        table = np.ones((3, count), dtype=np.bool_)
+        for taints, number in self._taint_sets.items():
+            for taint in taints:
+                if any(tolerates(t, taint) for t in constraints.tolerations):
+                    continue
+                table[1 if is_condition_taint(taint) else 0, number] = False
+                if taint.effect == "NoExecute":
+                    table[2, number] = False
+        cells = self._taints[slots]
+        return table[0, cells], table[1, cells], table[2, cells]
+
+    def _equal(self, key: str, values: Sequence[str], slots: Slots) -> Bools:
+        column = self._columns.get(key)
+        if column is None:
+            return np.zeros(len(slots), dtype=np.bool_)
+        numbers = [column.numbers[v] for v in values if v in column.numbers]
+        cells = column.cells[slots]
+        if len(numbers) == 1:
+            return cells == numbers[0]
+        return np.isin(cells, np.array(numbers, dtype=np.int32))
+
+    def _affinity(self, affinity: NodeSelector, slots: Slots) -> Bools:
+        out = np.zeros(len(slots), dtype=np.bool_)
+        for term in affinity.node_selector_terms:
+            if not term.match_expressions and not term.match_fields:
+                continue  # An empty term matches nothing (nodeaffinity.go).
+            admitted = np.ones(len(slots), dtype=np.bool_)
+            for requirement in term.match_expressions:
+                admitted &= self._requirement(requirement.key, requirement, slots)
+            for requirement in term.match_fields:
+                admitted &= self._requirement(f"field:{requirement.key}", requirement, slots)
+            out |= admitted
+        return out
+
+    def _requirement(self, key: str, requirement: NodeSelectorRequirement, slots: Slots) -> Bools:
+        operator = requirement.operator
+        if operator == "In":
+            return self._equal(key, requirement.values, slots)
+        if operator == "NotIn":
+            return ~self._equal(key, requirement.values, slots)
+        column = self._columns.get(key)
+        present = (
+            np.zeros(len(slots), dtype=np.bool_) if column is None else column.cells[slots] >= 0
+        )
+        if operator == "Exists":
+            return present
+        if operator == "DoesNotExist":
+            return ~present
+        if column is None or operator not in ("Gt", "Lt") or len(requirement.values) != 1:
+            return np.zeros(len(slots), dtype=np.bool_)
+        return present & self._compared(column, requirement, slots)
+
+    @staticmethod
+    def _compared(column: _Column, requirement: NodeSelectorRequirement, slots: Slots) -> Bools:
+        bound = _integer(requirement.values[0])
+        table = np.zeros(len(column.numbers), dtype=np.bool_)
+        for value, number in column.numbers.items():
+            amount = _integer(value)
+            if bound is not None and amount is not None:
+                table[number] = amount > bound if requirement.operator == "Gt" else amount < bound
+        return table[column.cells[slots]]
+
+
+def _taint_order(taint: Taint) -> tuple[str, str, str]:
+    return (taint.key, taint.effect, taint.value)
+
+
+def _integer(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return int(text) if digits.isascii() and digits.isdigit() else None

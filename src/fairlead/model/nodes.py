@@ -1,0 +1,307 @@
+"""The node table: what each node has and what of it is in use, as columns of integers.
+
+Dim-major (resource x node), so that one vector operation answers a question for all nodes. A node
+keeps its slot while it exists; a deleted node's slot is given to the next new node, lowest first.
+A node that is used (by a claim or a pod) but not known, or no longer, keeps a slot as a ghost: its
+use must not be forgotten, and nothing new goes there.
+
+Every change is O(what changed): a slot's column is updated and the slot is put on the list of
+stale slots, from which `fairlead.model.fits` brings its rows up to date when it is next asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.api.core import Node
+from fairlead.api.names import READY
+from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.model.labels import NAME_COLUMN, LabelTable
+from fairlead.model.requests import Request, RequestReader
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_CAPACITY_START = 64
+_VECTORS_MAX = 10_000
+_RANK_BITS = 24
+_SHARE_BITS = 10
+_DEVICES_MAX = 1 << 16
+
+_ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
+
+
+def is_device(resource: str) -> bool:
+    """True for what is counted in whole pieces and worth packing for: GPUs, NICs and the like."""
+    return resource not in _ORDINARY and not resource.startswith("hugepages-")
+
+
+class NodeTable:
+    """Columns over node slots. All arrays have one column (or cell) per slot, used or not."""
+
+    def __init__(self, reader: RequestReader | None = None) -> None:
+        self._reader = reader or RequestReader()
+        self._slots: dict[str, int] = {}
+        self._free_slots: list[int] = list(range(_CAPACITY_START))
+        self._sorted_names: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._vectors: dict[Request, Ints] = {}
+        #: Name by slot, "" for an empty one.
+        self.names: list[str] = [""] * _CAPACITY_START
+        self.labels = LabelTable(_CAPACITY_START)
+        #: int64[D, N], base units.
+        self.allocatable: Ints = np.zeros((0, _CAPACITY_START), dtype=np.int64)
+        #: int64[D, N], base units: claims of jobs and pods that no claim covers.
+        self.used: Ints = np.zeros((0, _CAPACITY_START), dtype=np.int64)
+        #: bool[N]: a node object exists (not empty, not a ghost).
+        self.exists: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
+        self.ready: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
+        self.cordoned: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
+        #: int64[N]: the packing order, smaller first: see `packing_key`. Unique per node.
+        self._key: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
+        self._rank: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
+        self._ranks_stale = False
+        self._device_rows: list[int] = []
+        #: Slots whose amounts changed since the fits were last brought up to date.
+        self.stale_amounts: list[Ints] = []
+        #: Slots whose labels, taints or flags changed since then.
+        self.stale_flags: list[int] = []
+        #: Rises with every change of what a node is, as opposed to what is in use.
+        self.nodes_version = 0
+        self._share_rows = [self.row(resource) for resource in (CPU, MEMORY, PODS)][:2]
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return len(self.names)
+
+    @property
+    def resources(self) -> list[str]:
+        """Resource names by row."""
+        return list(self._rows)
+
+    @property
+    def node_count(self) -> int:
+        """Nodes that exist."""
+        return int(self.exists.sum())
+
+    def slot(self, name: str) -> int | None:
+        """Return the slot of a node or a ghost, None when there is neither."""
+        return self._slots.get(name)
+
+    def row(self, resource: str) -> int:
+        """Return the row of a resource; a new one gets a row of zeros."""
+        row = self._rows.get(resource)
+        if row is None:
+            row = self._rows[resource] = len(self._rows)
+            zeros = np.zeros((1, self.capacity), dtype=np.int64)
+            self.allocatable = np.concatenate([self.allocatable, zeros])
+            self.used = np.concatenate([self.used, zeros])
+            self._vectors.clear()
+            if is_device(resource):
+                self._device_rows.append(row)
+        return row
+
+    def find_row(self, resource: str) -> int | None:
+        """Return the row of a resource; None when neither a node nor a request has named it."""
+        return self._rows.get(resource)
+
+    def owned(self, resource: str) -> Ints:
+        """Return int64[N]: what each node has of a resource, used or not."""
+        row = self._rows.get(resource)
+        return np.zeros(self.capacity, dtype=np.int64) if row is None else self.allocatable[row]
+
+    def unused(self, resource: str) -> Ints:
+        """Return int64[N]: what is left of a resource on each node, not below zero."""
+        row = self._rows.get(resource)
+        if row is None:
+            return np.zeros(self.capacity, dtype=np.int64)
+        return np.clip(self.allocatable[row] - self.used[row], 0, None)
+
+    def vector(self, request: Request) -> Ints:
+        """Return a request as int64[D]. Shared: do not change it."""
+        vector = self._vectors.get(request)
+        if vector is None:
+            rows = [self.row(resource) for resource, _ in request]
+            if len(self._vectors) >= _VECTORS_MAX:
+                self._vectors.clear()
+            vector = np.zeros(len(self._rows), dtype=np.int64)
+            vector[rows] = [amount for _, amount in request]
+            self._vectors[request] = vector
+        return vector
+
+    def set_node(self, node: Node) -> None:
+        """Add or update a node; a heartbeat that changes nothing else costs nothing."""
+        name = node.metadata.name
+        slot = self.occupy(name)
+        changed = self._set_flags(slot, node)
+        labels = {**node.metadata.labels, NAME_COLUMN: name}
+        changed |= self.labels.set(slot, labels, node.spec.taints)
+        if changed:
+            self.stale_flags.append(slot)
+        if self._set_allocatable(slot, node) or changed:
+            self.nodes_version += 1
+
+    def remove_node(self, name: str) -> None:
+        """Remove a node; what still uses it keeps a ghost alive. Unknown names are ignored."""
+        slot = self._slots.get(name)
+        if slot is None or not self.exists[slot]:
+            return
+        self.exists[slot] = self.ready[slot] = self.cordoned[slot] = False
+        self.labels.clear(slot)
+        self.allocatable[:, slot] = 0
+        self.stale_flags.append(slot)
+        self._touch(np.array([slot]))
+        self.nodes_version += 1
+        self.vacate(slot)
+
+    def occupy(self, name: str) -> int:
+        """Return the slot of a name, making a ghost when it has none."""
+        slot = self._slots.get(name)
+        if slot is not None:
+            return slot
+        if not self._free_slots:
+            self._grow()
+        slot = heapq.heappop(self._free_slots)
+        self._slots[name] = slot
+        self.names[slot] = name
+        insort(self._sorted_names, name)
+        self._ranks_stale = True
+        return slot
+
+    def vacate(self, slot: int) -> None:
+        """Give a ghost's slot back once nothing uses it; every user takes at least one pod."""
+        name = self.names[slot]
+        if not name or self.exists[slot] or self.used[self._rows[PODS], slot]:
+            return
+        del self._slots[name]
+        self.names[slot] = ""
+        self._sorted_names.pop(bisect_left(self._sorted_names, name))
+        heapq.heappush(self._free_slots, slot)
+        self._ranks_stale = True
+
+    def add(self, slots: Ints, counts: Ints, vector: Ints) -> None:
+        """Put `counts[i]` members of this request on each of the distinct slots; may be
+        negative.
+        """
+        if len(slots) == 1:
+            self.used[:, slots[0]] += vector * counts[0]
+        else:
+            self.used[:, slots] += vector[:, None] * counts
+        self._touch(slots)
+
+    def free(self, slots: Ints | slice = slice(None)) -> Ints:
+        """Return what is left per resource and slot; below zero where a node is overfull."""
+        return self.allocatable[:, slots] - self.used[:, slots]
+
+    @property
+    def key(self) -> Ints:
+        """The packing order of all slots: members go to the node with the smallest key that
+        fits.
+        """
+        self._refresh_ranks()
+        return self._key
+
+    @property
+    def rank(self) -> Ints:
+        """The place of each slot in the order of node names."""
+        self._refresh_ranks()
+        return self._rank
+
+    def packing_key(self, free: Ints, slots: Ints | slice = slice(None)) -> Ints:
+        """Return the packing order of some slots, given what is free on them.
+
+        Nodes without devices come first, so that members without devices leave the others alone;
+        then the fewest free devices; then the least free CPU and memory; then the name.
+        """
+        owned = self.allocatable[:, slots]
+        share = np.zeros(free.shape[1], dtype=np.int64)
+        for row in self._share_rows:
+            share += np.clip(free[row], 0, None) * 511 // np.maximum(owned[row], 1)
+        tier = np.zeros(free.shape[1], dtype=np.int64)
+        if self._device_rows:
+            devices = np.clip(free[self._device_rows], 0, None).sum(axis=0)
+            has_devices = owned[self._device_rows].any(axis=0)
+            tier = np.where(has_devices, 1 + np.minimum(devices, _DEVICES_MAX), 0)
+        packing = (tier << _SHARE_BITS) | np.minimum(share, (1 << _SHARE_BITS) - 1)
+        return (packing << _RANK_BITS) | self.rank[slots]
+
+    def _packing_key_of(self, slot: int) -> int:
+        """Return `packing_key` of one slot, without the cost of vectors of length one."""
+        owned = self.allocatable[:, slot].tolist()
+        used = self.used[:, slot].tolist()
+        share = tier = 0
+        for row in self._share_rows:
+            if used[row] < owned[row]:
+                share += (owned[row] - used[row]) * 511 // owned[row]
+        for row in self._device_rows:
+            if owned[row]:
+                tier += max(owned[row] - used[row], 0)
+        if any(owned[row] for row in self._device_rows):
+            tier = 1 + min(tier, _DEVICES_MAX)
+        packing = (tier << _SHARE_BITS) | min(share, (1 << _SHARE_BITS) - 1)
+        return (packing << _RANK_BITS) | int(self._rank[slot])
+
+    def _touch(self, slots: Ints) -> None:
+        self.stale_amounts.append(slots)
+        if self._ranks_stale:
+            return
+        if len(slots) == 1:
+            self._key[slots[0]] = self._packing_key_of(int(slots[0]))
+        else:
+            self._key[slots] = self.packing_key(self.free(slots), slots)
+
+    def _refresh_ranks(self) -> None:
+        if self._ranks_stale:
+            order = np.array([self._slots[n] for n in self._sorted_names], dtype=np.int64)
+            self._rank[order] = np.arange(len(order))
+            self._ranks_stale = False
+            self._key = self.packing_key(self.free())
+
+    def _set_flags(self, slot: int, node: Node) -> bool:
+        ready = ready_status(node) == "True"
+        before = (self.exists[slot], self.ready[slot], self.cordoned[slot])
+        after = (True, ready, node.spec.unschedulable)
+        self.exists[slot], self.ready[slot], self.cordoned[slot] = after
+        return before != after
+
+    def _set_allocatable(self, slot: int, node: Node) -> bool:
+        amounts = self._reader.amounts(node.status.allocatable or node.status.capacity)
+        rows = [self.row(resource) for resource in amounts]
+        column = np.zeros(len(self._rows), dtype=np.int64)
+        column[rows] = list(amounts.values())
+        if np.array_equal(self.allocatable[:, slot], column):
+            return False
+        self.allocatable[:, slot] = column
+        self._touch(np.array([slot]))
+        return True
+
+    def _grow(self) -> None:
+        old, new = self.capacity, self.capacity * 2
+        assert new < 1 << _RANK_BITS, "more nodes than the packing order has room for"
+        self.names.extend([""] * old)
+        for column in ("allocatable", "used"):
+            grown = np.zeros((len(self._rows), new), dtype=np.int64)
+            grown[:, :old] = getattr(self, column)
+            setattr(self, column, grown)
+        for flags in ("exists", "ready", "cordoned"):
+            setattr(self, flags, np.concatenate([getattr(self, flags), np.zeros(old, np.bool_)]))
+        self._key = np.concatenate([self._key, np.zeros(old, np.int64)])
+        self._rank = np.concatenate([self._rank, np.zeros(old, np.int64)])
+        self.labels.grow(new)
+        self._free_slots.extend(range(old, new))
+        heapq.heapify(self._free_slots)
+
+
+def ready_status(node: Node) -> str:
+    """Return the status of the node's Ready condition, "Unknown" without one."""
+    status = "Unknown"
+    for condition in node.status.conditions:
+        if condition.type == READY:
+            status = condition.status
+    return status

@@ -1,0 +1,151 @@
+"""What one pod asks of a node: amounts in base units, and the constraints on where it may run.
+
+The amounts follow Kubernetes' rule for a pod's effective request (KEP-753, sidecar containers):
+the larger of "all containers and sidecars together" and "each init container with the sidecars
+started before it", plus the overhead; a request that is not given equals the limit. One of `pods`
+comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.api.core import Container, NodeSelector, PodSpec, Toleration
+from fairlead.api.quantity import PODS, QuantityError, to_base
+
+#: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
+Request: TypeAlias = tuple[tuple[str, int], ...]
+
+_AMOUNTS_MAX = 100_000
+
+
+class RequestError(ValueError):
+    """An amount that cannot be read; `field` is its path below the pod spec."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Where a pod may run. Equal constraints compare equal whatever order they were written in."""
+
+    node_selector: tuple[tuple[str, str], ...] = ()
+    affinity: NodeSelector | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberClass:
+    """Members that are the same to the planner: equal request, equal constraints."""
+
+    request: Request
+    constraints: Constraints = Constraints()
+
+    def amount(self, resource: str) -> int:
+        """Return the amount asked of one resource; 0 when none is."""
+        return next((amount for name, amount in self.request if name == resource), 0)
+
+
+def constraints_of(spec: PodSpec) -> Constraints:
+    """Return the constraints in canonical order."""
+    node_affinity = spec.affinity.node_affinity if spec.affinity else None
+    return Constraints(
+        node_selector=tuple(sorted(spec.node_selector.items())),
+        affinity=node_affinity.required if node_affinity else None,
+        tolerations=tuple(sorted(set(spec.tolerations), key=_toleration_order)),
+    )
+
+
+def _toleration_order(toleration: Toleration) -> tuple[str, str, str, str, int]:
+    seconds = toleration.toleration_seconds
+    return (
+        toleration.key,
+        toleration.operator,
+        toleration.value,
+        toleration.effect,
+        -1 if seconds is None else seconds,
+    )
+
+
+class RequestReader:
+    """Reads amounts, remembering texts already parsed: thousands of pods share a few of them."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[tuple[str, str | int | float], int] = {}
+
+    def amount(self, resource: str, text: str | float) -> int:
+        """Return the amount in base units; QuantityError when the text is none."""
+        key = (resource, text)
+        known = self._amounts.get(key)
+        if known is None:
+            if len(self._amounts) >= _AMOUNTS_MAX:
+                self._amounts.clear()
+            known = self._amounts[key] = to_base(resource, text)
+        return known
+
+    def amounts(self, quantities: Mapping[str, str | int | float]) -> dict[str, int]:
+        """Return each amount in base units; what cannot be read counts as nothing."""
+        out: dict[str, int] = {}
+        for name in sorted(quantities):
+            try:
+                out[name] = self.amount(name, quantities[name])
+            except QuantityError:
+                out[name] = 0
+        return out
+
+    def request(self, spec: PodSpec) -> Request:
+        """Return the effective request of a pod, with its one of `pods`; RequestError."""
+        sidecars: dict[str, int] = {}
+        peak: dict[str, int] = {}
+        for i, container in enumerate(spec.init_containers):
+            own = self._container(container, f"initContainers[{i}]")
+            if container.restart_policy == "Always":
+                _add(sidecars, own)
+                _raise_to(peak, sidecars)
+            else:
+                together = dict(sidecars)
+                _add(together, own)
+                _raise_to(peak, together)
+        running = dict(sidecars)
+        for i, container in enumerate(spec.containers):
+            _add(running, self._container(container, f"containers[{i}]"))
+        _raise_to(running, peak)
+        _add(running, self._read(spec.overhead, "overhead"))
+        running[PODS] = 1
+        return tuple(sorted((name, amount) for name, amount in running.items() if amount > 0))
+
+    def _container(self, container: Container, path: str) -> dict[str, int]:
+        resources = container.resources
+        out = self._read(resources.limits, f"{path}.resources.limits")
+        out.update(self._read(resources.requests, f"{path}.resources.requests"))
+        return out
+
+    def _read(self, quantities: Mapping[str, str | int | float], path: str) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for name, text in quantities.items():
+            try:
+                out[name] = self.amount(name, text)
+            except QuantityError as error:
+                raise RequestError(f"{path}.{name}", str(error)) from error
+            if out[name] < 0:
+                raise RequestError(f"{path}.{name}", f"'{text}' is below zero")
+        return out
+
+
+def _add(into: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        into[name] = into.get(name, 0) + amount
+
+
+def _raise_to(into: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        into[name] = max(into.get(name, 0), amount)
+
+
+def request_of(amounts: Iterable[tuple[str, int]]) -> Request:
+    """Return amounts as a request: sorted, zeros left out."""
+    return tuple(sorted((name, amount) for name, amount in amounts if amount))

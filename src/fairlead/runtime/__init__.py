@@ -1,0 +1,1 @@
+"""The shell that all controllers share: client protocol, mirror, loop, queue, events, metrics."""

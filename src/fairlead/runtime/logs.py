@@ -1,0 +1,114 @@
+"""Structured logs: constant messages with key/value facts; JSON for machines, columns for people.
+
+Nothing here is global except what `configure` sets in structlog, and only main calls that;
+everything else takes a `Logger` argument. The message is constant and in the past tense ("Restarted
+controller"), everything that varies is a fact, so that lines can be counted and searched.
+Source: kubernetes/community contributors/devel/sig-instrumentation/logging.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+from enum import Enum
+from typing import Any, Protocol, TextIO, cast
+
+from fairlead.api.times import format_micro_time
+from fairlead.runtime.clock import Clock
+
+
+class Logger(Protocol):
+    """What the code logs to. Info: a state changed; error: an administrator may have to act."""
+
+    def debug(self, event: str, **facts: Any) -> Any:
+        """Log details: verdicts and timing."""
+        ...
+
+    def info(self, event: str, **facts: Any) -> Any:
+        """Log a change of state."""
+        ...
+
+    def warning(self, event: str, **facts: Any) -> Any:
+        """Log something undesired that is being dealt with."""
+        ...
+
+    def error(self, event: str, **facts: Any) -> Any:
+        """Log what somebody may have to act on."""
+        ...
+
+
+class SilentLogger:
+    """Logs nothing; for libraries' defaults and tests."""
+
+    def debug(self, event: str, **facts: Any) -> None:
+        """Drop it."""
+
+    def info(self, event: str, **facts: Any) -> None:
+        """Drop it."""
+
+    def warning(self, event: str, **facts: Any) -> None:
+        """Drop it."""
+
+    def error(self, event: str, **facts: Any) -> None:
+        """Drop it."""
+
+
+SILENT = SilentLogger()
+
+
+class LogFormat(Enum):
+    """How lines look. AUTO is columns on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    COLUMNS = "columns"
+
+
+class LogLevel(Enum):
+    """The least level that is written; the values are those of Python's logging."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+def configure(
+    *,
+    clock: Clock,
+    log_format: LogFormat = LogFormat.AUTO,
+    level: LogLevel = LogLevel.INFO,
+    stream: TextIO | None = None,
+) -> Logger:
+    """Set structlog up and return the root logger. Call it once, in main; default: stderr."""
+    import msgspec
+    import structlog
+
+    out = sys.stderr if stream is None else stream
+    if log_format is LogFormat.AUTO:
+        log_format = LogFormat.COLUMNS if out.isatty() else LogFormat.JSON
+
+    def stamp(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> Any:
+        return {"time": format_micro_time(clock.now()), **entry}
+
+    def to_json(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> str:
+        entry["message"] = entry.pop("event")
+        head = {name: entry.pop(name) for name in ("time", "level", "message")}
+        return msgspec.json.encode({**head, **entry}, enc_hook=str).decode()
+
+    processors: list[Any] = [structlog.processors.add_log_level, stamp]
+    if log_format is LogFormat.JSON:
+        processors += [structlog.processors.format_exc_info, to_json]
+    else:
+        processors += [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(), timestamp_key="time", sort_keys=False, pad_event_to=32
+            )
+        ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level.value),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=True,
+    )
+    return cast("Logger", structlog.get_logger())

@@ -1,0 +1,310 @@
+"""The one loop that all controllers share.
+
+Its cycle, read aloud: wait for a change, for `wake_at` or for a timer, and a little longer for what
+comes with it; wait until the mirrors are synced and have seen our own writes (the barrier); decide,
+which is pure; perform the actions, in order per object, objects side by side; record.
+
+The world's errors are handled here, by type. `Conflict`, `NotFound` and `AlreadyExists` mean that
+the decision was made on old news: the rest of that object's actions is dropped and the object is
+looked at again. What can pass by itself (429, 5xx, a broken connection) is repeated a few times
+with back-off, and then treated the same. What cannot (422, 403 ...) is given to the controller. An
+object that keeps failing is looked at again ever more rarely and holds up no other. Any other
+exception is a fault of ours: it ends `run`, and the supervisor starts the controller anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
+from fairlead.decide.actions import Action
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.runtime.backoff import BackoffOptions, delay_seconds
+from fairlead.runtime.barrier import Barrier, Written
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.queue import KeyQueue
+
+__all__ = [
+    "ActionResult",
+    "Controller",
+    "ControllerLoop",
+    "LoopObserver",
+    "LoopOptions",
+    "Written",
+]
+
+
+class Controller(Protocol):
+    """What a controller supplies. Only `perform` may await; nothing else takes long."""
+
+    @property
+    def name(self) -> str:
+        """Stable name, a metric label."""
+        ...
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """Return what it reads; its own handlers are registered on them already."""
+        ...
+
+    def decide(self, now: float) -> Decision:
+        """Call the pure core on the state that the handlers keep."""
+        ...
+
+    def key_of(self, action: Action) -> ObjectKey:
+        """Return the object of an action: those with one key run in order, others in parallel."""
+        ...
+
+    async def perform(self, action: Action) -> Written | None:
+        """Carry out one action; safe to repeat. Return the write if a mirror will show it."""
+        ...
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look at this object again: an action on it came too late or did not get through."""
+        ...
+
+    def failed(self, action: Action, error: ApiError) -> None:
+        """Note an answer that no retry can mend; `changed` is called for the object, too."""
+        ...
+
+    def recorded(self, decision: Decision) -> None:
+        """Keep metrics of the decision; called after its actions."""
+        ...
+
+
+class ActionResult(Enum):
+    """How an action ended, as a metric label."""
+
+    DONE = "done"
+    OUTDATED = "outdated"  # conflict, not found, already exists
+    RETRIED = "retried"  # one failed attempt that is repeated
+    POSTPONED = "postponed"  # enough attempts for one cycle, or the server asked for a long wait
+    FAILED = "failed"  # an answer that no retry can mend
+
+
+class LoopObserver(Protocol):
+    """Who counts; `fairlead.runtime.metrics.Metrics` is one."""
+
+    def decided(self, controller: str, seconds: float) -> None:
+        """Note one decision and how long it took."""
+        ...
+
+    def acted(self, controller: str, action: str, result: ActionResult) -> None:
+        """Note one attempt of an action."""
+        ...
+
+
+class _NoObserver:
+    def decided(self, controller: str, seconds: float) -> None: ...
+
+    def acted(self, controller: str, action: str, result: ActionResult) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """How the loop waits and tries again."""
+
+    #: After the first change, wait this long for what comes with it.
+    batch_window_seconds: float = 0.005
+    #: Objects acted on side by side.
+    concurrency_max: int = 64
+    #: A mirror that has not shown our writes by then is listed again.
+    barrier_seconds: float = 5.0
+    #: Decide this often even if nothing changes; None: never.
+    resync_seconds: float | None = None
+    #: A `wake_at` in the past is served this much later, so that time always moves.
+    wake_seconds_min: float = 0.001
+    #: Repeats of one action within a cycle, with their delays. The cycle, and so every other
+    #: object, waits for them; who is asked to wait longer is looked at again in a later one.
+    retries_max: int = 4
+    retry: BackoffOptions = field(
+        default_factory=lambda: BackoffOptions(0.1, 2.0, retry_after_seconds_max=2.0)
+    )
+    #: Delays before an object is looked at again whose actions fail in cycle after cycle.
+    again: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.05, 30.0))
+    #: Objects whose failures are remembered; the oldest is forgotten first.
+    again_max: int = 10_000
+    #: False when somebody else runs the controller's mirrors (shared ones).
+    runs_mirrors: bool = True
+
+
+class ControllerLoop:
+    """Runs one controller. Make a new one, with a new controller, after a crash."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: LoopOptions | None = None,
+        observer: LoopObserver | None = None,
+        log: Logger = SILENT,
+    ) -> None:
+        self.cycle_count = 0
+        self._controller = controller
+        self._clock = clock
+        self._rng = rng
+        self._options = options or LoopOptions()
+        self._observer = observer or _NoObserver()
+        self._log = log
+        self._barrier = Barrier(controller.mirrors, timeout_seconds=self._options.barrier_seconds)
+        self._woken = asyncio.Event()
+        self._wake_at: float | None = None
+        self._again = KeyQueue[ObjectKey]()
+        self._failures: dict[ObjectKey, int] = {}
+
+    @property
+    def ready(self) -> bool:
+        """True once the controller has decided for the first time."""
+        return self.cycle_count > 0
+
+    def wake(self) -> None:
+        """Start a cycle soon, for a reason that no mirror shows."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Run cycles, and the mirrors, until cancelled or until our own code fails."""
+        removes = [mirror.on_change(self._on_change) for mirror in self._controller.mirrors]
+        try:
+            async with asyncio.TaskGroup() as group:
+                if self._options.runs_mirrors:
+                    for mirror in self._controller.mirrors:
+                        name = f"{self._controller.name}/{mirror.kind}"
+                        group.create_task(mirror.run(), name=name)
+                await self._cycles()
+        finally:
+            for remove in removes:
+                remove()
+
+    def _on_change(self, _change: Change[Any]) -> None:
+        self._woken.set()
+
+    async def _cycles(self) -> None:
+        now = self._clock.now()
+        while True:
+            await self._barrier.wait()
+            decision = self._decide(max(now, self._clock.now()))
+            await self._perform(decision.actions)
+            self._controller.recorded(decision)
+            now = await self._wait(decision.wake_at)
+
+    def _decide(self, now: float) -> Decision:
+        for key in self._again.pop(now):
+            self._controller.changed(key)
+        self._woken.clear()
+        self.cycle_count += 1
+        started_at = self._clock.now()
+        decision = self._controller.decide(now)
+        self._observer.decided(self._controller.name, self._clock.now() - started_at)
+        return decision
+
+    async def _wait(self, wake_at: float | None) -> float:
+        """Return after a change and the batch window, or at a deadline; at least the deadline."""
+        now = self._clock.now()
+        deadlines = [at for at in (wake_at, self._again.wake_at()) if at is not None]
+        if self._options.resync_seconds is not None:
+            deadlines.append(now + self._options.resync_seconds)
+        deadline = min(deadlines) if deadlines else None
+        delay = None if deadline is None else max(deadline - now, self._options.wake_seconds_min)
+        try:
+            async with asyncio.timeout(delay):
+                await self._woken.wait()
+        except TimeoutError:
+            # Rounding may have the timer fire a hair early: `now` must not be before the deadline,
+            # or a controller that is due "at" it would ask for the same instant for ever.
+            return max(self._clock.now(), deadline or 0.0)
+        await asyncio.sleep(self._options.batch_window_seconds)
+        return self._clock.now()
+
+    async def _perform(self, actions: Sequence[Action]) -> None:
+        by_key: dict[ObjectKey, list[Action]] = {}
+        for action in actions:
+            by_key.setdefault(self._controller.key_of(action), []).append(action)
+        work = iter(by_key.items())
+        workers = min(len(by_key), self._options.concurrency_max)
+        if workers <= 1:
+            await self._work(work)
+            return
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._work(work))
+
+    async def _work(self, work: Iterator[tuple[ObjectKey, list[Action]]]) -> None:
+        for key, actions in work:
+            for action in actions:
+                if not await self._perform_one(key, action):
+                    break
+            else:
+                self._failures.pop(key, None)
+
+    async def _perform_one(self, key: ObjectKey, action: Action) -> bool:
+        """Perform with retries; False when the rest of the object's actions is to be dropped."""
+        attempts = 0
+        while True:
+            try:
+                written = await self._controller.perform(action)
+            except (Conflict, NotFound, AlreadyExists) as error:
+                return self._drop(key, action, ActionResult.OUTDATED, error)
+            except ApiError as error:
+                if not error.retryable:
+                    self._controller.failed(action, error)
+                    return self._drop(key, action, ActionResult.FAILED, error)
+                if self._is_enough(attempts, error):
+                    return self._drop(key, action, ActionResult.POSTPONED, error)
+                self._note(action, ActionResult.RETRIED, error)
+                await asyncio.sleep(self._retry_seconds(attempts, error))
+                attempts += 1
+            else:
+                if written is not None:
+                    self._barrier.expect(written)
+                self._note(action, ActionResult.DONE)
+                return True
+
+    def _is_enough(self, attempts: int, error: ApiError) -> bool:
+        asked_max = self._options.retry.retry_after_seconds_max
+        return attempts >= self._options.retries_max or error.retry_after_seconds > asked_max
+
+    def _retry_seconds(self, attempts: int, error: ApiError) -> float:
+        delay = delay_seconds(self._rng, attempts, self._options.retry)
+        return max(delay, error.retry_after_seconds)
+
+    def _drop(self, key: ObjectKey, action: Action, result: ActionResult, error: ApiError) -> bool:
+        """Look at the object again: at once after a first conflict, else after a growing delay."""
+        self._note(action, result, error)
+        failures = self._failures.pop(key, 0)
+        self._failures[key] = failures + 1
+        if len(self._failures) > self._options.again_max:
+            del self._failures[next(iter(self._failures))]
+        if failures == 0 and result is not ActionResult.POSTPONED:
+            self._controller.changed(key)
+            self._woken.set()
+        else:
+            delay = delay_seconds(self._rng, failures, self._options.again)
+            asked = min(error.retry_after_seconds, self._options.again.retry_after_seconds_max)
+            self._again.add_at(key, self._clock.now() + max(delay, asked))
+        return False
+
+    def _note(self, action: Action, result: ActionResult, error: ApiError | None = None) -> None:
+        name = type(action).__name__
+        self._observer.acted(self._controller.name, name, result)
+        facts = {"controller": self._controller.name, "cycle": self.cycle_count, "action": name}
+        if error is None:
+            self._log.debug("Performed action", **facts)
+            return
+        namespace, object_name = self._controller.key_of(action)
+        self._log.warning(
+            "Action did not succeed",
+            **facts,
+            object=f"{namespace}/{object_name}",
+            result=result.value,
+            reason=error.status.reason,
+            error=error.message,
+        )

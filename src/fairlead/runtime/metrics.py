@@ -1,0 +1,127 @@
+"""Metrics in Prometheus format, on a registry of our own: two clusters fit into one process.
+
+Names after prometheus.io/docs/practices/naming: one prefix, base units, labels from closed sets
+(controller, action, result, kind, state), never a job's or a node's name. What can be read when
+asked (mirrors, queues) is collected at the scrape; what happens is counted when it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from fairlead.runtime.loop import ActionResult
+from fairlead.runtime.mirror import Mirror
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_DECIDE_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class _Scraped(Collector):
+    """Gauges that are read at the scrape. Reading must not wait."""
+
+    def __init__(self) -> None:
+        self.mirrors: list[Mirror[Any]] = []
+        self.depths: dict[str, Callable[[], int]] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        lag = GaugeMetricFamily(
+            "fairlead_mirror_lag_seconds",
+            "Seconds since the API last said anything about this kind.",
+            labels=["kind"],
+        )
+        objects = GaugeMetricFamily(
+            "fairlead_mirror_objects", "Objects held of this kind.", labels=["kind"]
+        )
+        by_kind: dict[str, Mirror[Any]] = {}
+        for mirror in self.mirrors:  # of several of one kind, the one that lags most
+            seen = by_kind.setdefault(mirror.kind, mirror)
+            if (mirror.seconds_since_contact or 0.0) > (seen.seconds_since_contact or 0.0):
+                by_kind[mirror.kind] = mirror
+        for kind, mirror in sorted(by_kind.items()):
+            seconds = mirror.seconds_since_contact
+            if seconds is not None:
+                lag.add_metric([kind], seconds)
+            objects.add_metric([kind], len(mirror))
+        depth = GaugeMetricFamily(
+            "fairlead_workqueue_depth", "Keys that wait to be looked at.", labels=["controller"]
+        )
+        for controller, read in sorted(self.depths.items()):
+            depth.add_metric([controller], read())
+        return (lag, objects, depth)
+
+
+class Metrics:
+    """Everything Fairlead measures of itself. Also the loops' `LoopObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, *, version: str, commit: str = "") -> None:
+        """Register all series on `registry`, which must not have them yet."""
+        self._registry = registry
+        self._scraped = _Scraped()
+        registry.register(self._scraped)
+        info = Gauge(
+            "fairlead_build_info",
+            "1, labelled with what runs.",
+            ["version", "commit"],
+            registry=registry,
+        )
+        info.labels(version, commit).set(1)
+        self._decide_seconds = Histogram(
+            "fairlead_decide_duration_seconds",
+            "Time that one decision took.",
+            ["controller"],
+            buckets=_DECIDE_SECONDS,
+            registry=registry,
+        )
+        self._actions = Counter(
+            "fairlead_actions_total",
+            "Attempts at actions, by how they ended.",
+            ["controller", "action", "result"],
+            registry=registry,
+        )
+        self._crashes = Counter(
+            "fairlead_service_crashes_total",
+            "Services that were started anew after a fault.",
+            ["service"],
+            registry=registry,
+        )
+        self._jobs = Gauge("fairlead_jobs", "Jobs by state.", ["state"], registry=registry)
+
+    def decided(self, controller: str, seconds: float) -> None:
+        """Note one decision."""
+        self._decide_seconds.labels(controller).observe(seconds)
+
+    def acted(self, controller: str, action: str, result: ActionResult) -> None:
+        """Note one attempt of an action."""
+        self._actions.labels(controller, action, result.value).inc()
+
+    def crashed(self, service: str, _error: BaseException) -> None:
+        """Note a crash; fits the supervisor's `crashed`."""
+        self._crashes.labels(service).inc()
+
+    def set_jobs(self, counts: Mapping[str, int]) -> None:
+        """Set the number of jobs of each state named."""
+        for state in sorted(counts):
+            self._jobs.labels(state).set(counts[state])
+
+    def watch_mirror(self, mirror: Mirror[Any]) -> None:
+        """Report this mirror's lag and size at each scrape."""
+        self._scraped.mirrors.append(mirror)
+
+    def forget_mirrors(self, mirrors: Iterable[Mirror[Any]]) -> None:
+        """Report these no more (their controller was started anew)."""
+        gone = list(mirrors)
+        self._scraped.mirrors = [m for m in self._scraped.mirrors if m not in gone]
+
+    def watch_queue(self, controller: str, depth: Callable[[], int]) -> None:
+        """Report a queue's depth at each scrape."""
+        self._scraped.depths[controller] = depth
+
+    def render(self) -> bytes:
+        """Return all series as text of CONTENT_TYPE."""
+        return generate_latest(self._registry)

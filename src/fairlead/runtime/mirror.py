@@ -1,0 +1,421 @@
+"""Mirror: a local, indexed, always nearly current copy of one kind, fed by one list and one watch.
+
+The cycle is list → watch → watch → ...: a watch that ends, normally or broken, is resumed from the
+last version that was seen (an event's or a bookmark's), so a start costs exactly one LIST. Only
+`Expired` (410) or `relist` lead to another list, which is then compared with what is held: what
+vanished meanwhile is reported as a deletion, what did not change is not reported at all.
+
+Handlers run synchronously and in order, so that state which follows a mirror is never between two
+versions when somebody reads it. An exception in a handler is a fault of ours and ends `run`.
+
+Source: KEP-365 (pages), KEP-956 (bookmarks), KEP-5504 (versions compare as integers); what a client
+must expect of a watch was measured in the wild: a stream just ends, with no error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar, cast
+
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.resources import Resource
+from fairlead.api.status import ApiError, Expired, Unavailable
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.backoff import Backoff, BackoffOptions
+from fairlead.runtime.client import Client, EventType, ObjectList, WatchEvent
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+
+
+class HasMetadata(Protocol):
+    """Any API object."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Name, namespace, version ..."""
+        ...
+
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """One change: created (`old` None), modified, or deleted (`new` None). Never both None."""
+
+    old: T | None
+    new: T | None
+
+    @property
+    def key(self) -> ObjectKey:
+        """(namespace, name) of the object."""
+        obj = self.new if self.new is not None else self.old
+        return cast("T", obj).metadata.key
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """What to mirror, and how patiently. An empty namespace means all."""
+
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+    #: A watch is asked to end after one to two times this, so that a dead connection is noticed.
+    watch_seconds: int = 300
+    #: A watch that ended empty and sooner than this counts as a failure (the server is in trouble).
+    watch_seconds_min: float = 1.0
+    #: Lists older than what was seen are asked again this often; then the store was put back.
+    stale_lists_max: int = 5
+    #: Other tasks get a turn after this many objects.
+    batch_max: int = 256
+    backoff: BackoffOptions = field(default_factory=BackoffOptions)
+
+
+class _Index(Generic[T]):
+    """Keys by value, each value's keys sorted."""
+
+    def __init__(self, values: Callable[[T], Iterable[Hashable]]) -> None:
+        self._values = values
+        self._keys: dict[Hashable, list[ObjectKey]] = {}
+
+    def update(self, key: ObjectKey, old: T | None, new: T | None) -> None:
+        before = () if old is None else tuple(self._values(old))
+        after = () if new is None else tuple(self._values(new))
+        if before == after:
+            return
+        for value in before:
+            keys = self._keys.get(value, [])
+            place = bisect_left(keys, key)
+            if place < len(keys) and keys[place] == key:
+                del keys[place]
+            if not keys:
+                self._keys.pop(value, None)
+        for value in after:
+            keys = self._keys.setdefault(value, [])
+            place = bisect_left(keys, key)
+            if place == len(keys) or keys[place] != key:
+                keys.insert(place, key)
+
+    def keys(self, value: Hashable) -> list[ObjectKey]:
+        return self._keys.get(value, [])
+
+
+class Mirror(Generic[T]):
+    """A copy of the objects of one resource. Reads are synchronous and never touch the API."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: MirrorOptions | None = None,
+        initial_list: Callable[[], AbstractContextManager[object]] = nullcontext,
+        log: Logger = SILENT,
+    ) -> None:
+        """Make an empty mirror; `run` fills it. `initial_list` is entered around the first list."""
+        self.resource = resource
+        self.options = options or MirrorOptions()
+        self.list_count = 0
+        self.watch_count = 0
+        self.error_count = 0
+        self.last_error: ApiError | None = None
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._backoff = Backoff(rng, self.options.backoff)
+        self._initial_list = initial_list
+        self._log = log
+        self._objects: dict[ObjectKey, T] = {}
+        self._sorted_keys: list[ObjectKey] | None = None
+        self._indexes: dict[str, _Index[T]] = {}
+        self._handlers: tuple[Callable[[Change[T]], None], ...] = ()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._version = 0
+        self._list_wanted = True
+        self._stale_lists = 0
+        self._synced = False
+        self._running = False
+        self._contact_at: float | None = None
+        self._watch_scope: asyncio.Timeout | None = None
+
+    # Reading
+
+    @property
+    def kind(self) -> str:
+        """The kind's name, for metrics and logs."""
+        return self.resource.kind
+
+    @property
+    def synced(self) -> bool:
+        """True once the first list is in; it stays true."""
+        return self._synced
+
+    @property
+    def resource_version(self) -> int:
+        """The version reached: every change up to it has been applied. 0 before the first list."""
+        return self._version
+
+    @property
+    def seconds_since_contact(self) -> float | None:
+        """Staleness: seconds since the API last said anything; None before it ever did."""
+        if self._contact_at is None:
+            return None
+        return max(0.0, self._clock.now() - self._contact_at)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, namespace: str, name: str) -> T | None:
+        """Return the object, or None; the namespace of cluster-scoped objects is ""."""
+        return self._objects.get((namespace, name))
+
+    def items(self) -> tuple[T, ...]:
+        """Return all objects in (namespace, name) order."""
+        if self._sorted_keys is None:
+            self._sorted_keys = sorted(self._objects)
+        return tuple(self._objects[key] for key in self._sorted_keys)
+
+    def has_seen(self, key: ObjectKey, version: int) -> bool:
+        """True when the change of `key` that made `version` has been applied."""
+        if self._version >= version:
+            return True
+        obj = self._objects.get(key)
+        return obj is not None and obj.metadata.version >= version
+
+    def index(self, name: str, values: Callable[[T], Iterable[Hashable]]) -> None:
+        """Keep an index from now on: `values` (a pure function) gives the values of an object."""
+        if name in self._indexes:
+            raise ValueError(f"mirror of {self.kind}: index '{name}' exists already")
+        index = _Index(values)
+        for key in sorted(self._objects):
+            index.update(key, None, self._objects[key])
+        self._indexes[name] = index
+
+    def by_index(self, name: str, value: Hashable) -> tuple[T, ...]:
+        """Return the objects that have `value` in index `name`, in (namespace, name) order."""
+        return tuple(self._objects[key] for key in self._indexes[name].keys(value))
+
+    # Following
+
+    def on_change(self, handler: Callable[[Change[T]], None]) -> Callable[[], None]:
+        """Call `handler` for each change, in order; what is held already is reported at once.
+
+        Returns a function that ends the calls.
+        """
+        self._handlers = (*self._handlers, handler)
+        for obj in self.items():
+            handler(Change(None, obj))
+
+        def remove() -> None:
+            self._handlers = tuple(h for h in self._handlers if h is not handler)
+
+        return remove
+
+    async def wait_synced(self) -> None:
+        """Return once the first list is in."""
+        while not self._synced:
+            await self.advanced()
+
+    async def advanced(self) -> None:
+        """Return after the next list, event or bookmark."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def relist(self) -> None:
+        """List again soon, as what is held is in doubt; differences are reported as changes."""
+        self._list_wanted = True
+        if self._watch_scope is not None:
+            self._watch_scope.reschedule(asyncio.get_running_loop().time())
+            self._watch_scope = None  # it must not be moved again once it has begun to expire
+
+    # Running
+
+    async def run(self) -> None:
+        """List and watch until cancelled. May be run again, and then resumes where it was."""
+        if self._running:
+            raise RuntimeError(f"mirror of {self.kind} runs already")
+        self._running = True
+        expired_count = 0
+        try:
+            while True:
+                reached = self._version
+                try:
+                    if self._list_wanted:
+                        await self._list()
+                    else:
+                        await self._watch()
+                        expired_count = 0
+                except Expired as error:
+                    self._list_wanted = True
+                    expired_count = 1 if self._version > reached > 0 else expired_count + 1
+                    if expired_count > 1:  # a list did not help: do not hammer
+                        await self._pause(error)
+                except ApiError as error:
+                    await self._pause(error)
+        finally:
+            self._running = False
+
+    async def _pause(self, error: ApiError) -> None:
+        self.error_count += 1
+        self.last_error = error
+        seconds = self._backoff.next(error.retry_after_seconds)
+        self._log.warning(
+            "Mirror lost contact",
+            kind=self.kind,
+            reason=error.status.reason,
+            error=error.message,
+            retry_seconds=round(seconds, 3),
+        )
+        await asyncio.sleep(seconds)
+
+    async def _list(self) -> None:
+        self._list_wanted = False
+        first = not self._synced
+        try:
+            with self._initial_list() if first else nullcontext():
+                listed = await self._client.list(
+                    self.resource,
+                    namespace=self.options.namespace,
+                    label_selector=self.options.label_selector,
+                    field_selector=self.options.field_selector,
+                )
+                version = int(listed.resource_version or 0)
+                self._refuse_old(version)
+                await self._replace(listed, yielding=first)
+        except BaseException:
+            self._list_wanted = True
+            raise
+        self._version = version
+        self._synced = True
+        self.list_count += 1
+        self._touch()
+
+    def _refuse_old(self, version: int) -> None:
+        """Never go back in time, unless the store itself was put back to an older state."""
+        if version >= self._version:
+            self._stale_lists = 0
+            return
+        self._stale_lists += 1
+        if self._stale_lists <= self.options.stale_lists_max:
+            raise Unavailable(
+                f"list of {self.kind} is at version {version}, but {self._version} was seen already"
+            )
+        self._log.error(
+            "Store went back", kind=self.kind, version=version, version_seen=self._version
+        )
+        self._stale_lists = 0
+
+    async def _replace(self, listed: ObjectList[T], *, yielding: bool) -> None:
+        present = {obj.metadata.key for obj in listed.items}
+        for key in sorted(self._objects):
+            if key not in present:
+                self._set(key, self._objects[key], None)
+        for count, obj in enumerate(listed.items, 1):
+            key = obj.metadata.key
+            old = self._objects.get(key)
+            if old is None:
+                self._set(key, None, obj)
+            elif old.metadata.uid != obj.metadata.uid:
+                self._set(key, old, None)
+                self._set(key, None, obj)
+            elif old.metadata.resource_version != obj.metadata.resource_version:
+                self._set(key, old, obj)
+            if yielding and count % self.options.batch_max == 0:
+                await asyncio.sleep(0)
+
+    async def _watch(self) -> None:
+        """Follow one watch to its end. ApiErrors and faults of handlers pass through."""
+        self.watch_count += 1
+        started_at, count = self._clock.now(), 0
+        scope = asyncio.timeout(None)  # relist() moves its deadline to now
+        try:
+            async with scope:
+                self._watch_scope = scope
+                stream = self._open()
+                try:
+                    async for event in stream:
+                        self._apply(event)
+                        count += 1
+                        if count % self.options.batch_max == 0:
+                            await asyncio.sleep(0)
+                finally:
+                    self._watch_scope = None
+                    lived = self._clock.now() - started_at >= self.options.watch_seconds_min
+                    if count or lived:
+                        self._backoff.reset()
+                    await _close(stream)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return
+        if not count and not lived:
+            raise Unavailable(f"watch of {self.kind} ended at once")
+        self._contact_at = self._clock.now()
+
+    def _open(self) -> AsyncIterator[WatchEvent[T]]:
+        patience = self.options.watch_seconds
+        return self._client.watch(
+            self.resource,
+            resource_version=str(self._version),
+            namespace=self.options.namespace,
+            label_selector=self.options.label_selector,
+            field_selector=self.options.field_selector,
+            timeout_seconds=patience + int(self._rng.random() * patience),
+        )
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        version = int(event.resource_version)
+        if version > self._version:
+            self._version = version
+        obj = event.object
+        if obj is not None:
+            key = obj.metadata.key
+            old = self._objects.get(key)
+            if event.type is EventType.DELETED:
+                if old is not None and old.metadata.version <= version:
+                    self._set(key, old, None)
+            elif old is None or old.metadata.version < version:
+                self._set(key, old, obj)
+        self._touch()
+
+    def _set(self, key: ObjectKey, old: T | None, new: T | None) -> None:
+        if new is None:
+            del self._objects[key]
+            self._sorted_keys = None
+        else:
+            self._objects[key] = new
+            if old is None:
+                self._sorted_keys = None
+        for index in self._indexes.values():
+            index.update(key, old, new)
+        if self._handlers:
+            change = Change(old, new)
+            for handler in self._handlers:
+                handler(change)
+
+    def _touch(self) -> None:
+        self._contact_at = self._clock.now()
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+async def _close(stream: AsyncIterator[object]) -> None:
+    """Close a watch now, not when the garbage collector finds it."""
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()

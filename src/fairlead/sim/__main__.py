@@ -1,0 +1,44 @@
+"""Run one simulated world: `python -m fairlead.sim --seed 7`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import WorldOptions, simulate
+
+
+def main() -> int:
+    """Print the outcome, one fact a line; exit 1 when a promise is broken."""
+    parser = argparse.ArgumentParser(prog="python -m fairlead.sim", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=86_400.0, help="of simulated time")
+    parser.add_argument("--members-max", type=int, default=64)
+    parser.add_argument("--calls-between-kills", type=float, default=400.0, metavar="MEAN")
+    parser.add_argument("--node-failures-per-day", type=float, default=20.0)
+    parser.add_argument("--user-acts-per-day", type=float, default=100.0)
+    given = parser.parse_args()
+    options = WorldOptions(
+        nodes=given.nodes,
+        workload=WorkloadOptions(given.jobs, given.seconds, members_max=given.members_max),
+        calls_between_kills_mean=given.calls_between_kills,
+        node_failures_per_day=given.node_failures_per_day,
+        user_acts_per_day=given.user_acts_per_day,
+    )
+    try:
+        outcome = simulate(options, given.seed)
+    except PromiseBroken as broken:
+        sys.stderr.write(f"a promise is broken: {broken}\n")
+        return 1
+    for name, value in asdict(outcome).items():
+        sys.stdout.write(f"{name:14} {value}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

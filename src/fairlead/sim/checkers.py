@@ -1,0 +1,273 @@
+"""Independent checkers of the promises, fed with every committed write of the store.
+
+They share no code with the scheduler or the jobs controller: each keeps a small model of its own
+from the typed objects and raises `PromiseBroken` at the very write that breaks a promise, so that
+the last line of the event log is the culprit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fairlead.api import names
+from fairlead.api.core import Container, Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.quantity import resources_to_base
+from fairlead.decide.verdict import ObjectKey
+
+#: (role, index) of a member
+MemberKey = tuple[str, int]
+
+
+class PromiseBroken(AssertionError):
+    """A promise of the design does not hold; the message says which, where and when."""
+
+
+@dataclass(slots=True)
+class _JobModel:
+    """What one job claims and which of its pods are alive."""
+
+    uid: str
+    attempt: int = 0
+    finished: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, dict[str, int]] = field(default_factory=dict)
+    claims: dict[MemberKey, str] = field(default_factory=dict)
+    placed_attempt: int = 0
+    succeeded: set[MemberKey] = field(default_factory=set)  # of the current attempt
+    partial_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PodModel:
+    """A live pod."""
+
+    node: str
+    requests: dict[str, int]
+    job: ObjectKey | None
+    member: MemberKey | None
+    attempt: int
+    runs: bool
+    is_leaving: bool
+
+
+class Checkers:
+    """All checkers over one model of the world. Call `job`, `pod` and `node` at every change."""
+
+    def __init__(self, *, partial_seconds_max: float = 120.0) -> None:
+        self.checked = 0
+        self._partial_seconds_max = partial_seconds_max
+        self._jobs: dict[ObjectKey, _JobModel] = {}
+        self._pods: dict[ObjectKey, _PodModel] = {}
+        self._capacity: dict[str, dict[str, int]] = {}
+        self._claimed: defaultdict[str, defaultdict[str, int]] = defaultdict(
+            lambda: defaultdict(int)
+        )
+        self._uncovered: defaultdict[str, dict[ObjectKey, dict[str, int]]] = defaultdict(dict)
+        self._pods_of: defaultdict[ObjectKey, dict[ObjectKey, _PodModel]] = defaultdict(dict)
+        self.accepted: set[ObjectKey] = set()
+        self.finished: dict[ObjectKey, Job] = {}
+
+    # Changes
+
+    def node(self, new: Node | None, old: Node | None) -> None:
+        """A node was added, changed or removed."""
+        self.checked += 1
+        if new is not None:
+            self._capacity[new.metadata.name] = resources_to_base(new.status.allocatable)
+            self._check_node(new.metadata.name)
+        elif old is not None:
+            self._capacity.pop(old.metadata.name, None)
+
+    def job(self, new: Job | None, old: Job | None, now: float) -> None:
+        """A job was added, changed or removed."""
+        self.checked += 1
+        some = new or old
+        assert some is not None
+        key = some.metadata.key
+        if new is None:
+            self._forget(key)
+            return
+        self.accepted.add(key)
+        model = self._jobs.get(key)
+        if model is None or model.uid != new.metadata.uid:
+            self._forget(key)
+            model = self._jobs[key] = _JobModel(uid=new.metadata.uid)
+            for role in new.spec.roles:
+                model.sizes[role.name] = role.count
+                model.requests[role.name] = _requests(role.template.spec.containers)
+        if model.finished and not new.is_finished:
+            raise PromiseBroken(f"3: finished job {key} came back to life")
+        if new.status.attempt < model.attempt:
+            raise PromiseBroken(f"8: attempt of {key} fell to {new.status.attempt}")
+        if new.status.attempt > model.attempt:
+            model.succeeded.clear()
+        model.attempt, model.finished = new.status.attempt, new.is_finished
+        if new.is_finished:
+            self.finished.setdefault(key, new)
+        self._claim(key, model, {} if new.is_finished else _claims(new, model))
+        model.placed_attempt = new.status.placement.attempt if new.status.placement else 0
+        self._check_gang(key, model, now)
+
+    def pod(self, new: Pod | None, old: Pod | None, now: float) -> None:
+        """A pod was added, changed or removed."""
+        self.checked += 1
+        some = new or old
+        assert some is not None
+        key = some.metadata.key
+        before = self._pods.pop(key, None)
+        if before is not None:
+            self._uncovered[before.node].pop(key, None)
+            if before.job is not None:
+                self._pods_of[before.job].pop(key, None)
+        if new is None or new.is_terminal or not new.spec.node_name:
+            if before is not None and before.job in self._jobs:
+                job = self._jobs[before.job]
+                if new is not None and new.status.phase == "Succeeded" and before.member:
+                    job.succeeded.add(before.member)
+                self._check_gang(before.job, job, now)
+            return
+        model = _pod_model(new)
+        self._pods[key] = model
+        if model.job is not None:
+            self._pods_of[model.job][key] = model
+            self._check_attempts(model.job, model, is_new=old is None)
+        self._cover(key, model)
+        self._check_node(model.node)
+        if model.job in self._jobs:
+            self._check_gang(model.job, self._jobs[model.job], now)
+
+    # Accounting: claims of placements, plus pods that no claim covers
+
+    def _forget(self, key: ObjectKey) -> None:
+        model = self._jobs.pop(key, None)
+        if model is not None:
+            self._claim(key, model, {})
+
+    def _claim(self, key: ObjectKey, model: _JobModel, claims: dict[MemberKey, str]) -> None:
+        if claims == model.claims:
+            return
+        for (role, _), node in model.claims.items():
+            for resource, amount in model.requests[role].items():
+                self._claimed[node][resource] -= amount
+        model.claims = claims
+        for (role, _), node in claims.items():
+            for resource, amount in model.requests[role].items():
+                self._claimed[node][resource] += amount
+        for pod_key, pod in self._pods_of[key].items():
+            self._cover(pod_key, pod)
+        for node in dict.fromkeys(claims.values()):
+            self._check_node(node)
+
+    def _cover(self, key: ObjectKey, pod: _PodModel) -> None:
+        job = self._jobs.get(pod.job) if pod.job else None
+        covered = job is not None and pod.member is not None
+        if covered and job is not None and pod.member is not None:
+            covered = job.claims.get(pod.member) == pod.node
+        if covered:
+            self._uncovered[pod.node].pop(key, None)
+        else:
+            self._uncovered[pod.node][key] = pod.requests
+
+    # Promises
+
+    def _check_node(self, node: str) -> None:
+        """1: a node is never given more than it has."""
+        capacity = self._capacity.get(node)
+        if capacity is None:
+            return
+        used = dict(self._claimed[node])
+        for requests in self._uncovered[node].values():
+            for resource, amount in requests.items():
+                used[resource] = used.get(resource, 0) + amount
+        for resource, amount in sorted(used.items()):
+            if amount > capacity.get(resource, 0):
+                raise PromiseBroken(
+                    f"1: node {node} holds {amount} {resource}, it has {capacity.get(resource, 0)}"
+                )
+
+    def _check_attempts(self, job: ObjectKey, pod: _PodModel, *, is_new: bool) -> None:
+        """2 and 8: the members of two attempts are never alive together; pods follow a place."""
+        model = self._jobs.get(job)
+        if model is None:
+            return
+        attempts = sorted({other.attempt for other in self._pods_of[job].values()})
+        if len(attempts) > 1:
+            raise PromiseBroken(f"2: pods of attempts {attempts} of {job} are alive together")
+        members = [other.member for other in self._pods_of[job].values()]
+        if len(members) != len(set(members)):
+            raise PromiseBroken(f"8: a member of {job} has two pods alive")
+        if is_new and pod.attempt != model.placed_attempt:
+            raise PromiseBroken(
+                f"2: a pod of attempt {pod.attempt} of {job} is made without its place"
+            )
+
+    def _check_gang(self, key: ObjectKey, model: _JobModel, now: float) -> None:
+        """2: no gang is partly placed, and none runs partly beyond the grace period."""
+        size = sum(model.sizes.values())
+        if model.claims and len(model.claims) != size:
+            raise PromiseBroken(f"2: {len(model.claims)} of {size} members of {key} are placed")
+        runs = sum(1 for pod in self._pods_of[key].values() if pod.runs and not pod.is_leaving)
+        if runs == 0 or runs + len(model.succeeded) >= size:
+            model.partial_since = None
+        elif model.partial_since is None:
+            model.partial_since = now
+        elif now - model.partial_since > self._partial_seconds_max:
+            raise PromiseBroken(
+                f"2: {runs} of {size} members of {key} have run alone for "
+                f"{now - model.partial_since:.0f} s"
+            )
+
+    def check_partial(self, now: float) -> None:
+        """2, by the clock: a gang may also stay partial because nothing happens to it."""
+        for key, model in self._jobs.items():
+            if model.partial_since is not None:
+                self._check_gang(key, model, now)
+
+    def unfinished(self) -> Iterator[ObjectKey]:
+        """Yield the jobs that were accepted and have not ended, in key order."""
+        return iter(sorted(self.accepted - self.finished.keys()))
+
+
+def _requests(containers: tuple[Container, ...]) -> dict[str, int]:
+    total: dict[str, int] = {"pods": 1}
+    for container in containers:
+        limits = dict(container.resources.limits)
+        wanted = resources_to_base({**limits, **container.resources.requests})
+        for resource, amount in wanted.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def _claims(job: Job, model: _JobModel) -> dict[MemberKey, str]:
+    placement = job.status.placement
+    if placement is None:
+        return {}
+    claims: dict[MemberKey, str] = {}
+    for role in placement.roles:
+        if len(role.nodes) != model.sizes.get(role.role):
+            raise PromiseBroken(
+                f"2: role {role.role} of {job.metadata.key} has {len(role.nodes)} places, "
+                f"{model.sizes.get(role.role)} members"
+            )
+        claims.update({(role.role, i): node for i, node in enumerate(role.nodes)})
+    return claims
+
+
+def _pod_model(pod: Pod) -> _PodModel:
+    labels = pod.metadata.labels
+    job = labels.get(names.JOB_NAME)
+    member = None
+    if job is not None:
+        member = (labels.get(names.ROLE, ""), int(labels.get(names.INDEX, "0")))
+    return _PodModel(
+        node=pod.spec.node_name,
+        requests=_requests(pod.spec.containers),
+        job=(pod.metadata.namespace, job) if job is not None else None,
+        member=member,
+        attempt=int(labels.get(names.ATTEMPT, "0")),
+        runs=pod.status.phase == "Running",
+        is_leaving=pod.metadata.deletion_timestamp is not None,
+    )

@@ -1,0 +1,263 @@
+"""Faults between a client and the store: refusals, lost answers, slow calls, cut and stale
+watches.
+
+`FaultyClient` wraps any client. A write may be refused before it is applied (conflict, 429, 500, a
+broken connection), or be applied and its answer lost, which is the harder case: the caller must
+find out. A watch may be cut, start with 410, or deliver late, so that controllers decide on stale
+caches as they do in a real cluster. All draws come from one generator: same seed, same faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fairlead.api.resources import Resource
+from fairlead.api.status import (
+    ApiError,
+    Conflict,
+    Expired,
+    InternalError,
+    StatusDetails,
+    Timeout,
+    TooManyRequests,
+    Unavailable,
+)
+from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRates:
+    """Probabilities per call (0 to 1) and delays in seconds. All zero: a perfect network."""
+
+    conflict: float = 0.0  # only on patches, before they are applied
+    refused: float = 0.0  # 429, 500, 503 or 504, before the call is applied
+    answer_lost: float = 0.0  # the write is applied, the caller gets 503
+    latency_seconds_mean: float = 0.0  # exponential, per call
+    watch_life_seconds_mean: float = 0.0  # exponential; 0: watches are not cut
+    watch_expired: float = 0.0  # a watch starts with 410
+    watch_lag_seconds_max: float = 0.0  # uniform, per event
+
+
+PERFECT = FaultRates()
+ROUGH = FaultRates(
+    conflict=0.02, refused=0.02, answer_lost=0.01, latency_seconds_mean=0.005,
+    watch_life_seconds_mean=600.0, watch_expired=0.1, watch_lag_seconds_max=0.2,
+)  # fmt: skip
+
+
+class FaultSwitch:
+    """Turns the faults of many clients on and off together: safety phase, then liveness phase."""
+
+    def __init__(self, rates: FaultRates) -> None:
+        self.rates = rates
+        self.injected = 0
+
+    def stop(self) -> None:
+        """End all faults; from now on everything possible must come true."""
+        self.rates = PERFECT
+
+
+class FaultyClient:
+    """A `Client` whose calls fail as `switch.rates` says. Implements `runtime.client.Client`."""
+
+    def __init__(
+        self,
+        inner: Client,
+        switch: FaultSwitch,
+        rng: random.Random,
+        *,
+        step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`step` is called before and after each call is applied: where a controller may die."""
+        self._inner = inner
+        self._switch = switch
+        self._rng = rng
+        self._step = step
+
+    def _refusal(self) -> ApiError:
+        self._switch.injected += 1
+        kind = self._rng.randrange(4)
+        if kind == 0:
+            details = StatusDetails(retry_after_seconds=1)
+            return TooManyRequests("injected: too many requests", details=details)
+        if kind == 1:
+            return InternalError("injected: internal error")
+        return Unavailable("injected: connection refused") if kind == 2 else Timeout("injected")
+
+    async def _call(
+        self, call: Callable[[], Awaitable[T]], *, is_write: bool, is_patch: bool = False
+    ) -> T:
+        rates = self._switch.rates
+        self._step()
+        if rates.latency_seconds_mean:
+            await asyncio.sleep(self._rng.expovariate(1 / rates.latency_seconds_mean))
+        if self._rng.random() < rates.refused:
+            raise self._refusal()
+        if is_patch and self._rng.random() < rates.conflict:
+            self._switch.injected += 1
+            raise Conflict("injected: the object has been modified")
+        result = await call()
+        self._step()
+        await asyncio.sleep(0)
+        if is_write and self._rng.random() < rates.answer_lost:
+            self._switch.injected += 1
+            raise Unavailable("injected: the answer was lost")
+        return result
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """Get, with faults."""
+        return await self._call(
+            lambda: self._inner.get(resource, name, namespace=namespace), is_write=False
+        )
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> ObjectList[T]:
+        """List, with faults."""
+        return await self._call(
+            lambda: self._inner.list(
+                resource,
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+            ),
+            is_write=False,
+        )
+
+    async def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: int | None = None,
+    ) -> AsyncIterator[WatchEvent[T]]:
+        """Watch; late events, cuts and 410 as the rates say."""
+        rates = self._switch.rates
+        if self._rng.random() < rates.watch_expired:
+            self._switch.injected += 1
+            raise Expired("injected: too old resource version")
+        life = rates.watch_life_seconds_mean
+        lifetime = self._rng.expovariate(1 / life) if life else None
+        stream = self._inner.watch(
+            resource,
+            resource_version=resource_version,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            timeout_seconds=timeout_seconds,
+        )
+        try:
+            async with asyncio.timeout(lifetime):
+                async for event in stream:
+                    lag = self._switch.rates.watch_lag_seconds_max
+                    if lag:
+                        await asyncio.sleep(self._rng.random() * lag)
+                    yield event
+        except TimeoutError:
+            self._switch.injected += 1
+            raise Unavailable("injected: the watch was cut") from None
+
+    async def create(
+        self,
+        resource: Resource[T],
+        obj: T | Mapping[str, Any],
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        """Create, with faults."""
+        return await self._call(
+            lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run),
+            is_write=True,
+        )
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        patch_type: PatchType = PatchType.MERGE,
+        dry_run: bool = False,
+    ) -> T:
+        """Patch, with faults."""
+        return await self._call(
+            lambda: self._inner.patch(
+                resource,
+                name,
+                patch,
+                namespace=namespace,
+                subresource=subresource,
+                patch_type=patch_type,
+                dry_run=dry_run,
+            ),
+            is_write=True,
+            is_patch=True,
+        )
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        name: str,
+        *,
+        namespace: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
+        """Delete, with faults."""
+        await self._call(
+            lambda: self._inner.delete(
+                resource,
+                name,
+                namespace=namespace,
+                grace_period_seconds=grace_period_seconds,
+                propagation=propagation,
+                uid=uid,
+                resource_version=resource_version,
+            ),
+            is_write=True,
+        )
+
+    async def delete_collection(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Delete all that match, with faults."""
+        await self._call(
+            lambda: self._inner.delete_collection(
+                resource,
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                grace_period_seconds=grace_period_seconds,
+                propagation=propagation,
+            ),
+            is_write=True,
+        )
+
+    async def close(self) -> None:
+        """Nothing is held here; the inner client belongs to its maker."""

@@ -1,0 +1,59 @@
+"""Killing controllers at random awaits, and starting them again.
+
+A controller dies the way a process does: its task is cancelled at some API call, before the call
+is applied or right after, chosen by a countdown drawn from the seed. Everything that it knew is
+gone; after a short while a new one starts and finds what it needs in the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class CallCounter:
+    """Counts down API calls to the death of the task that makes them. Off until `arm`ed."""
+
+    def __init__(self, rng: random.Random, calls_mean: float) -> None:
+        self._rng = rng
+        self._calls_mean = calls_mean
+        self._left = 0
+        self._task: asyncio.Task[None] | None = None
+        self.kills = 0
+
+    def arm(self, task: asyncio.Task[None]) -> None:
+        """Choose at which call `task` dies; never when the mean is 0."""
+        self._task = task
+        mean = self._calls_mean
+        self._left = 1 + int(self._rng.expovariate(1 / mean)) if mean else -1
+
+    def stop(self) -> None:
+        """Kill no more."""
+        self._calls_mean, self._left = 0.0, -1
+
+    def tick(self) -> None:
+        """Note one step of a call; at zero the task is cancelled, at its next await."""
+        if self._left > 0:
+            self._left -= 1
+            if self._left == 0 and self._task is not None:
+                self.kills += 1
+                self._task.cancel("killed by the simulation")
+
+
+async def mortal(
+    start: Callable[[], Coroutine[Any, Any, None]],
+    counter: CallCounter,
+    *,
+    down_seconds: Callable[[], float],
+) -> None:
+    """Run `start()` again and again; each life ends when `counter` kills it. Errors propagate."""
+    while True:
+        kills = counter.kills
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(start())
+            counter.arm(task)
+        if counter.kills == kills:
+            return
+        await asyncio.sleep(down_seconds())

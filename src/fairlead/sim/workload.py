@@ -1,0 +1,106 @@
+"""Workloads: jobs with the instants at which they are submitted, drawn from one seeded generator.
+
+Sizes and durations follow what production traces show: most gangs are small, a few take a good
+part of the cluster, run times are log-normal with a long tail (Philly: median 874 s, mean 18,006
+s), and arrivals come in bursts around the working day.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.quantity import GPU
+from fairlead.embedded.virtual_profile import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
+
+#: (members, GPUs per member) and weight
+SHAPES: tuple[tuple[int, int, int], ...] = (
+    (1, 1, 30), (1, 4, 10), (1, 8, 15), (2, 8, 15), (4, 8, 12), (8, 8, 8), (16, 8, 5), (32, 8, 3),
+    (64, 8, 1), (12, 2, 1),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOptions:
+    """How many jobs over how long; durations in seconds."""
+
+    jobs: int
+    seconds: float
+    run_seconds_median: float = 600.0
+    run_seconds_sigma: float = 1.3
+    run_seconds_max: float = 4 * 3600.0
+    members_max: int = 64
+    failing_share: float = 0.05  # jobs whose members always exit with 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One job to submit, `at` seconds after the start."""
+
+    at: float
+    name: str
+    body: dict[str, Any]
+
+
+def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
+    """Return the arrivals in order of time; equal seeds give equal workloads."""
+    shapes = [shape for shape in SHAPES if shape[0] <= options.members_max]
+    weights = [shape[2] for shape in shapes]
+    instants = sorted(_instant(options.seconds, rng) for _ in range(options.jobs))
+    arrivals: list[Arrival] = []
+    for number, at in enumerate(instants):
+        members, gpus, _ = rng.choices(shapes, weights)[0]
+        factor = rng.lognormvariate(0.0, options.run_seconds_sigma)
+        run_seconds = min(options.run_seconds_median * factor, options.run_seconds_max)
+        name = f"job-{number:05d}"
+        body = job_body(
+            name,
+            members=members,
+            gpus=gpus,
+            run_seconds=round(run_seconds, 1),
+            exit_code=1 if rng.random() < options.failing_share else 0,
+            priority=rng.choice((0, 0, 0, 10)),
+        )
+        arrivals.append(Arrival(at, name, body))
+    return arrivals
+
+
+def job_body(
+    name: str,
+    *,
+    members: int,
+    gpus: int,
+    run_seconds: float,
+    exit_code: int = 0,
+    priority: int = 0,
+) -> dict[str, Any]:
+    """Return a Job for virtual nodes whose members run `run_seconds` and end with `exit_code`."""
+    annotations = {SIMULATE_SECONDS: str(run_seconds)}
+    if exit_code:
+        annotations[SIMULATE_EXIT_CODE] = str(exit_code)
+    container = {
+        "name": "main",
+        "image": "train",
+        "command": ["train"],
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {GPU: str(gpus)}},
+    }
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": names.DEFAULT_NAMESPACE},
+        "spec": {
+            "priority": priority,
+            "restart": {"limit": 2, "backoffSeconds": 5},
+            "roles": [{"name": "worker", "count": members, "template": template}],
+        },
+    }
+
+
+def _instant(seconds: float, rng: random.Random) -> float:
+    """Half of the arrivals come in the middle third of the time."""
+    if rng.random() < 0.5:
+        return seconds * (1 + rng.random()) / 3
+    return seconds * rng.random()

@@ -1,0 +1,351 @@
+"""A simulated cluster: the real store, controllers and virtual nodes, under virtual time and
+faults.
+
+    workload -> store <- service <- in-process client <- FaultyClient <- scheduler, jobs controller
+                  |                                   <- virtual nodes (fail and recover)
+                  +-> checkers and event log, at every committed write
+
+Two phases, as in TigerBeetle's VOPR: first safety, with faults; then faults stop, everything is
+mended, and every job must come to its end within a bound (liveness). One seed decides all: the
+log's hash covers every write with its instant, so equal hashes mean equal runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.api import crd
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.resources import CRDS, JOBS, NODES, PODS
+from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.service import Service
+from fairlead.embedded.store import Store, StoreEvent
+from fairlead.embedded.virtual import VirtualNodes
+from fairlead.embedded.virtual_fleet import NodeFleet
+from fairlead.embedded.virtual_profile import Profile, load_profile
+from fairlead.runtime.client import Client, EventType
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import Recorder
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.sim.checkers import Checkers, PromiseBroken
+from fairlead.sim.faults import ROUGH, FaultRates, FaultSwitch, FaultyClient
+from fairlead.sim.kills import CallCounter, mortal
+from fairlead.sim.loop import run
+from fairlead.sim.workload import Arrival, WorkloadOptions, generate
+
+#: 2026-01-01T00:00:00Z
+EPOCH = 1_767_225_600.0
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """What is simulated. Durations in seconds, rates per simulated day."""
+
+    nodes: int = 200
+    workload: WorkloadOptions = field(default_factory=lambda: WorkloadOptions(500, _DAY))
+    profile: Profile = field(default_factory=lambda: load_profile("default"))
+    faults: FaultRates = ROUGH
+    calls_between_kills_mean: float = 400.0
+    down_seconds_max: float = 20.0
+    node_failures_per_day: float = 20.0
+    node_repair_seconds: float = 3600.0
+    user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
+    settle_seconds_max: float = 12 * 3600.0
+    look_seconds: float = 60.0  # how often promises are checked by the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation came to."""
+
+    seed: int
+    log_hash: str
+    writes: int
+    jobs: int
+    succeeded: int
+    failed: int
+    kills: int
+    faults: int
+    node_failures: int
+    user_acts: int
+    seconds: float
+
+
+class World:
+    """One simulated cluster. Use `simulate`."""
+
+    def __init__(self, options: WorldOptions, seed: int) -> None:
+        self.options = options
+        self.seed = seed
+        self.clock = LoopClock(EPOCH)
+        self.checkers = Checkers()
+        self.writes = 0
+        self.node_failures = 0
+        self.user_acts = 0
+        self._written = asyncio.Event()  # some job was written
+        self._last_written: ObjectKey = ("", "")
+        self._digest = hashlib.sha256()
+        self._store = Store.open(None)
+        ids = self._rng("uid")
+        self._service = Service(
+            self._store,
+            Registry.with_builtins(),
+            self.clock,
+            ids=lambda: f"{ids.getrandbits(128):032x}",
+            rng=self._rng("names"),
+        )
+        self._client = InProcessClient(self._service)
+        self._switch = FaultSwitch(options.faults)
+        self._counters: list[CallCounter] = []
+        self._virtual = VirtualNodes(
+            self._client,
+            NodeFleet(options.nodes, options.profile.node),
+            options.profile,
+            clock=self.clock,
+            rng=self._rng("nodes"),
+        )
+
+    def _rng(self, name: str) -> random.Random:
+        """Return a stream of its own: what one part draws does not shift another's."""
+        return random.Random(f"{self.seed}/{name}")  # noqa: S311 # a simulation, no secret
+
+    # The log and the checkers
+
+    def _observe(self, events: Sequence[StoreEvent]) -> None:
+        now = self.clock.now()
+        for event in events:
+            self.writes += 1
+            record = event.record
+            line = f"{now:.6f} {event.type.value} {event.info.name} {record.key} {event.version} "
+            self._digest.update(line.encode())
+            self._digest.update(record.data)
+            deleted = event.type is EventType.DELETED
+            new = None if deleted else record
+            previous = event.previous
+            if event.info.name == JOBS.name:
+                self._last_written = record.key
+                self._written.set()
+                self.checkers.job(_typed(new, Job), _typed(previous, Job), now)
+            elif event.info.name == PODS.name:
+                self.checkers.pod(_typed(new, Pod), _typed(previous, Pod), now)
+            elif event.info.name == NODES.name:
+                self.checkers.node(_typed(new, Node), _typed(previous, Node))
+
+    # The parts
+
+    async def run(self) -> Outcome:
+        """Run both phases; PromiseBroken at the write that breaks one."""
+        await self._service.bootstrap()
+        for manifest in crd.manifests():
+            await self._client.create(CRDS, manifest)
+        self._store.subscribe(self._observe)
+        await self._virtual.start()
+        arrivals = generate(self.options.workload, self._rng("workload"))
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._service.run(), name="service"),
+                group.create_task(self._virtual.run(), name="virtual"),
+                group.create_task(self._mortal("scheduler", self._scheduler)),
+                group.create_task(self._mortal("jobs", self._jobs)),
+                group.create_task(self._look()),
+            ]
+            end = self.options.workload.seconds
+            breaks = group.create_task(self._break_nodes(end))
+            acts = group.create_task(self._act_as_users(end))
+            await self._submit(arrivals)
+            await breaks
+            await acts
+            await self._settle()
+            for task in tasks:
+                task.cancel()
+        return self._outcome()
+
+    def _elapsed(self) -> float:
+        return self.clock.now() - EPOCH
+
+    async def _mortal(self, name: str, make: Callable[[Client, Recorder], Controller]) -> None:
+        rng = self._rng(f"kills/{name}")
+        counter = CallCounter(rng, self.options.calls_between_kills_mean)
+        self._counters.append(counter)
+        faults, loops = self._rng(f"faults/{name}"), self._rng(f"loop/{name}")
+
+        async def live() -> None:
+            client = FaultyClient(self._client, self._switch, faults, step=counter.tick)
+            recorder = Recorder(client, self.clock, name, rng=loops)
+            controller = make(client, recorder)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(recorder.run())
+                group.create_task(ControllerLoop(controller, clock=self.clock, rng=loops).run())
+
+        down = self.options.down_seconds_max
+        await mortal(live, counter, down_seconds=lambda: rng.random() * down)
+
+    def _scheduler(self, client: Client, events: Recorder) -> Controller:
+        rng = self._rng("mirrors/scheduler")
+        mirrors = SchedulerMirrors.make(client, clock=self.clock, rng=rng)
+        return SchedulerController(client, mirrors, policy=PlacementPolicy(), events=events)
+
+    def _jobs(self, client: Client, events: Recorder) -> Controller:
+        policy = JobsPolicy(checkpoint_root="/checkpoints")
+        rng = self._rng("mirrors/jobs")
+        return JobsController(
+            client,
+            JobsMirrors.make(client, policy, clock=self.clock, rng=rng),
+            history=MemoryHistory(),
+            events=events,
+            policy=policy,
+            clock=self.clock,
+        )
+
+    async def _submit(self, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            await asyncio.sleep(max(0.0, arrival.at - self._elapsed()))
+            await self._client.create(JOBS, arrival.body, namespace="default")
+
+    async def _act_as_users(self, until: float) -> None:
+        """Hold, release or cancel random jobs; in the end release what is held."""
+        rng, rate = self._rng("users"), self.options.user_acts_per_day / _DAY
+        held: dict[ObjectKey, None] = {}
+        while rate > 0 and (wait := rng.expovariate(rate)) < until - self._elapsed():
+            await asyncio.sleep(wait)
+            key = await self._choose(rng)
+            if key is None:
+                continue
+            if rng.random() < 0.1:
+                await self._set_spec(key, {"cancel": True})
+            elif key in held:
+                del held[key]
+                await self._set_spec(key, {"suspend": False})
+            else:
+                held[key] = None
+                await self._set_spec(key, {"suspend": True})
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for key in held:
+            await self._set_spec(key, {"suspend": False})
+
+    async def _choose(self, rng: random.Random) -> ObjectKey | None:
+        """Choose a job to act on: any, or one that has just been written, the worst moment."""
+        if rng.random() < 0.5:
+            keys = list(self.checkers.unfinished())
+            return rng.choice(keys) if keys else None
+        self._written.clear()
+        try:
+            async with asyncio.timeout(self.options.look_seconds):
+                await self._written.wait()
+        except TimeoutError:
+            return None
+        await asyncio.sleep(rng.random() * 0.2)
+        key = self._last_written
+        return None if key in self.checkers.finished else key
+
+    async def _set_spec(self, key: ObjectKey, spec: dict[str, bool]) -> None:
+        self.user_acts += 1
+        await self._client.patch(JOBS, key[1], {"spec": spec}, namespace=key[0])
+
+    async def _break_nodes(self, until: float) -> None:
+        """Fail random nodes at exponential intervals; each comes back after its repair.
+
+        One task does both, and mends in the order of breaking: the order in which a task group
+        cancels its tasks is that of their addresses.
+        """
+        rng, names = self._rng("breaks"), self._virtual.node_names()
+        rate = self.options.node_failures_per_day / _DAY
+        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
+        broken: dict[str, float] = {}  # name -> when it is repaired, in the order of breaking
+        while (now := min([next_at, *broken.values()])) < until:
+            await asyncio.sleep(max(0.0, now - self._elapsed()))
+            for name in [name for name, at in broken.items() if at <= now]:
+                del broken[name]
+                self._virtual.recover_node(name)
+            if next_at <= now:
+                next_at = now + rng.expovariate(rate)
+                name = rng.choice(names)
+                if name not in broken:
+                    self.node_failures += 1
+                    broken[name] = now + self.options.node_repair_seconds
+                    self._virtual.fail_node(name, detect_seconds=rng.random() * 40)
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for name in broken:
+            self._virtual.recover_node(name)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.look_seconds)
+            self.checkers.check_partial(self.clock.now())
+
+    async def _settle(self) -> None:
+        """Faults stop: from now on every job must come to its end within the bound."""
+        self._switch.stop()
+        for counter in self._counters:
+            counter.stop()
+        deadline = self._elapsed() + self.options.settle_seconds_max
+        while left := list(self.checkers.unfinished()):
+            if self._elapsed() > deadline:
+                raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
+            await asyncio.sleep(self.options.look_seconds)
+
+    def _outcome(self) -> Outcome:
+        states = [job.status.state for job in self.checkers.finished.values()]
+        return Outcome(
+            seed=self.seed,
+            log_hash=self._digest.hexdigest(),
+            writes=self.writes,
+            jobs=len(self.checkers.accepted),
+            succeeded=states.count("Succeeded"),
+            failed=len(states) - states.count("Succeeded"),
+            kills=sum(counter.kills for counter in self._counters),
+            faults=self._switch.injected,
+            node_failures=self.node_failures,
+            user_acts=self.user_acts,
+            seconds=self._elapsed(),
+        )
+
+
+def _typed(record: Any, type_: type[Any]) -> Any:
+    return None if record is None else record.typed(type_)
+
+
+def simulate(options: WorldOptions, seed: int) -> Outcome:
+    """Run one simulated world to its end; equal options and seed give an equal `log_hash`.
+
+    Raises PromiseBroken, alone, with the seed and the command that replays it.
+    """
+
+    async def main() -> Outcome:
+        return await World(options, seed).run()
+
+    try:
+        return run(main())
+    except BaseExceptionGroup as group:
+        broken = group.subgroup(PromiseBroken)
+        while isinstance(broken, BaseExceptionGroup):
+            broken = broken.exceptions[0]
+        if broken is None:
+            raise
+        raise PromiseBroken(f"{broken}\n  replay: {replay_command(options, seed)}") from group
+
+
+def replay_command(options: WorldOptions, seed: int) -> str:
+    """Return the command that runs the same world again."""
+    workload = options.workload
+    return (
+        f"python -m fairlead.sim --seed {seed} --nodes {options.nodes} --jobs {workload.jobs} "
+        f"--seconds {workload.seconds:g} --members-max {workload.members_max} "
+        f"--calls-between-kills {options.calls_between_kills_mean:g} "
+        f"--node-failures-per-day {options.node_failures_per_day:g} "
+        f"--user-acts-per-day {options.user_acts_per_day:g}"
+    )

@@ -1,0 +1,1 @@
+"""Builders and expectations: a public test kit."""

@@ -1,0 +1,306 @@
+"""Short ways to make API objects for tests: nodes, pods, jobs with sensible defaults.
+
+Everything is explicit and deterministic: names, uids and instants follow from the arguments, so two
+calls with equal arguments give equal objects. A test names only what it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.core import (
+    Affinity,
+    Container,
+    Node,
+    NodeCondition,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    PodTemplate,
+    ResourceRequirements,
+    Taint,
+    Toleration,
+)
+from fairlead.api.job import (
+    Job,
+    JobSpec,
+    JobStatus,
+    Placement,
+    Role,
+    RolePlacement,
+    Topology,
+    VerdictStatus,
+)
+from fairlead.api.meta import Condition, ObjectMeta, OwnerReference, set_condition
+from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
+from fairlead.api.times import format_time
+from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+
+#: 2026-01-01T00:00:00Z, the instant at which test worlds begin.
+EPOCH = 1_767_225_600.0
+
+Quantity = str | int | float
+
+
+def make_node(
+    name: str,
+    *,
+    gpus: int = 8,
+    cpu: Quantity = 128,
+    memory: Quantity = "1Ti",
+    pods: int = 110,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Taint] = (),
+    ready: bool = True,
+    unschedulable: bool = False,
+    uid: str = "",
+    resource_version: int = 1,
+    extra: Mapping[str, Quantity] | None = None,
+) -> Node:
+    """Return a node; `extra` adds further resources. It carries its hostname label."""
+    amounts: dict[str, Quantity] = {CPU: cpu, MEMORY: memory, PODS: pods, **(extra or {})}
+    if gpus:
+        amounts[GPU] = gpus
+    return Node(
+        metadata=ObjectMeta(
+            name=name,
+            uid=uid or f"node-{name}",
+            resource_version=str(resource_version),
+            creation_timestamp=format_time(EPOCH),
+            labels={names.HOSTNAME: name, **(labels or {})},
+        ),
+        spec=NodeSpec(unschedulable=unschedulable, taints=tuple(taints)),
+        status=NodeStatus(
+            capacity=amounts,
+            allocatable=amounts,
+            conditions=(NodeCondition(type=names.READY, status="True" if ready else "False"),),
+        ),
+    )
+
+
+def make_nodes(count: int, *, prefix: str = "node", **kwargs: Any) -> list[Node]:
+    """Return `count` equal nodes named `<prefix>-0000` and so on."""
+    return [make_node(f"{prefix}-{i:04d}", **kwargs) for i in range(count)]
+
+
+def make_pod_spec(
+    *,
+    gpus: int = 0,
+    cpu: Quantity = 0,
+    memory: Quantity = 0,
+    extra: Mapping[str, Quantity] | None = None,
+    command: Sequence[str] = ("train",),
+    image: str = "train:1",
+    node_name: str = "",
+    node_selector: Mapping[str, str] | None = None,
+    affinity: Affinity | None = None,
+    tolerations: Sequence[Toleration] = (),
+) -> PodSpec:
+    """Return a pod spec with one container, named `main`, that requests these amounts."""
+    requests: dict[str, Quantity] = dict(extra or {})
+    requests.update({k: v for k, v in ((CPU, cpu), (MEMORY, memory), (GPU, gpus)) if v})
+    return PodSpec(
+        containers=(
+            Container(
+                name="main",
+                image=image,
+                command=tuple(command),
+                resources=ResourceRequirements(requests=requests),
+            ),
+        ),
+        node_name=node_name,
+        node_selector=dict(node_selector or {}),
+        affinity=affinity,
+        tolerations=tuple(tolerations),
+        restart_policy="Never",
+    )
+
+
+def make_role(name: str = "worker", *, count: int = 1, **pod: Any) -> Role:
+    """Return a role; further arguments are those of `make_pod_spec`."""
+    return Role(name=name, count=count, template=PodTemplate(spec=make_pod_spec(**pod)))
+
+
+def make_job(
+    name: str,
+    *,
+    namespace: str = names.DEFAULT_NAMESPACE,
+    count: int = 1,
+    gpus: int = 8,
+    cpu: Quantity = 0,
+    memory: Quantity = 0,
+    roles: Sequence[Role] | None = None,
+    priority: int | None = None,
+    attempt: int = 1,
+    created: float = EPOCH,
+    placement: Placement | None = None,
+    verdict: VerdictStatus | None = None,
+    conditions: Sequence[Condition] = (),
+    topology: Topology | None = None,
+    time_limit_seconds: int | None = None,
+    suspend: bool = False,
+    cancel: bool = False,
+    uid: str = "",
+    resource_version: int = 1,
+    labels: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
+    **pod: Any,
+) -> Job:
+    """Return a job of one role `worker` (unless `roles` are given), admitted as attempt 1.
+
+    `attempt=0` gives a job that the jobs controller has not admitted yet. `spec` and `status` set
+    further fields by their Python names. Further arguments are those of `make_pod_spec`.
+    """
+    if roles is None:
+        roles = (make_role(count=count, gpus=gpus, cpu=cpu, memory=memory, **pod),)
+    return Job(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=uid or f"job-{namespace}-{name}",
+            resource_version=str(resource_version),
+            generation=1,
+            creation_timestamp=format_time(created),
+            labels=dict(labels or {}),
+        ),
+        spec=JobSpec(
+            roles=tuple(roles),
+            priority=priority,
+            topology=topology,
+            time_limit_seconds=time_limit_seconds,
+            suspend=suspend,
+            cancel=cancel,
+            **(spec or {}),
+        ),
+        status=JobStatus(
+            attempt=attempt,
+            placement=placement,
+            verdict=verdict,
+            conditions=tuple(conditions),
+            **(status or {}),
+        ),
+    )
+
+
+def make_placement(
+    nodes: Mapping[str, Sequence[str]] | Sequence[str], *, attempt: int = 1
+) -> Placement:
+    """Return a placement: nodes per role, or the nodes of the role `worker`."""
+    if not isinstance(nodes, Mapping):
+        nodes = {"worker": nodes}
+    roles = tuple(RolePlacement(role=role, nodes=tuple(nodes[role])) for role in nodes)
+    return Placement(attempt=attempt, roles=roles, placed_at=format_time(EPOCH))
+
+
+def make_pod(
+    name: str,
+    *,
+    namespace: str = names.DEFAULT_NAMESPACE,
+    node: str = "",
+    phase: str = "Running",
+    gpus: int = 0,
+    cpu: Quantity = 0,
+    memory: Quantity = 0,
+    labels: Mapping[str, str] | None = None,
+    owner: Job | None = None,
+    uid: str = "",
+    resource_version: int = 1,
+    deleted: bool = False,
+    **pod: Any,
+) -> Pod:
+    """Return a pod of nobody, or of `owner`; further arguments are those of `make_pod_spec`."""
+    owners = ()
+    if owner is not None:
+        meta = owner.metadata
+        owners = (
+            OwnerReference(
+                api_version=names.API_VERSION,
+                kind="Job",
+                name=meta.name,
+                uid=meta.uid,
+                controller=True,
+            ),
+        )
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=uid or f"pod-{namespace}-{name}",
+            resource_version=str(resource_version),
+            creation_timestamp=format_time(EPOCH),
+            deletion_timestamp=format_time(EPOCH) if deleted else None,
+            labels=dict(labels or {}),
+            owner_references=owners,
+        ),
+        spec=make_pod_spec(node_name=node, gpus=gpus, cpu=cpu, memory=memory, **pod),
+        status=PodStatus(phase=phase),
+    )
+
+
+def make_member_pod(
+    job: Job,
+    index: int = 0,
+    *,
+    role: str = "worker",
+    node: str = "",
+    phase: str = "Running",
+    **kwargs: Any,
+) -> Pod:
+    """Return the pod that the jobs controller makes for one member of the job's current attempt.
+
+    `node` is taken from the placement when it is not given.
+    """
+    spec = next(r for r in job.spec.roles if r.name == role)
+    rank = index
+    for earlier in job.spec.roles:
+        if earlier.name == role:
+            break
+        rank += earlier.count
+    if not node and job.status.placement is not None:
+        node = next(r.nodes for r in job.status.placement.roles if r.role == role)[index]
+    attempt = job.status.attempt
+    labels = {
+        names.JOB_NAME: job.metadata.name,
+        names.JOB_UID: job.metadata.uid,
+        names.ROLE: role,
+        names.INDEX: str(index),
+        names.RANK: str(rank),
+        names.ATTEMPT: str(attempt),
+    }
+    pod = make_pod(
+        f"{job.metadata.name}-{attempt}-{role}-{index}",
+        namespace=job.metadata.namespace,
+        phase=phase,
+        labels=labels,
+        owner=job,
+        **kwargs,
+    )
+    return msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(spec.template.spec, node_name=node)
+    )
+
+
+def as_written(action: PlaceJob | ReleaseJob | WriteVerdict) -> Job:
+    """Return the job as the API shows it once the scheduler's action has been carried out."""
+    job = action.job
+    placement = job.status.placement
+    if isinstance(action, PlaceJob):
+        placement = action.placement
+    elif isinstance(action, ReleaseJob):
+        placement = None
+    status = msgspec.structs.replace(
+        job.status,
+        placement=placement,
+        verdict=action.verdict,
+        conditions=set_condition(job.status.conditions, action.placed),
+    )
+    version = str(job.metadata.version + 1)
+    metadata = msgspec.structs.replace(job.metadata, resource_version=version)
+    return msgspec.structs.replace(job, metadata=metadata, status=status)

@@ -1,0 +1,432 @@
+"""An API in a dictionary, for tests of what reads and writes through a `Client`.
+
+It keeps the rules that controllers depend on (versions that rise with every write, compare-and-
+swap, status sub-resource, finalizers, selectors, watches with resume and 410) and nothing else: no
+defaulting, no validation, no persistence. Trouble is scripted: `fail_next`, `cut_watches`,
+`compact`, `hold_watches`. For fidelity use the in-process client of the embedded cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import Resource
+from fairlead.api.selectors import Selector, parse_fields, parse_labels
+from fairlead.api.status import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Expired,
+    NotFound,
+    Unavailable,
+)
+from fairlead.api.times import format_time
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.client import EventType, ObjectList, PatchType, Propagation, WatchEvent
+
+T = TypeVar("T")
+HISTORY_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """One event of the history; `before` decides what a selecting watcher sees."""
+
+    version: int
+    resource: Resource[Any]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    last: dict[str, Any]  # what a DELETED event shows
+
+
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    resource: Resource[Any]
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    position: int = 0  # number of the next event in the history
+    ended: ApiError | None = None
+    closed: bool = False
+    bookmark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that was made: its verb, the resource's plural and the object."""
+
+    verb: str
+    plural: str
+    key: ObjectKey
+
+
+class FakeClient:
+    """A `Client` over a dictionary. Every call yields to the loop `latency_seconds` first."""
+
+    def __init__(self, *, latency_seconds: float = 0.0, now: Callable[[], float] | None = None):
+        self.calls: deque[Call] = deque(maxlen=HISTORY_MAX)
+        self.version = 0
+        self._latency_seconds = latency_seconds
+        self._now = now
+        self._objects: dict[str, dict[ObjectKey, dict[str, Any]]] = {}
+        self._typed: dict[tuple[str, ObjectKey], dict[type[Any], Any]] = {}
+        self._log: list[_Logged] = []
+        self._compacted = 0  # versions up to here can no longer be watched from
+        self._watchers: list[_Watcher] = []
+        self._failures: dict[str, deque[ApiError | None]] = {}
+        self._held = False
+        self._closed = False
+        self._uids = 0
+
+    # Scripts
+
+    def fail_next(self, verb: str, *errors: ApiError | None) -> None:
+        """Let the next calls of `verb` raise these, in order; None lets one call through."""
+        self._failures.setdefault(verb, deque()).extend(errors)
+
+    def cut_watches(self, error: ApiError | None = None) -> None:
+        """End every watch: normally, or with `error`."""
+        for watcher in self._watchers:
+            watcher.ended, watcher.closed = error, True
+            watcher.woken.set()
+
+    def compact(self) -> None:
+        """Forget the history: watches from before now are answered with Expired."""
+        self._compacted = self.version
+
+    def hold_watches(self) -> None:
+        """Deliver no event until `release_watches`."""
+        self._held = True
+
+    def release_watches(self) -> None:
+        """Deliver what was held."""
+        self._held = False
+        self._wake()
+
+    def send_bookmarks(self) -> None:
+        """Tell every watcher the version reached."""
+        for watcher in self._watchers:
+            watcher.bookmark = self.version
+            watcher.woken.set()
+
+    def touch(self) -> int:
+        """Let the store's version rise without any change that this kind's watchers see."""
+        self.version += 1
+        return self.version
+
+    def count(self, verb: str, plural: str = "") -> int:
+        """Return how many calls of a verb were made, of one resource or of all."""
+        return sum(c.verb == verb and plural in ("", c.plural) for c in self.calls)
+
+    def stored(self, resource: Resource[T]) -> tuple[T, ...]:
+        """Return the objects as they are, in key order, without a call."""
+        bucket = self._objects.get(resource.name, {})
+        return tuple(self._decode(resource, key) for key in sorted(bucket))
+
+    # Client
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """See `Client`."""
+        key = (namespace, name)
+        await self._call("get", resource, key)
+        self._require(resource, key)
+        return self._decode(resource, key)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> ObjectList[T]:
+        """See `Client`."""
+        await self._call("list", resource, (namespace, ""))
+        matches = _matcher(namespace, label_selector, field_selector)
+        bucket = self._objects.get(resource.name, {})
+        keys = [key for key in sorted(bucket) if matches(bucket[key])]
+        items = tuple(self._decode(resource, key) for key in keys)
+        return ObjectList(items, str(self.version))
+
+    async def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: int | None = None,
+    ) -> AsyncIterator[WatchEvent[T]]:
+        """See `Client`."""
+        await self._call("watch", resource, (namespace, ""))
+        if int(resource_version) < self._compacted:
+            raise Expired(f"too old resource version: {resource_version} ({self._compacted})")
+        matches = _matcher(namespace, label_selector, field_selector)
+        watcher = _Watcher(resource)
+        while watcher.position < len(self._log):
+            if self._log[watcher.position].version > int(resource_version):
+                break
+            watcher.position += 1
+        self._watchers.append(watcher)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_seconds is None else loop.time() + timeout_seconds
+        try:
+            while not watcher.closed:
+                for event in self._pending(watcher, matches):
+                    yield cast("WatchEvent[T]", event)
+                if watcher.closed:
+                    break
+                watcher.woken.clear()
+                async with asyncio.timeout_at(deadline):  # never around a yield
+                    await watcher.woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._watchers.remove(watcher)
+        if watcher.ended is not None:
+            raise watcher.ended
+
+    async def create(
+        self,
+        resource: Resource[T],
+        obj: T | Mapping[str, Any],
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        """See `Client`."""
+        wire = cast("dict[str, Any]", to_wire(obj))
+        metadata = {**wire.get("metadata", {})}
+        key = (namespace or metadata.get("namespace", ""), metadata["name"])
+        await self._call("create", resource, key)
+        if key in self._objects.get(resource.name, {}):
+            raise AlreadyExists(f'{resource.name} "{key[1]}" already exists')
+        self._uids += 1
+        metadata |= {"uid": f"uid-{self._uids}", "generation": 1}
+        if key[0]:
+            metadata["namespace"] = key[0]
+        if self._now is not None:
+            metadata["creationTimestamp"] = format_time(self._now())
+        wire = {**wire, "metadata": metadata}
+        if dry_run:
+            return msgspec.convert(wire, resource.type)
+        self._store(resource, key, None, wire)
+        return self._decode(resource, key)
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        patch_type: PatchType = PatchType.MERGE,
+        dry_run: bool = False,
+    ) -> T:
+        """See `Client`; only merge patches."""
+        key = (namespace, name)
+        await self._call("patch", resource, key)
+        if patch_type is not PatchType.MERGE or not isinstance(patch, Mapping):
+            raise BadRequest(f"the fake client knows merge patches only, got {patch_type.value}")
+        old = self._require(resource, key)
+        wanted = patch.get("metadata", {}).get("resourceVersion")
+        if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
+            raise Conflict(f'{resource.name} "{name}": the object has been modified')
+        merged = cast("dict[str, Any]", _merge(old, to_wire(patch)))
+        if subresource == "status":
+            new = {**old, "status": merged.get("status", {})}
+        else:
+            new = {**merged, "status": old.get("status", {})}
+        new["metadata"] = {
+            **(old["metadata"] if subresource else merged["metadata"]),
+            **{k: old["metadata"][k] for k in ("name", "uid", "resourceVersion")},
+        }
+        if new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        if dry_run:
+            return msgspec.convert(new, resource.type)
+        if {k: v for k, v in new.items() if v != {}} == {k: v for k, v in old.items() if v != {}}:
+            return self._decode(resource, key)
+        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            return self._remove(resource, key, old)
+        self._store(resource, key, old, new)
+        return self._decode(resource, key)
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        name: str,
+        *,
+        namespace: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
+        """See `Client`; objects without finalizers vanish at once."""
+        key = (namespace, name)
+        await self._call("delete", resource, key)
+        old = self._require(resource, key)
+        metadata = old["metadata"]
+        if uid not in (None, metadata["uid"]):
+            raise Conflict(f'{resource.name} "{name}": the uid is {metadata["uid"]}, not {uid}')
+        if resource_version not in (None, metadata["resourceVersion"]):
+            raise Conflict(f'{resource.name} "{name}": the object has been modified')
+        if not metadata.get("finalizers"):
+            self._remove(resource, key, old)
+        elif not metadata.get("deletionTimestamp"):
+            stamp = format_time(self._now() if self._now else 0.0)
+            self._store(
+                resource, key, old, {**old, "metadata": {**metadata, "deletionTimestamp": stamp}}
+            )
+
+    async def delete_collection(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """See `Client`."""
+        await self._call("delete_collection", resource, (namespace, ""))
+        matches = _matcher(namespace, label_selector, field_selector)
+        bucket = self._objects.get(resource.name, {})
+        for key in [key for key in sorted(bucket) if matches(bucket[key])]:
+            await self.delete(resource, key[1], namespace=key[0])
+
+    async def close(self) -> None:
+        """See `Client`."""
+        self._closed = True
+        self.cut_watches(Unavailable("the client is closed"))
+
+    # Inside
+
+    async def _call(self, verb: str, resource: Resource[Any], key: ObjectKey) -> None:
+        await asyncio.sleep(self._latency_seconds)
+        if self._closed:
+            raise Unavailable("the client is closed")
+        self.calls.append(Call(verb, resource.plural, key))
+        failures = self._failures.get(verb)
+        if failures:
+            error = failures.popleft()
+            if error is not None:
+                raise error
+
+    def _require(self, resource: Resource[Any], key: ObjectKey) -> dict[str, Any]:
+        wire = self._objects.get(resource.name, {}).get(key)
+        if wire is None:
+            raise NotFound(f'{resource.name} "{key[1]}" not found')
+        return wire
+
+    def _decode(self, resource: Resource[T], key: ObjectKey) -> T:
+        by_type = self._typed.setdefault((resource.name, key), {})
+        if resource.type not in by_type:
+            stored = self._objects[resource.name][key]
+            by_type[resource.type] = msgspec.convert(stored, resource.type)
+        return cast("T", by_type[resource.type])
+
+    def _store(
+        self,
+        resource: Resource[Any],
+        key: ObjectKey,
+        old: dict[str, Any] | None,
+        new: dict[str, Any],
+    ) -> None:
+        self.version += 1
+        new = {**new, "metadata": {**new["metadata"], "resourceVersion": str(self.version)}}
+        self._objects.setdefault(resource.name, {})[key] = new
+        self._typed.pop((resource.name, key), None)
+        self._publish(_Logged(self.version, resource, old, new, new))
+
+    def _remove(self, resource: Resource[T], key: ObjectKey, old: dict[str, Any]) -> T:
+        self.version += 1
+        last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
+        del self._objects[resource.name][key]
+        self._typed.pop((resource.name, key), None)
+        self._publish(_Logged(self.version, resource, old, None, last))
+        return msgspec.convert(last, resource.type)
+
+    def _publish(self, logged: _Logged) -> None:
+        if len(self._log) >= HISTORY_MAX:
+            raise RuntimeError(f"the fake client keeps {HISTORY_MAX} events, no more")
+        self._log.append(logged)
+        self._wake()
+
+    def _wake(self) -> None:
+        for watcher in self._watchers:
+            watcher.woken.set()
+
+    def _pending(
+        self, watcher: _Watcher, matches: Callable[[dict[str, Any]], bool]
+    ) -> Iterable[WatchEvent[Any]]:
+        while watcher.position < len(self._log) and not self._held and not watcher.closed:
+            logged = self._log[watcher.position]
+            watcher.position += 1
+            if logged.resource == watcher.resource:
+                event = _event(logged, matches)
+                if event is not None:
+                    yield event
+        if watcher.bookmark is not None and not self._held and not watcher.closed:
+            version, watcher.bookmark = watcher.bookmark, None
+            yield WatchEvent(EventType.BOOKMARK, None, str(version))
+
+
+def _event(logged: _Logged, matches: Callable[[dict[str, Any]], bool]) -> WatchEvent[Any] | None:
+    """Return what a selecting watcher sees: entering is ADDED, leaving is DELETED."""
+    before = logged.before is not None and matches(logged.before)
+    after = logged.after is not None and matches(logged.after)
+    if not before and not after:
+        return None
+    kind = EventType.DELETED
+    if after:
+        kind = EventType.MODIFIED if before else EventType.ADDED
+    obj = msgspec.convert(logged.last, logged.resource.type)
+    return WatchEvent(kind, obj, str(logged.version))
+
+
+def _matcher(namespace: str, labels: str, fields: str) -> Callable[[dict[str, Any]], bool]:
+    label_selector, field_selector = parse_labels(labels), parse_fields(fields)
+
+    def matches(wire: dict[str, Any]) -> bool:
+        metadata = wire["metadata"]
+        if namespace and metadata.get("namespace", "") != namespace:
+            return False
+        return label_selector.matches(metadata.get("labels", {})) and _fields_match(
+            field_selector, wire
+        )
+
+    return matches
+
+
+def _fields_match(selector: Selector, wire: dict[str, Any]) -> bool:
+    values: dict[str, str] = {}
+    for requirement in selector.requirements:
+        value: Any = wire
+        for part in requirement.key.split("."):
+            value = value.get(part, "") if isinstance(value, dict) else ""
+        values[requirement.key] = str(value)
+    return selector.matches(values)
+
+
+def _merge(old: object, patch: object) -> object:
+    """Apply a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(cast("dict[str, Any]", old)) if isinstance(old, dict) else {}
+    for key, value in cast("dict[str, Any]", patch).items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = _merge(out.get(key), value)
+    return out

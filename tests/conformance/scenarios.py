@@ -1,0 +1,33 @@
+"""Sequences of requests that both servers get; each covers the points that its name gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tests.conformance import scenarios_reads as reads
+from tests.conformance import scenarios_writes as writes
+from tests.conformance.recorder import Recorder
+
+Scenario = Callable[[Recorder], Awaitable[None]]
+
+SCENARIOS: tuple[Scenario, ...] = (
+    writes.p01_p06_objects_of_every_kind,
+    writes.p04_p08_what_is_not_trusted_and_names,
+    writes.p08_pods_that_are_wrong,
+    writes.p11_p13_puts,
+    writes.p15_bindings_and_evictions,
+    writes.p16_p20_patches,
+    writes.p21_p24_dry_runs_immutable_fields_and_sizes,
+    writes.p22_field_validation,
+    writes.p25_p34_deletes,
+    writes.p29_p30_owners,
+    writes.p32_namespaces,
+    reads.p35_p41_lists,
+    reads.p42_p50_watches,
+    reads.p51_p52_errors,
+    reads.p53_p55_discovery,
+    reads.p56_p57_forms,
+    reads.p59_not_claimed,
+    reads.p60_p62_definitions,
+    reads.p64_p65_admission_and_reviews,
+)

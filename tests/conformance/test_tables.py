@@ -1,0 +1,118 @@
+"""Tables and metadata-only forms over HTTP. Points 56 and 57, and what lists promise (35, 36)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conformance.http_server import pod
+from tests.conformance.target import Target
+
+PODS = "/api/v1/namespaces/default/pods"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+
+
+async def make(target: Target, *names: str, **labels: str) -> list[dict[str, Any]]:
+    answers = [await target.request("POST", PODS, pod(name, labels=labels)) for name in names]
+    assert [answer.status for answer in answers] == [201] * len(names)
+    return [answer.json for answer in answers]
+
+
+async def test_56_a_list_as_a_table_has_columns_rows_and_metadata(target: Target) -> None:
+    made = await make(target, "t-b", "t-a", of="table")
+    answer = await target.request(
+        "GET", PODS, query={"labelSelector": "of=table"}, headers={"Accept": TABLE}
+    )
+    table = answer.json
+    assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
+    assert int(table["metadata"]["resourceVersion"]) >= int(made[1]["metadata"]["resourceVersion"])
+    columns = {c["name"]: c["priority"] for c in table["columnDefinitions"]}
+    assert columns == {
+        "Name": 0, "Ready": 0, "Status": 0, "Restarts": 0, "Age": 0, "IP": 1, "Node": 1,
+        "Nominated Node": 1, "Readiness Gates": 1,
+    }  # fmt: skip
+    assert [row["cells"][:4] for row in table["rows"]] == [
+        ["t-a", "0/1", "Pending", "0"], ["t-b", "0/1", "Pending", "0"],
+    ]  # fmt: skip
+    first = table["rows"][0]["object"]
+    assert (first["kind"], first["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
+    assert first["metadata"] == made[1]["metadata"]
+
+
+async def test_56_rows_carry_as_much_of_the_object_as_was_asked_for(target: Target) -> None:
+    (made,) = await make(target, "t-include")
+    headers = {"Accept": TABLE}
+    path = f"{PODS}/t-include"
+    whole = await target.request("GET", path, query={"includeObject": "Object"}, headers=headers)
+    assert whole.json["rows"][0]["object"] == made
+    none = await target.request("GET", path, query={"includeObject": "None"}, headers=headers)
+    assert none.json["rows"][0]["object"] is None
+    wrong = await target.request("GET", path, query={"includeObject": "All"}, headers=headers)
+    assert wrong.status == 400
+
+
+async def test_56_pages_of_a_table_go_on_like_any_list(target: Target) -> None:
+    await make(target, "p-1", "p-2", "p-3", page="yes")
+    names: list[str] = []
+    query = {"limit": "2", "labelSelector": "page=yes"}
+    versions: set[str] = set()
+    while True:
+        table = (await target.request("GET", PODS, query=query, headers={"Accept": TABLE})).json
+        names += [row["cells"][0] for row in table["rows"]]
+        versions.add(table["metadata"]["resourceVersion"])
+        if not table["metadata"].get("continue"):
+            break
+        query["continue"] = table["metadata"]["continue"]
+    assert names == ["p-1", "p-2", "p-3"]
+    assert len(versions) == 1
+
+
+async def test_56_watch_events_are_tables_too(target: Target) -> None:
+    made = await make(target, "t-watched", watched="yes")
+    query = {"watch": "1", "labelSelector": "watched=yes", "timeoutSeconds": "1",
+             "allowWatchBookmarks": "true"}  # fmt: skip
+    response = await target.request("GET", PODS, query=query, headers={"Accept": TABLE})
+    lines = response.body.splitlines()
+    assert len(lines) == 2, "one event and the bookmark before the end"
+    assert b'"kind":"Table"' in lines[0]
+    assert made[0]["metadata"]["uid"].encode() in lines[0]
+    assert b'"type":"BOOKMARK"' in lines[1]
+
+
+async def test_57_metadata_alone_for_an_object_and_a_list(target: Target) -> None:
+    (made,) = await make(target, "m-one", meta="yes")
+    one = await target.request("GET", f"{PODS}/m-one", headers={"Accept": METADATA})
+    assert one.json == {
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": made["metadata"],
+    }  # fmt: skip
+    many = await target.request(
+        "GET", PODS, query={"labelSelector": "meta=yes"}, headers={"Accept": METADATA_LIST}
+    )
+    assert many.json["kind"] == "PartialObjectMetadataList"
+    assert many.json["items"] == [one.json]
+    for path, accept in ((PODS, METADATA), (f"{PODS}/m-one", METADATA_LIST)):
+        wrong = await target.request("GET", path, headers={"Accept": accept})
+        assert wrong.status == 406
+
+
+async def test_57_a_client_that_takes_plain_json_too_gets_that(target: Target) -> None:
+    await make(target, "m-two")
+    for path, accept in ((PODS, METADATA), (f"{PODS}/m-two", METADATA_LIST)):
+        fallback = await target.request(
+            "GET", path, headers={"Accept": f"{accept},application/json;q=0.5"}
+        )
+        assert fallback.json["kind"] in ("Pod", "PodList")
+
+
+async def test_35_items_of_built_in_lists_carry_no_kind_and_an_empty_list_is_a_list(
+    target: Target,
+) -> None:
+    await make(target, "plain", plain="yes")
+    answer = (await target.request("GET", PODS, query={"labelSelector": "plain=yes"})).json
+    assert (answer["kind"], answer["apiVersion"]) == ("PodList", "v1")
+    assert "kind" not in answer["items"][0]
+    assert "apiVersion" not in answer["items"][0]
+    empty = (await target.request("GET", PODS, query={"labelSelector": "plain=no"})).json
+    assert empty["items"] == []

@@ -1,0 +1,243 @@
+"""A researcher's day at the terminal, against one real cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+
+pytestmark = pytest.mark.e2e
+
+GANG = """#!/bin/sh
+#FAIRLEAD --nodes 2 --cpus 100m
+for step in 1 2 3 4 5; do
+  echo "{\\"step\\": $step, \\"checkpoint\\": true}" >> "$FAIRLEAD_PROGRESS_FILE"
+  echo "rank $RANK of $WORLD_SIZE step $step: $1"
+done
+"""
+SLEEP = "#!/bin/sh\n#FAIRLEAD --cpus 100m\necho started\nexec sleep 600\n"
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    shell = Shell(tmp_path_factory.mktemp("cli"))
+    (shell.root / "gang.sh").write_text(GANG)
+    (shell.root / "sleep.sh").write_text(SLEEP)
+    shell.up("--nodes", "20", "--listen", "127.0.0.1:0")
+    try:
+        yield shell
+    finally:
+        shell.down()
+
+
+def test_a_gang_of_a_script_runs_and_leaves_logs_and_history(shell: Shell) -> None:
+    submitted = shell.run("submit", "gang.sh", "--", "two words $$ $(id)")
+    assert submitted.out == "gang-1\n"
+    assert "2 members x 0.1 cpu" in submitted.err
+    assert "fits now" in submitted.err
+    assert shell.run("wait", "gang-1", "--timeout", "30s").out == "gang-1 Succeeded\n"
+    lines = shell.run("logs", "gang-1").out.splitlines()
+    for rank in (0, 1):
+        mine = [line for line in lines if line.startswith(f"[worker-{rank}]")]
+        expected = f"[worker-{rank}] rank {rank} of 2 step {{}}: two words $$ $(id)"
+        assert mine == [expected.format(step) for step in range(1, 6)]
+    last = shell.run("logs", "gang-1", "--task", "1", "--tail", "1").out
+    assert last.endswith("rank 1 of 2 step 5: two words $$ $(id)\n")
+    history = shell.run("history", "--no-headers").out
+    assert re.search(r"^gang-1 +Succeeded +2 +1 ", history, re.MULTILINE)
+    assert "has ended: Succeeded" in shell.run("why", "gang-1").out
+
+
+def test_a_queued_job_runs_the_script_as_it_was_when_it_was_submitted(shell: Shell) -> None:
+    script = shell.root / "edited.sh"
+    script.write_text("echo before\n")
+    name = shell.run("submit", "edited.sh", "--hold").out.strip()
+    script.write_text("echo after\n")
+    shell.run("release", name)
+    shell.run("wait", name, "--timeout", "30s")
+    assert shell.run("logs", name).out.endswith("before\n")
+
+
+def test_run_follows_a_command_and_tells_by_its_exit_code_how_it_went(shell: Shell) -> None:
+    good = shell.run("run", "--name", "good", "--", "sh", "-c", "echo out; echo err >&2; pwd")
+    assert {line.split("] ")[-1] for line in good.out.splitlines()} == {
+        "out", "err", str(shell.root),
+    }  # fmt: skip
+    bad = shell.run("run", "--name", "bad", "--no-restart", "--", "sh", "-c", "exit 3", code=1)
+    assert "exited with code 3" in bad.err
+
+
+def test_ctrl_c_detaches_from_a_job_and_says_how_to_return(shell: Shell) -> None:
+    process = shell.start("run", "--name", "detached", "--", "sleep", "600")
+    eventually(lambda: _state_or_none(shell, "detached"), "Running")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, (out, err)
+    assert "Job detached goes on.    fairlead logs -f detached" in err
+    assert "Traceback" not in err
+    assert shell.state("detached") == "Running"
+    shell.run("cancel", "detached")
+    shell.run("wait", "detached", code=1)
+
+
+def _state_or_none(shell: Shell, name: str) -> str | None:
+    items = json.loads(shell.run("ps", "-a", "-o", "json").out)["items"]
+    found = [item for item in items if item["metadata"]["name"] == name]
+    return str(found[0].get("status", {}).get("state")) if found else None
+
+
+def test_hold_release_and_cancel(shell: Shell) -> None:
+    name = shell.run("submit", "sleep.sh", "--name", "patient").out.strip()
+    shell.run("wait", name, "--for", "started", "--timeout", "30s")
+    assert shell.run("hold", name).out == "patient held\n"
+    eventually(lambda: shell.state(name), "Held")
+    assert "fairlead release patient" in shell.run("why", name).out
+    shell.run("release", name)
+    eventually(lambda: shell.state(name), "Running")
+    assert shell.run("wait", name, "--timeout", "1s", code=124).out == ""
+    shell.run("cancel", name)
+    assert shell.run("wait", name, "--for", "finished").out == "patient Cancelled\n"
+    refused = shell.run("hold", name, code=4)
+    assert refused.err.startswith("error[E302]: job 'patient' has ended (Cancelled)")
+
+
+def test_of_two_jobs_that_want_all_nodes_one_runs_and_the_other_says_why_not(shell: Shell) -> None:
+    whole = ("--simulate", "10m", "--nodes", "20", "--gpus", "8", "--time", "1h")
+    first = shell.run("submit", "sleep.sh", "--name", "whole-1", *whole).out.strip()
+    shell.run("wait", first, "--for", "started", "--timeout", "30s")
+    second = shell.run("submit", "sleep.sh", "--name", "whole-2", *whole)
+    assert "waits: needs 160 gpus, 0 of 160 are free: 160 short" in second.err
+    eventually(lambda: "InsufficientCapacity" in shell.run("ps").out, expected=True)
+    why = shell.run("why", "whole-2").out
+    assert why.startswith("Job whole-2 waits: InsufficientCapacity")
+    assert "whole-1  160 gpus on 20 nodes, at most 59m more" in why
+    facts = json.loads(shell.run("why", "whole-2", "-o", "json").out)["explanation"]
+    assert facts["arithmetic"][0]["short"] == 160
+    assert facts["holders"][0]["key"] == ["default", "whole-1"]
+    nodes = shell.run("nodes").out
+    assert re.search(r"^virtual +ready +20 +160/160 ", nodes, re.MULTILINE)
+    shell.run("cancel", "whole-1")
+    shell.run("wait", "whole-2", "--for", "started", "--timeout", "30s")
+    shell.run("cancel", "whole-2")
+
+
+def test_a_job_that_no_node_could_hold_is_refused_and_not_stored(shell: Shell) -> None:
+    result = shell.run("submit", "sleep.sh", "--name", "huge", "--simulate", "1s", "--gpus", "16",
+                       code=5)  # fmt: skip
+    assert "error[E110]: no node has 16 gpus (largest: 8)" in result.err
+    assert "help: --nodes 2 --gpus 8" in result.err
+    assert _state_or_none(shell, "huge") is None
+
+
+def test_a_dry_run_stores_nothing_and_its_manifest_can_be_submitted(shell: Shell) -> None:
+    before = shell.run("ps", "-a", "-o", "name").out
+    dry = shell.run("submit", "gang.sh", "--name", "again", "--dry-run", "-o", "yaml", "--", "x")
+    assert shell.run("ps", "-a", "-o", "name").out == before
+    assert "nothing was stored" in dry.err
+    stored = shell.run("submit", "-f", "-", stdin=dry.out)
+    assert stored.out == "again-script\nagain\n"
+    shell.run("wait", "again", "--timeout", "30s")
+    assert "step 5: x" in shell.run("logs", "again").out
+
+
+def test_of_a_manifest_with_one_mistake_nothing_is_stored(shell: Shell) -> None:
+    good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\n---\n"
+    bad = ("apiVersion: fairlead.dev/v1alpha1\nkind: Job\nmetadata: {name: a}\n"
+           "spec:\n  roles:\n  - {name: w, count: 0, tempalte: {}}\n")  # fmt: skip
+    result = shell.run("submit", "-f", "-", stdin=good + bad, code=2)
+    assert result.err.count("error[") == 3  # count, tempalte, and the template that is missing
+    assert "--> stdin:10:22   `spec.roles[0].count`" in result.err
+    missing = shell.run("submit", "-f", "-", stdin=good.replace("kept", "kept\n  bad: ["), code=2)
+    assert "E101" in missing.err
+    # what only the server can refuse comes after the dry run of all documents
+    gone = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: gone, namespace: nowhere}\n"
+    result = shell.run("submit", "-f", "-", code=3, stdin=good + gone)
+    assert "nowhere" in result.err
+    assert shell.run("submit", "-f", "-", stdin=good).out == "kept\n"
+
+
+def test_an_after_that_cannot_come_true_is_told_at_submit(shell: Shell) -> None:
+    result = shell.run("submit", "sleep.sh", "--after", "ok:gang-11", code=3)
+    assert "error[E130]: job 'gang-11' does not exist" in result.err
+    assert "did you mean gang-1?" in result.err
+    shell.run("wait", "gang-1")
+    name = shell.run("submit", "gang.sh", "--name", "later", "--after", "ok:gang-1").out.strip()
+    shell.run("wait", name, "--timeout", "30s")
+
+
+def test_names_in_use_unknown_jobs_and_namespaces_are_told_apart(shell: Shell) -> None:
+    shell.run("wait", "gang-1")
+    assert "E120" in shell.run("submit", "gang.sh", "--name", "gang-1", code=4).err
+    assert "did you mean gang-1?" in shell.run("logs", "gagn-1", code=3).err
+    assert "E303" in shell.run("submit", "gang.sh", "-n", "nowhere", code=3).err
+    both = shell.run("cancel", "nobody", "gang-1", code=3).err
+    assert both.count("error[") == 2
+
+
+def test_every_format_is_complete_and_names_feed_other_commands(shell: Shell) -> None:
+    shell.run("wait", "gang-1")
+    items = json.loads(shell.run("ps", "-a", "-o", "json").out)["items"]
+    assert {"apiVersion", "kind", "metadata", "spec", "status"} <= set(items[0])
+    assert "kind: Job" in shell.run("ps", "-a", "-o", "yaml").out
+    assert "gang-1" in shell.run("ps", "-a", "-o", "name").out.splitlines()
+    assert shell.run("nodes", "-o", "name").out.count("\n") == 21
+    assert "NAMESPACE" in shell.run("ps", "-A").out
+    record = json.loads(shell.run("history", "gang-1", "-o", "json").out)
+    assert record["metadata"]["name"] == "gang-1"
+    status = json.loads(shell.run("status", "--data", str(shell.data), "-o", "json").out)
+    assert status["nodes"] == {"local": 1, "virtual": 20, "other": 0}
+    assert all(service["state"] == "running" for service in status["services"])
+
+
+def test_completion_knows_commands_and_jobs(shell: Shell) -> None:
+    shell.run("wait", "gang-1")
+
+    def complete(words: str, number: int) -> str:
+        environment = {"_FAIRLEAD_COMPLETE": "bash_complete", "COMP_WORDS": words,
+                       "COMP_CWORD": str(number)}  # fmt: skip
+        script = "import sys; sys.argv[0] = 'fairlead'; from fairlead.cli.main import main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", script], check=False, timeout=30, text=True,
+            env={**shell.environment, **environment}, capture_output=True,
+        ).stdout  # fmt: skip
+
+    assert "plain,cancel" in complete("fairlead can", 1)
+    assert "plain,gang-1" in complete("fairlead logs gan", 2)
+
+
+def test_a_broken_pipe_is_quiet(shell: Shell) -> None:
+    shell.run("wait", "gang-1")
+    command = " ".join(shell.command("ps", "-a", "-o", "json"))
+    done = subprocess.run(["/bin/sh", "-c", f"{command} | head -c 1"], capture_output=True,
+                          text=True, env=shell.environment, timeout=30, check=False)  # fmt: skip
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_metrics_are_served_behind_the_token(shell: Shell) -> None:
+    import urllib.error
+    import urllib.request
+
+    running = json.loads((shell.data / "run.json").read_text())
+    request = urllib.request.Request(f"{running['server']}/metrics")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(request, timeout=10)
+    token = (shell.data / "token").read_text()
+    request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        text = answer.read().decode()
+    assert "fairlead_jobs{" in text
+    assert "fairlead_decide_duration_seconds_bucket" in text
+
+
+def test_secrets_are_private(shell: Shell) -> None:
+    for name in ("kubeconfig", "token", "run.json"):
+        assert (shell.data / name).stat().st_mode & 0o777 == 0o600
+    assert shell.data.stat().st_mode & 0o777 == 0o700
+    assert Path(shell.data, "log", "fairlead.log").read_text().count("Traceback") == 0

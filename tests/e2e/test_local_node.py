@@ -1,0 +1,375 @@
+"""The local node with real processes: life, environment, volumes, signals, crashes, orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.local_world import Api, LocalWorld, local_world, pod_body
+
+from fairlead.api import names
+from fairlead.api.core import ContainerStateTerminated, Pod
+from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+
+pytestmark = pytest.mark.e2e
+
+
+def ended(pod: Pod) -> ContainerStateTerminated:
+    state = pod.status.container_statuses[0].state.terminated
+    assert state is not None, pod.status
+    return state
+
+
+def alive(pid: int) -> bool:
+    try:
+        raw = Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+    return raw.rpartition(b")")[2].split()[0] != b"Z"
+
+
+async def until_dead(*pids: int) -> None:
+    limit = time.monotonic() + 5
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < limit, f"still alive: {[p for p in pids if alive(p)]}"
+        await asyncio.sleep(0.02)
+
+
+def line(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def until_file(path: Path) -> str:
+    limit = time.monotonic() + 8
+    while not line(path).endswith("\n"):
+        assert time.monotonic() < limit, f"{path} did not come"
+        await asyncio.sleep(0.02)
+    return line(path)
+
+
+async def test_exit_codes_signals_and_missing_programs_are_told_apart(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod("good", "true")
+        await world.pod("bad", "sh", "-c", "echo out; echo err >&2; exit 3")
+        await world.pod("shot", "sh", "-c", "kill -9 $$$$")
+        await world.pod("missing", "no-such-program")
+        await world.pod("imageless", container={"image": "busybox"})
+        await world.until_phase("good", "Succeeded")
+        good = ended(await world.get("good"))
+        assert (good.exit_code, good.reason) == (0, "Completed")
+        bad = ended(await world.until_phase("bad", "Failed"))
+        assert (bad.exit_code, bad.signal, bad.reason) == (3, 0, "Error")
+        assert world.log("bad") == "out\nerr\n"
+        shot = ended(await world.until_phase("shot", "Failed"))
+        assert (shot.exit_code, shot.signal) == (137, 9)
+        missing = ended(await world.until_phase("missing", "Failed"))
+        assert (missing.exit_code, missing.reason) == (128, "StartError")
+        assert "'no-such-program': executable file not found in $PATH" in missing.message
+        imageless = await world.until_phase("imageless", "Failed")
+        assert "names no command" in imageless.status.message
+        await world.until("imageless", lambda _: len(world.api.stored(EVENTS)) >= 2)
+        said = {event.reason: event.message for event in world.api.stored(EVENTS)}
+        assert "busybox" in said["ImageIgnored"]
+
+
+async def test_environment_fields_config_files_and_mount_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "of the server")
+    async with local_world(tmp_path) as world:
+        source = {"valueFrom": {"configMapKeyRef": {"name": "peers", "key": "master"}}}
+        fields = {"NAME": "metadata.name", "ROLE": "metadata.labels['role']", "IP": "status.podIP"}
+        env = [
+            {"name": "A", "value": "1"},
+            {"name": "B", "value": "$(A)-$$(A)-$(UNKNOWN)"},
+            {"name": "HOSTS", "value": "/etc/fairlead/hostfile"},
+            {"name": "MASTER", **source},
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in fields.items()
+            ),
+        ]
+        script = 'echo "$B|$MASTER|$NAME|$ROLE|$IP|$SECRET_TOKEN|$1"; cat "$HOSTS"; pwd'
+        await world.pod(
+            "p",
+            container={
+                "command": ["sh", "-c", script, "sh"],
+                "args": ["$(A)$(NAME)"],
+                "env": env,
+                "workingDir": "/work/dir",
+                "volumeMounts": [
+                    {"name": "peers", "mountPath": "/etc/fairlead"},
+                    {"name": "scratch", "mountPath": "/work", "subPath": "deep"},
+                ],
+            },
+            metadata={"labels": {"role": "worker"}},
+            volumes=[
+                {"name": "peers", "configMap": {"name": "peers"}},
+                {"name": "scratch", "emptyDir": {}},
+            ],
+        )
+        waiting = await world.until("p", lambda pod: pod.status.pod_ip != "")
+        assert waiting.status.phase == "Pending"
+        assert waiting.status.pod_ip.startswith("127.")
+        uid = waiting.metadata.uid
+        work = tmp_path / "local/pods" / uid / "volumes/scratch/deep/dir"
+        work.mkdir(parents=True)
+        data = {"master": "10.0.0.1", "hostfile": "a slots=1\n"}
+        await world.api.create(
+            CONFIG_MAPS, {"metadata": {"name": "peers"}, "data": data}, namespace="default"
+        )
+        await world.until_phase("p", "Succeeded")
+        first, hosts, where = world.log("p").splitlines()
+        assert first == f"1-$(A)-$(UNKNOWN)|10.0.0.1|p|worker|{waiting.status.pod_ip}||1p"
+        assert (hosts, where) == ("a slots=1", str(work))
+        assert stat.S_IMODE((tmp_path / "local/pods" / uid).stat().st_mode) == 0o700
+
+
+async def test_deletion_is_graceful_then_forceful_and_takes_the_whole_group(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        polite = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+        stubborn = "trap '' TERM; sleep 99 & A=$!; setsid sleep 99 & echo $A $!; wait"
+        await world.pod("polite", "sh", "-c", polite)
+        await world.pod("stubborn", "sh", "-c", stubborn)
+        await until_file(tmp_path / "logs/default/pods/polite.log")
+        pids = await until_file(tmp_path / "logs/default/pods/stubborn.log")
+        started = time.monotonic()
+        await world.api.delete(PODS, "polite", namespace="default", grace_period_seconds=20)
+        await world.until_gone("polite")
+        assert time.monotonic() - started < 5
+        assert world.log("polite").endswith("asked\n")
+        started = time.monotonic()
+        await world.api.delete(PODS, "stubborn", namespace="default", grace_period_seconds=1)
+        await world.until_gone("stubborn")
+        assert time.monotonic() - started >= 1
+        await until_dead(*(int(pid) for pid in pids.split()))
+        assert list((tmp_path / "local/pods").iterdir()) == []
+
+
+async def test_a_forced_deletion_kills_at_once(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod("p", "sh", "-c", "trap '' TERM; echo $$$$; sleep 1000")
+        pid = int(await until_file(tmp_path / "logs/default/pods/p.log"))
+        await world.api.delete(PODS, "p", namespace="default", grace_period_seconds=0)
+        await until_dead(pid)
+
+
+async def test_restart_policy_restarts_with_back_off_and_keeps_the_previous_log(
+    tmp_path: Path,
+) -> None:
+    async with local_world(tmp_path) as world:
+        script = f"echo run >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) = 3 || exit 5"
+        await world.pod("p", "sh", "-c", f"{script}; echo third", restartPolicy="OnFailure")
+        pod = await world.until_phase("p", "Succeeded")
+        status = pod.status.container_statuses[0]
+        assert status.restart_count == 2
+        assert status.last_state.terminated is not None
+        assert status.last_state.terminated.exit_code == 5
+        assert world.log("p") == "third\n"
+        assert (tmp_path / "logs/default/pods/p+previous.log").exists()
+
+
+async def test_a_deadline_ends_a_pod_and_over_commitment_is_refused(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        gpus = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+        show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 100")
+        await world.pod("late", *show, container=gpus, activeDeadlineSeconds=1)
+        await world.until_phase("late", "Running")
+        await world.pod("greedy", "true", container=gpus)
+        greedy = (await world.until_phase("greedy", "Failed")).status
+        assert greedy.reason == "OutOfnvidia.com/gpu"
+        late = await world.until_phase("late", "Failed")
+        assert late.status.reason == "DeadlineExceeded"
+        assert (ended(late).exit_code, ended(late).signal) == (143, 15)
+        assert world.log("late") == "GPU-0,GPU-1\n"
+        await world.pod("next", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", container=gpus)
+        await world.until_phase("next", "Succeeded")
+
+
+async def test_progress_lines_become_the_annotation(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        lines = '{"step": 5, "checkpoint": true}', "garbage", '{"step": 7}'
+        script = "".join(f"echo '{line}' >> $FAIRLEAD_PROGRESS_FILE; " for line in lines)
+        env = [{"name": names.ENV_PROGRESS_FILE, "value": "/var/run/fairlead/progress"}]
+        mount = {"name": "run", "mountPath": "/var/run/fairlead"}
+        await world.pod(
+            "p",
+            "sh",
+            "-c",
+            script,
+            container={"env": env, "volumeMounts": [mount]},
+            volumes=[{"name": "run", "emptyDir": {}}],
+        )
+        pod = await world.until_phase("p", "Succeeded")
+        report = json.loads(pod.metadata.annotations[names.PROGRESS])
+        assert (report["step"], report["checkpointStep"]) == (7, 5)
+
+
+async def test_the_node_says_what_the_machine_has_and_keeps_foreign_pods_away(
+    tmp_path: Path,
+) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod("p", "true")
+        await world.until_phase("p", "Succeeded")
+        node = await world.api.get(NODES, "here")
+        assert node.metadata.labels[names.NODE_TYPE] == "local"
+        assert [(t.key, t.effect) for t in node.spec.taints] == [(names.TAINT_LOCAL, "NoSchedule")]
+        assert node.status.capacity["nvidia.com/gpu"] == "2"
+        assert int(str(node.status.capacity["cpu"])[:1]) >= 1
+        ready = next(c for c in node.status.conditions if c.type == "Ready")
+        assert ready.status == "True"
+
+
+async def test_an_unwritable_directory_is_said_on_pod_and_node_and_mends_itself(
+    tmp_path: Path,
+) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod("warm-up", "true")
+        await world.until_phase("warm-up", "Succeeded")
+        logs = tmp_path / "logs/default"
+        logs.rename(tmp_path / "aside")
+        logs.write_text("a file where a directory belongs")
+        await world.pod("p", "true")
+        waiting = await world.until("p", lambda pod: len(pod.status.container_statuses) > 0)
+        state = waiting.status.container_statuses[0].state.waiting
+        assert state is not None
+        assert state.reason == "CreateContainerError"
+        assert str(logs) in state.message
+        await until_condition(world, "DataDirectoryHealthy", "False")
+        logs.unlink()
+        await world.until_phase("p", "Succeeded")
+        await until_condition(world, "DataDirectoryHealthy", "True")
+
+
+async def until_condition(world: LocalWorld, kind: str, status: str) -> None:
+    limit = time.monotonic() + 5
+    while True:
+        node = await world.api.get(NODES, "here")
+        if any(c.type == kind and c.status == status for c in node.status.conditions):
+            return
+        assert time.monotonic() < limit, node.status.conditions
+        await asyncio.sleep(0.02)
+
+
+class Program:
+    """The node in a process of its own."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        script = Path(__file__).with_name("local_world.py")
+        self.process = subprocess.Popen([sys.executable, str(script), str(self.data)])
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def pods(self) -> dict[str, Any]:
+        state = json.loads((self.data / "api.json").read_text())
+        return {key[1]: pod for key, pod in state["objects"]["pods"]}
+
+    def until(self, name: str, phase: str) -> dict[str, Any]:
+        limit = time.monotonic() + 8
+        while time.monotonic() < limit:
+            status = self.pods()[name].get("status", {})
+            if status.get("phase") == phase:
+                return status
+            time.sleep(0.05)
+        raise AssertionError(f"waited for {name} to be {phase}: {self.pods()[name]['status']}")
+
+
+def test_kill_9_of_the_node_loses_no_process_no_exit_code_no_log_and_no_orphan(
+    tmp_path: Path,
+) -> None:
+    def script(name: str, end: str) -> list[str]:
+        gate = tmp_path / f"{name}.gate"
+        return ["sh", "-c", f"echo $$$$; until test -e {gate}; do sleep 0.02; done; echo on; {end}"]
+
+    wanted = {"stays": "exit 4", "ends": "exit 6", "deleted": "", "vanishes": "", "hit": ""}
+
+    async def create() -> None:
+        api = Api(tmp_path / "api.json")
+        for name, end in wanted.items():
+            await api.create(PODS, pod_body(name, *script(name, end)), namespace="default")
+
+    def gate(name: str) -> None:
+        (tmp_path / f"{name}.gate").touch()
+
+    asyncio.run(create())
+    program = Program(tmp_path)
+    program.start()
+    try:
+        for name in wanted:
+            program.until(name, "Running")
+        log = {name: tmp_path / f"logs/default/pods/{name}.log" for name in wanted}
+        pid = {name: int(asyncio.run(until_file(path))) for name, path in log.items()}
+        address = {name: pod["status"]["podIP"] for name, pod in program.pods().items()}
+        program.kill()
+        assert all(alive(p) for p in pid.values())
+        gate("ends")
+        asyncio.run(until_dead(pid["ends"]))
+        shim = int(Path(f"/proc/{pid['hit']}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(shim, signal.SIGKILL)  # the kernel takes the child along
+        asyncio.run(until_dead(pid["hit"]))
+
+        async def change() -> None:
+            api = Api(tmp_path / "api.json")
+            await api.delete(PODS, "vanishes", namespace="default", grace_period_seconds=0)
+            await api.delete(PODS, "deleted", namespace="default", grace_period_seconds=1)
+
+        asyncio.run(change())
+        program.start()
+        done = program.until("ends", "Failed")
+        assert done["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 6
+        lost = program.until("hit", "Failed")
+        assert lost["reason"] == "NodeRestarted"
+        asyncio.run(until_dead(pid["vanishes"], pid["deleted"]))
+        assert alive(pid["stays"])
+        limit = time.monotonic() + 5
+        while "deleted" in program.pods():
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        gate("stays")
+        stays = program.until("stays", "Failed")
+        assert stays["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+        assert stays["podIP"] == address["stays"]
+        assert log["stays"].read_text() == f"{pid['stays']}\non\n"
+        assert log["vanishes"].read_text() == f"{pid['vanishes']}\n"
+    finally:
+        program.kill()
+
+
+async def test_a_shut_down_node_ends_its_processes_and_says_so_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod("gang", "sh", "-c", "echo $$$$; sleep 1000")
+        await world.pod("service", "sh", "-c", "echo $$$$; sleep 1000", restartPolicy="Always")
+        await world.until_phase("gang", "Running")
+        await world.until_phase("service", "Running")
+    for name in ("gang", "service"):
+        await until_dead(int(world.log(name)))
+    again = world.new_node()
+    task = asyncio.create_task(again.run())
+    gang = (await world.until_phase("gang", "Failed")).status
+    assert gang.reason == "NodeRestarted"
+    assert any(c.type == "DisruptionTarget" for c in gang.conditions)
+    service = await world.until(
+        "service", lambda pod: pod.status.container_statuses[0].restart_count == 1
+    )
+    assert service.status.phase == "Running"
+    task.cancel()
+    await asyncio.wait([task])
+    await again.shut_down(0.0)

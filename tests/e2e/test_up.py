@@ -1,0 +1,228 @@
+"""The cluster's process: start, stop, crash, and everything that can be in its way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+
+from fairlead.cli.cluster.state import identity
+
+pytestmark = pytest.mark.e2e
+
+STEPS = """
+for step in $(seq 1 600); do
+  echo "{\\"step\\": $step, \\"checkpoint\\": true}" >> "$FAIRLEAD_PROGRESS_FILE"
+  echo "attempt $FAIRLEAD_ATTEMPT step $step from ${FAIRLEAD_RESUME_STEP:-0}"
+  sleep 0.1
+done
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    (tmp_path / "steps.sh").write_text(STEPS)
+    try:
+        yield shell
+    finally:
+        shell.down()
+
+
+def test_after_kill_9_the_next_up_has_every_job_and_running_ones_go_on(shell: Shell) -> None:
+    shell.up("--nodes", "3", "--listen", "127.0.0.1:0")
+    shell.run("submit", "steps.sh", "--nodes", "2", "--cpus", "100m", "--name", "steps")
+    shell.run("submit", "steps.sh", "--hold", "--name", "held")
+    shell.run("run", "--name", "done", "--cpus", "100m", "--", "true")
+    shell.run("wait", "steps", "--for", "started", "--timeout", "30s")
+    os.kill(shell.pid(), signal.SIGKILL)
+    eventually(lambda: shell.run("status", "--data", str(shell.data), code=None).code, 6)
+    dead = shell.run("ps", code=6)
+    assert dead.err.startswith("error[E600]: the cluster of ")
+    assert "fairlead up --detach --data" in dead.err
+    shell.up()
+    assert shell.state("done") == "Succeeded"
+    assert shell.state("held") == "Held"
+    eventually(lambda: shell.state("steps"), "Running")
+    # attached to again: the processes never noticed
+    assert shell.job("steps")["status"]["attempt"] == 1
+    assert "v00002" in shell.run("nodes", "-o", "name").out
+    shell.run("logs", "steps")
+
+
+def test_down_ends_local_processes_and_the_next_up_restarts_from_the_checkpoint(
+    shell: Shell,
+) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    shell.run("submit", "steps.sh", "--cpus", "100m", "--name", "steps")
+    eventually(lambda: shell.job("steps")["status"].get("progress", {}).get("step", 0) > 3,
+               expected=True)  # fmt: skip
+    pid = shell.pid()
+    shell.down()
+    assert identity(pid) is None
+    assert not (shell.data / "run.json").exists()
+    marker = str(shell.data).encode()
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if marker in _read(p)]
+    assert left == []
+    shell.up()
+    eventually(lambda: shell.job("steps")["status"]["attempt"], 2)
+    eventually(lambda: shell.state("steps"), "Running")
+    resumed = shell.job("steps")["status"]["attempts"][-1]["resumedFromStep"]
+    assert resumed > 3
+    eventually(lambda: f"attempt 2 step 1 from {resumed}" in shell.run("logs", "steps").out,
+               expected=True)  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_second_up_on_the_same_directory_is_refused(shell: Shell) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    for extra in ((), ("--detach",)):
+        second = shell.run("up", "--data", str(shell.data), *extra, code=4)
+        assert second.err.startswith("error[E701]: a cluster (process ")
+    # also when the record of the process is lost: the lock of the store decides
+    (shell.data / "run.json").rename(shell.data / "run.bak")
+    assert "E701" in shell.up("--listen", "127.0.0.1:0", code=4).err
+    (shell.data / "run.bak").rename(shell.data / "run.json")
+
+
+def test_a_port_in_use_is_told_with_a_remedy(shell: Shell) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = shell.up("--listen", f"127.0.0.1:{port}", code=4)
+        assert refused.err.startswith(f"error[E700]: another process listens on 127.0.0.1:{port}")
+        assert "--listen 127.0.0.1:0" in refused.err
+        # a port that was only remembered may be replaced
+        (shell.data / "cluster.json").write_text(json.dumps({"port": port}))
+        shell.up()
+        assert json.loads((shell.data / "run.json").read_text())["server"].endswith(
+            str(json.loads((shell.data / "cluster.json").read_text())["port"])
+        )
+
+
+def test_a_data_directory_of_another_version_is_left_alone(shell: Shell) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    shell.down()
+    format_file = next(p for p in (shell.data / "store").iterdir() if "ormat" in p.name.lower())
+    content = format_file.read_bytes()
+    format_file.write_bytes(b"fairlead store 99\n")
+    refused = shell.up("--listen", "127.0.0.1:0", code=4)
+    assert "E702" in refused.err
+    format_file.write_bytes(content)
+    shell.up("--listen", "127.0.0.1:0")
+
+
+def test_ctrl_c_stops_a_cluster_in_the_foreground_in_order(shell: Shell) -> None:
+    process = shell.start("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
+    eventually(lambda: (shell.data / "run.json").exists(), expected=True)
+    eventually(lambda: shell.run("ps", code=None).code, 0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, (out, err)
+    assert "Kubeconfig" in out
+    assert "its state is kept" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("module", ["click.core", "msgspec", "aiohttp.web", "uvloop"])
+def test_ctrl_c_during_the_start_leaves_no_traceback(shell: Shell, module: str) -> None:
+    arguments = shell.command("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
+    arguments[1:1] = ["-X", "importtime"]  # tells on stderr how far the start has come
+    process = subprocess.Popen(arguments, env=shell.environment, text=True, cwd=shell.root,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.rstrip().endswith(f" {module}"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert "Traceback" not in err, err
+    assert process.returncode == 130
+
+
+def test_down_never_signals_a_process_that_merely_has_the_number(shell: Shell) -> None:
+    shell.data.mkdir()
+    record = {"pid": os.getpid(), "startTicks": 1, "bootId": "x", "server": "http://x",
+              "version": "0.1.0", "startedAt": 0.0}  # fmt: skip
+    (shell.data / "run.json").write_text(json.dumps(record))
+    assert "no cluster is running" in shell.run("down", "--data", str(shell.data)).err
+    (shell.data / "run.json").unlink()
+
+
+def test_two_hundred_nodes_answer_within_two_seconds(shell: Shell) -> None:
+    started = time.monotonic()
+    shell.up("--nodes", "200", "--listen", "127.0.0.1:0")
+    seconds = time.monotonic() - started
+    assert re_count(shell) == 201
+    assert seconds < 10  # the figure itself belongs to the benchmarks; this catches a hang
+
+
+def re_count(shell: Shell) -> int:
+    return shell.run("nodes", "-o", "name").out.count("\n")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB, where the machine lets us mount one."""
+    path = tmp_path / "small"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=10, check=False)
+    except OSError:
+        pytest.skip("no mount command")
+    if done.returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], timeout=10, check=True)
+
+
+def _fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(b"\0" * 4096):
+            pass
+    assert os.statvfs(path).f_bavail == 0
+
+
+def test_a_full_disk_ends_the_cluster_with_a_clear_word_and_loses_nothing(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    shell = Shell(tmp_path)
+    shell.data = small_disk / "data"
+    shell.environment["FAIRLEAD_KUBECONFIG"] = str(shell.data / "kubeconfig")
+    (tmp_path / "job.sh").write_text("true\n")
+    process = shell.start("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
+    eventually(lambda: (shell.data / "run.json").exists(), expected=True)
+    eventually(lambda: shell.run("ps", code=None).code, 0)
+    kept = [shell.run("submit", "job.sh", "--hold").out for _ in range(3)]
+    _fill(small_disk / "fill")
+    for _ in range(20):  # what is left of the log's last block may still take a write or two
+        if shell.run("submit", "job.sh", "--hold", code=None).code != 0:
+            break
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert "error[E704]: the disk of" in err
+    assert "Traceback" not in err.rpartition("error[E704]")[2]
+    assert "E704" in shell.up(code=5).err
+    (small_disk / "fill").unlink()
+    shell.up()
+    names = shell.run("ps", "-o", "name").out
+    assert set(kept) <= {f"{name}\n" for name in names.splitlines()}
+    shell.down()

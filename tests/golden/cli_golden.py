@@ -1,0 +1,18 @@
+"""Golden texts, compared byte for byte with data/; FAIRLEAD_UPDATE_GOLDEN=1 rewrites them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+
+
+def check(name: str, text: str) -> None:
+    """Assert that `text` is what the golden file says, or write the file when asked to."""
+    path = DATA / name
+    if os.environ.get("FAIRLEAD_UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    expected = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert text == expected, f"{path} differs; if meant, run with FAIRLEAD_UPDATE_GOLDEN=1"

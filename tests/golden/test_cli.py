@@ -1,0 +1,163 @@
+"""What people see: help texts, tables, plans, dry runs and completion, byte for byte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.golden.cli_golden import check
+from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
+
+from fairlead.api.meta import to_wire
+from fairlead.api.times import parse_time
+from fairlead.cli.app import ENTRIES
+from fairlead.cli.cluster.settings import Settings
+from fairlead.cli.cluster.state import Running
+from fairlead.cli.common import Format, dump
+from fairlead.cli.embedded import ClusterStatus, NodeCounts, ServiceHealth
+from fairlead.cli.fit import check_fit
+from fairlead.cli.jobspec import Origin, Program, Script, build_job, build_script_map, to_manifest
+from fairlead.cli.main import guarded
+from fairlead.cli.request import JobRequest, Target
+from fairlead.cli.table import render_table
+from fairlead.cli.views import cluster as cluster_view
+from fairlead.cli.views import history as history_view
+from fairlead.cli.views import jobs as jobs_view
+from fairlead.cli.views import nodes as nodes_view
+from fairlead.cli.views.plan import plan_lines, submitted_line
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+
+
+@pytest.mark.parametrize("command", ["", *ENTRIES])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded([*([command] if command else []), "--help"]) == 0
+    check(f"help/{command or 'fairlead'}.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ENTRIES)
+def test_the_line_in_the_overview_is_the_first_line_of_the_help(command: str) -> None:
+    from fairlead.cli.app import LazyGroup, cli
+
+    assert isinstance(cli, LazyGroup)
+    found = cli.commands.get(command) or cli.get_command(None, command)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.help or "").startswith(ENTRIES[command].line.split(";")[0].rstrip("."))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(["completion", shell]) == 0
+    check(f"completion/{shell}.txt", capsys.readouterr().out)
+
+
+def _jobs(**options: bool) -> str:
+    chosen = jobs_view.choose_jobs(jobs(), jobs_view.JobChoice())
+    spread = options.pop("spread", False)
+    columns = jobs_view.COLUMNS
+    if spread:
+        columns = (jobs_view.NAMESPACE_COLUMN, *columns)
+    rows = jobs_view.job_rows(chosen, NOW, with_namespace=spread)
+    return render_table(columns, rows, **options)  # type: ignore[arg-type]
+
+
+def test_ps() -> None:
+    check("tables/ps.txt", _jobs())
+    check("tables/ps-wide.txt", _jobs(wide=True))
+    check("tables/ps-all-namespaces.txt", _jobs(spread=True))
+
+
+def test_ps_on_a_narrow_terminal_cuts_the_reason_and_not_the_id() -> None:
+    chosen = jobs_view.choose_jobs(jobs(), jobs_view.JobChoice())
+    text = render_table(jobs_view.COLUMNS, jobs_view.job_rows(chosen, NOW), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    check("tables/ps-80.txt", text)
+
+
+def test_nodes() -> None:
+    rows = nodes_view.node_rows(nodes_view.node_uses(nodes(), jobs(), ()), NOW)
+    check("tables/nodes.txt", render_table(nodes_view.COLUMNS, rows))
+    check("tables/nodes-wide.txt", render_table(nodes_view.COLUMNS, rows, wide=True))
+
+
+def test_history() -> None:
+    def at(seconds: float) -> int:
+        return int(parse_time(ago(seconds)) * 1000)
+
+    lines = [
+        history_view.HistoryLine("u1", "default", "prepare-1", "Succeeded", "ana", member_count=1,
+                                 attempt_count=1, submitted_at_ms=at(9000),
+                                 started_at_ms=at(8900), finished_at_ms=at(8000)),
+        history_view.HistoryLine("u2", "default", "bad-1", "Failed", "ben", reason="RestartLimit",
+                                 message="worker-0 exited with 1", member_count=4, attempt_count=4,
+                                 submitted_at_ms=at(90_000), started_at_ms=at(89_000),
+                                 finished_at_ms=at(3600)),
+        history_view.HistoryLine("u3", "team", "never-1", "Cancelled", "ben", reason="Cancelled",
+                                 member_count=2, submitted_at_ms=at(500), finished_at_ms=at(400)),
+    ]  # fmt: skip
+    rows = history_view.history_rows(lines, NOW)
+    check("tables/history.txt", render_table(history_view.COLUMNS, rows))
+    check("tables/history-wide.txt", render_table(history_view.COLUMNS, rows, wide=True))
+
+
+SETTINGS = Settings(Path("/home/ana/.local/share/fairlead"), 200, 8, "", "127.0.0.1", 7443, True)
+RUNNING = Running(4711, 1, "b", "http://127.0.0.1:7443", "0.1.0", NOW - 7500)
+
+
+def test_first_commands_of_up() -> None:
+    check("up/default.txt", cluster_view.first_commands(SETTINGS, RUNNING, default=True))
+    check("up/elsewhere.txt", cluster_view.first_commands(SETTINGS, RUNNING, default=False))
+
+
+def test_status() -> None:
+    status = ClusterStatus(
+        "0.1.0", 4711, NOW - 7500, str(SETTINGS.data), NodeCounts(1, 200, 0),
+        {"Running": 3, "Waiting": 12, "Succeeded": 1_234, "Failed": 2}, 1_003,
+        (ServiceHealth("store", "running"), ServiceHealth("jobs", "running"),
+         ServiceHealth("scheduler", "backing-off", False, 2, "KeyError: 'v00001'")),
+    )  # fmt: skip
+    text = cluster_view.status_text(SETTINGS.data, RUNNING, status, (5_242_880, NOW))
+    check("up/status.txt", text)
+    facts = cluster_view.status_facts(RUNNING, status, 5_242_880, NOW)
+    check("up/status.json", dump(facts, Format.JSON))
+
+
+ORIGIN = Origin("/home/ana/vision", "ana", {"PATH": "/usr/bin:/bin", "HOME": "/home/ana"})
+SCRIPT = Script("train.sh", '#!/bin/bash\npython train.py "$@"\n')
+
+
+def test_the_plan_and_the_dry_run_of_a_script() -> None:
+    request = JobRequest(members=4, gpus=8, cpu_millis=64_000, memory_bytes=900 << 30,
+                         time_seconds=43_200, priority=10, target=Target.VIRTUAL)  # fmt: skip
+    program = Program(("--lr", "0.1"), SCRIPT)
+    job = build_job("train-2", request, program, ORIGIN)
+    plan = [*plan_lines(job), check_fit(WorldApi(), job), submitted_line("train-2", is_held=False)]
+    check("submit/plan.txt", "\n".join(plan) + "\n")
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap",
+                  **to_wire(build_script_map("train-2", SCRIPT))}  # fmt: skip
+    check("submit/dry-run.yaml", dump([config_map, to_manifest(job)], Format.YAML))
+
+
+def test_the_plan_of_a_job_that_waits() -> None:
+    request = JobRequest(members=20, gpus=8, target=Target.VIRTUAL)
+    job = build_job("big-1", request, Program(("true",)), ORIGIN)
+    assert "waits: " in check_fit(WorldApi(), job)
+    check("submit/waits.txt", check_fit(WorldApi(), job) + "\n")
+
+
+def test_json_of_a_job_is_complete() -> None:
+    check("tables/job.json", dump(to_wire(running()), Format.JSON))
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    result = subprocess.run([sys.executable, "tools/generate_cli_reference.py", "--check"],
+                            cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,201 @@
+"""Every error text that people meet, byte for byte, with its exit code."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.golden.cli_golden import check
+from tests.golden.cli_world import WorldApi
+
+from fairlead.api.status import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Invalid,
+    StatusCause,
+    StatusDetails,
+    Unauthorized,
+)
+from fairlead.cli.cluster.datadir import unusable
+from fairlead.cli.cluster.process import explain
+from fairlead.cli.cluster.serve import ListenFailed, StartFailed, StoreLost
+from fairlead.cli.cluster.settings import Settings
+from fairlead.cli.errors import CODES, CliError, Code, Exit, render_error
+from fairlead.cli.fit import check_fit
+from fairlead.cli.jobspec import Origin, Program, build_job
+from fairlead.cli.lookup import find_job, missing_job
+from fairlead.cli.main import guarded
+from fairlead.cli.manifest import parse_manifest
+from fairlead.cli.refusals import from_api
+from fairlead.cli.request import JobRequest, Target
+from fairlead.cli.submission import Naming, pick_name
+from fairlead.embedded.wal import DamagedData, DirectoryInUse, WrongFormat
+
+MANIFESTS = Path(__file__).parent / "data" / "manifests"
+DATA = Path("/nowhere/fairlead")
+
+
+@pytest.fixture(autouse=True)
+def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cluster, no kubeconfig, an empty working directory."""
+    for name in ("KUBECONFIG", "FAIRLEAD_KUBECONFIG", "FAIRLEAD_DATA", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/nowhere/home")
+    monkeypatch.chdir(tmp_path)
+    Path("train.sh").write_text("#!/bin/bash\n#SBATCH --array=0-9%0\n#SBATCH --partition=gpu\n")
+    Path("ok.sh").write_text("#!/bin/bash\ntrue\n")
+    Path("big.sh").write_text("#" * (513 * 1024))
+    Path("binary").write_bytes(b"\x7fELF\xff\xfe")
+    Path("dead.yaml").write_text(
+        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "contexts: [{name: a, context: {cluster: a}}]\ncurrent-context: a\n"
+    )
+    Path("broken.yaml").write_text("clusters: [\n")
+
+
+COMMANDS: dict[str, tuple[list[str], Exit]] = {
+    "no-flag": (["submit", "ok.sh", "--gpu", "8"], Exit.USAGE),
+    "no-flag-unlike-any": (["ps", "--zzz"], Exit.USAGE),
+    "no-command": (["cancle", "train-1"], Exit.USAGE),
+    "no-argument": (["cancel"], Exit.USAGE),
+    "no-value": (["submit", "--gpus"], Exit.USAGE),
+    "no-script": (["submit", "absent.sh"], Exit.USAGE),
+    "nothing-to-submit": (["submit"], Exit.USAGE),
+    "script-and-manifest": (["submit", "ok.sh", "-f", "job.yaml"], Exit.USAGE),
+    "script-too-large": (["submit", "big.sh"], Exit.USAGE),
+    "script-is-a-program": (["submit", "binary"], Exit.USAGE),
+    "script-header": (["submit", "train.sh"], Exit.USAGE),
+    "all-values-wrong": (
+        ["submit", "ok.sh", "--nodes", "0", "--gpus", "8x", "--cpus", "many", "--memory", "900GB",
+         "--time", "90", "--name", "My Job", "--after", "ok", "--env", "1=2", "--on", "mars"],
+        Exit.USAGE,
+    ),
+    "no-manifest": (["submit", "-f", "absent.yaml"], Exit.USAGE),
+    "output-format": (["ps", "-o", "jsn"], Exit.USAGE),
+    "wait-for": (["wait", "train-1", "--for", "success"], Exit.USAGE),
+    "shell": (["completion", "bsh"], Exit.USAGE),
+    "previous-and-follow": (["logs", "train-1", "-f", "--previous"], Exit.USAGE),
+    "no-cluster": (["ps"], Exit.UNREACHABLE),
+    "dead-cluster": (["ps", "--kubeconfig", "dead.yaml"], Exit.UNREACHABLE),
+    "no-kubeconfig": (["ps", "--kubeconfig", "absent.yaml"], Exit.USAGE),
+    "broken-kubeconfig": (["ps", "--kubeconfig", "broken.yaml"], Exit.USAGE),
+    "no-context": (["ps", "--kubeconfig", "dead.yaml", "--context", "b"], Exit.USAGE),
+    "not-running": (["status", "--data", "/nowhere/fairlead"], Exit.UNREACHABLE),
+    "listen-address": (["up", "--listen", "example:80"], Exit.USAGE),
+    "listen-port": (["up", "--listen", "127.0.0.1:99999"], Exit.USAGE),
+    "nodes": (["up", "--nodes", "-1"], Exit.USAGE),
+    "data-is-a-file": (["up", "--data", "ok.sh"], Exit.REFUSED),
+    "profile": (["up", "--data", "d", "--profile", "trainin"], Exit.USAGE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_line(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments, code = COMMANDS[name]
+    assert guarded(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    check(f"errors/{name}.txt", captured.err.replace(str(tmp_path), "/work-here"))
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_bad_manifest(path: Path) -> None:
+    documents, problems = parse_manifest(path.read_bytes(), path.name)
+    assert problems, "every file in this folder is wrong somewhere"
+    assert all(problem.where.startswith(path.name) for problem in problems)
+    check(f"manifests/{path.stem}.txt", render_error(CliError(problems)))
+    assert documents == () or len(documents) < path.read_text(errors="replace").count("kind:")
+
+
+def _job(**asked: object) -> Callable[[], object]:
+    request = JobRequest(target=Target.VIRTUAL, **asked)  # type: ignore[arg-type]
+    job = build_job("x", request, Program(("true",)), Origin("/", "ana", {}))
+    return lambda: check_fit(WorldApi(), job)
+
+
+def _find(name: str) -> Callable[[], object]:
+    return lambda: find_job(WorldApi(), "default", name)
+
+
+def _raise(error: BaseException) -> Callable[[], object]:
+    def call() -> None:
+        raise error
+
+    return call
+
+
+SETTINGS = Settings(DATA, 0, 8, "", "127.0.0.1", 7443, True)
+INVALID = Invalid(
+    "Job is invalid",
+    details=StatusDetails(name="a", kind="jobs", causes=(
+        StatusCause("FieldValueInvalid", "must be greater than 0", "spec.roles[0].count"),
+        StatusCause("FieldValueRequired", "Required value", "spec.roles[1].name"),
+    )),
+)  # fmt: skip
+
+CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
+    "gpus-per-node": (_job(gpus=16, members=2), Exit.REFUSED),
+    "memory-per-node": (_job(memory_bytes=2 << 40), Exit.REFUSED),
+    "gang-too-large": (_job(gpus=8, members=30), Exit.REFUSED),
+    "no-matching-node": (lambda: _unmatched(), Exit.REFUSED),
+    "no-job-but-a-near-one": (_find("tarin-1"), Exit.NOT_FOUND),
+    "no-job": (_find("zzz"), Exit.NOT_FOUND),
+    "no-dependency": (
+        _raise(CliError(missing_job(WorldApi(), "default", "prepar-1",
+                                    code=Code.NO_SUCH_DEPENDENCY))), Exit.NOT_FOUND),
+    "name-in-use": (
+        lambda: pick_name(Naming("train-1", "train"), frozenset(("train-1", "train-7"))),
+        Exit.CONFLICT),
+    "api-invalid": (_raise(from_api(INVALID)), Exit.REFUSED),
+    "api-conflict": (_raise(from_api(Conflict("the object has been modified"))), Exit.CONFLICT),
+    "api-exists": (_raise(from_api(AlreadyExists('jobs "a" already exists'))), Exit.CONFLICT),
+    "api-forbidden": (_raise(from_api(Forbidden("namespace is terminating"))), Exit.REFUSED),
+    "api-unauthorized": (_raise(from_api(Unauthorized("Unauthorized"))), Exit.REFUSED),
+    "port-in-use": (_raise(explain(SETTINGS, ListenFailed(
+        "127.0.0.1", 7443, OSError(errno.EADDRINUSE, "Address already in use")))), Exit.CONFLICT),
+    "address-not-ours": (_raise(explain(SETTINGS, ListenFailed(
+        "10.9.8.7", 80, OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")))),
+        Exit.USAGE),
+    "data-in-use": (_raise(explain(SETTINGS, DirectoryInUse(DATA, 4711))), Exit.CONFLICT),
+    "data-of-another-version": (_raise(explain(SETTINGS, WrongFormat(DATA, "format 9"))),
+                                Exit.CONFLICT),
+    "data-damaged": (_raise(explain(SETTINGS, DamagedData(DATA / "store/1.log", 77))),
+                     Exit.CONFLICT),
+    "data-not-writable": (_raise(unusable(DATA, OSError(errno.EACCES, "Permission denied"))),
+                          Exit.REFUSED),
+    "disk-full": (_raise(explain(SETTINGS, StoreLost(OSError(errno.ENOSPC, "No space left")))),
+                  Exit.REFUSED),
+    "start-failed": (_raise(explain(SETTINGS, StartFailed("jobs", "KeyError: 'x'"))), Exit.FAILED),
+}  # fmt: skip
+
+
+def _unmatched() -> object:
+    api = WorldApi()
+    job = build_job("x", JobRequest(target=Target.VIRTUAL), Program(("true",)),
+                    Origin("/", "", {}))  # fmt: skip
+    api.objects["nodes"] = [n for n in api.objects["nodes"] if n.metadata.name == "laptop"]
+    return check_fit(api, job)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_answer(name: str) -> None:
+    call, code = CALLS[name]
+    with pytest.raises(CliError) as caught:
+        call()
+    assert caught.value.exit == code
+    check(f"errors/{name}.txt", render_error(caught.value))
+
+
+def test_every_code_has_an_entry_and_a_number_of_its_own() -> None:
+    assert set(CODES) == set(Code)
+    assert len({code.value for code in Code}) == len(Code)
+
+
+def test_verbose_errors_name_their_place_in_the_documentation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    guarded(["ps", "-v", "-o", "jsn"])
+    assert "see docs/reference/cli.md#e004" in capsys.readouterr().err

@@ -1,0 +1,239 @@
+"""A real control plane for tests: etcd, kube-apiserver and the three controllers whose work the
+embedded cluster does itself (garbage collector, namespaces, disruption budgets), on loopback, with
+their own certificates.
+
+Nobody else acts: no scheduler, no kubelet, no service accounts are made. Requests without a token
+are let in to the health and version paths only, as the embedded server does.
+
+The binaries come from `make kubernetes` (or KUBEBUILDER_ASSETS). Users are tokens in a file:
+`admin` is a member of system:masters and only prepares the ground; tests act as `tester`, an
+ordinary user with all rights by RBAC, who is therefore subject to priority and fairness as any
+controller is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "tools" / "kubernetes" / "build.sh"
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 10.0
+NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "pki")
+CONTROLLERS = "garbage-collector-controller,namespace-controller,disruption-controller"
+ANONYMOUS = """apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /healthz
+  - path: /livez
+  - path: /readyz
+  - path: /version
+"""
+
+
+class NoControlPlane(Exception):
+    """There is nothing to run; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """A running control plane. `processes` are (name, pid)."""
+
+    url: str
+    directory: Path
+    binaries: Path
+    token: str
+    admin_token: str
+    processes: tuple[tuple[str, int], ...]
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority that signed the server's certificate."""
+        return self.directory / "ca.crt"
+
+    def kubeconfig(self, *, token: str | None = None) -> Path:
+        """Write and return a kubeconfig for the tester (or another token)."""
+        path = self.directory / f"kubeconfig-{token or self.token}"
+        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token or self.token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        }
+        path.write_text(json.dumps(content))
+        path.chmod(0o600)
+        return path
+
+
+def find_binaries() -> Path:
+    """Return the directory of the binaries; NoControlPlane when they are not built."""
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        return Path(assets)
+    if shutil.which("go") is None:
+        raise NoControlPlane("no Go here, and KUBEBUILDER_ASSETS is not set")
+    found = subprocess.run(
+        [BUILD, "--where"], capture_output=True, text=True, check=True, cwd=BUILD.parent
+    )
+    directory = Path(found.stdout.strip())
+    missing = [name for name in NEEDED if not (directory / name).exists()]
+    if missing:
+        raise NoControlPlane(f"{', '.join(missing)} not built: make kubernetes")
+    return directory
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _start(stack: ExitStack, directory: Path, command: list[str]) -> subprocess.Popen[bytes]:
+    name = Path(command[0]).name
+    log = stack.enter_context((directory / f"{name}.log").open("wb"))
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
+    stack.callback(_stop, process)
+    return process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _start_etcd(stack: ExitStack, directory: Path, binaries: Path) -> tuple[str, int]:
+    client_port, peer_port = _free_ports(2)
+    client_url, peer_url = (f"http://127.0.0.1:{port}" for port in (client_port, peer_port))
+    etcd = _start(stack, directory, [
+        str(binaries / "etcd"), "--name=test", f"--data-dir={directory / 'etcd'}",
+        f"--listen-client-urls={client_url}", f"--advertise-client-urls={client_url}",
+        f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster=test={peer_url}", "--log-level=warn",
+    ])  # fmt: skip
+    return client_url, etcd.pid
+
+
+def _start_controllers(stack: ExitStack, plane: ControlPlane) -> int:
+    kubeconfig = plane.kubeconfig(token=plane.admin_token)
+    process = _start(stack, plane.directory, [
+        str(plane.binaries / "kube-controller-manager"), f"--kubeconfig={kubeconfig}",
+        f"--controllers={CONTROLLERS}", "--leader-elect=false", "--secure-port=0",
+        "--kube-api-qps=1000", "--kube-api-burst=1000",
+    ])  # fmt: skip
+    return process.pid
+
+
+def _call(url: str, token: str, context: ssl.SSLContext, body: object = None) -> tuple[int, bytes]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, method="POST" if data else "GET")
+    request.add_header("Authorization", f"Bearer {token}")
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def _await_ready(
+    plane: ControlPlane, context: ssl.SSLContext, process: subprocess.Popen[bytes]
+) -> None:
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            tail = (plane.directory / "kube-apiserver.log").read_text()[-2000:]
+            raise RuntimeError(f"kube-apiserver ended with {process.returncode}:\n{tail}")
+        try:
+            if _call(f"{plane.url}/readyz", plane.admin_token, context)[0] == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError(f"kube-apiserver was not ready within {READY_SECONDS_MAX:.0f} s")
+
+
+def _give_rights(plane: ControlPlane, context: ssl.SSLContext) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "testers"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "testers"}
+        ],
+    }  # fmt: skip
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    status, text = _call(plane.url + path, plane.admin_token, context, binding)
+    if status != 201:
+        raise RuntimeError(f"the tester could not be given its rights: {status} {text!r}")
+
+
+@contextmanager
+def control_plane(directory: Path) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver with their state in `directory`, until the end of the block."""
+    binaries = find_binaries()
+    pki = binaries / "pki"
+    subprocess.run([pki, directory], check=True)
+    (api_port,) = _free_ports(1)
+    tokens = directory / "tokens.csv"
+    tokens.write_text(
+        'admin-token,admin,admin,"system:masters"\ntester-token,tester,tester,"testers"\n'
+    )
+    authentication = directory / "authentication.yaml"
+    authentication.write_text(ANONYMOUS)
+    with ExitStack() as stack:
+        etcd_url, etcd_pid = _start_etcd(stack, directory, binaries)
+        server = _start(stack, directory, [
+            str(binaries / "kube-apiserver"),
+            f"--etcd-servers={etcd_url}", f"--secure-port={api_port}",
+            "--bind-address=127.0.0.1", "--endpoint-reconciler-type=none",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--tls-cert-file={directory / 'apiserver.crt'}",
+            f"--tls-private-key-file={directory / 'apiserver.key'}",
+            f"--service-account-key-file={directory / 'sa.pub'}",
+            f"--service-account-signing-key-file={directory / 'sa.key'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--token-auth-file={tokens}", "--authorization-mode=RBAC",
+            f"--authentication-config={authentication}",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--allow-privileged=true",
+        ])  # fmt: skip
+        plane = ControlPlane(
+            url=f"https://127.0.0.1:{api_port}",
+            directory=directory,
+            binaries=binaries,
+            token="tester-token",
+            admin_token="admin-token",
+            processes=(("etcd", etcd_pid), ("kube-apiserver", server.pid)),
+        )
+        context = ssl.create_default_context(cafile=str(plane.ca_file))
+        _await_ready(plane, context, server)
+        _give_rights(plane, context)
+        controllers = ("kube-controller-manager", _start_controllers(stack, plane))
+        yield replace(plane, processes=(*plane.processes, controllers))

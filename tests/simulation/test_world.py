@@ -1,0 +1,121 @@
+"""The whole of Fairlead under virtual time, faults and death: the promises hold, for every seed.
+
+A failing run names its seed and the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.faults import PERFECT
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import World, WorldOptions, simulate
+
+DAY = 86_400.0
+HARSH = WorldOptions(
+    nodes=20,
+    workload=WorkloadOptions(40, 4 * 3600.0, members_max=16),
+    calls_between_kills_mean=60.0,
+    node_failures_per_day=60.0,
+    user_acts_per_day=300.0,
+)
+
+
+def test_200_nodes_and_500_gangs_live_through_a_day_of_faults() -> None:
+    outcome = simulate(WorldOptions(), seed=1)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 500
+    assert outcome.succeeded > 450
+    assert outcome.kills > 20
+    assert outcome.faults > 500
+    assert outcome.node_failures > 5
+    assert outcome.seconds >= DAY
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_promises_hold_when_controllers_die_every_few_calls(seed: int) -> None:
+    outcome = simulate(HARSH, seed)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 40
+    assert outcome.kills > 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_promises_hold_on_a_crowded_cluster_with_busy_users(seed: int) -> None:
+    crowded = replace(
+        HARSH, nodes=6, workload=WorkloadOptions(80, 4 * 3600.0, members_max=4),
+        user_acts_per_day=3000.0,
+    )  # fmt: skip
+    outcome = simulate(crowded, seed)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 80
+    assert outcome.user_acts > 50
+
+
+def test_without_faults_every_job_ends_as_its_program_says() -> None:
+    calm = WorldOptions(
+        nodes=20,
+        workload=WorkloadOptions(30, 3600.0, members_max=16, failing_share=0.3),
+        faults=PERFECT,
+        calls_between_kills_mean=0.0,
+        node_failures_per_day=0.0,
+        user_acts_per_day=0.0,
+    )
+    outcome = simulate(calm, seed=3)
+    assert (outcome.kills, outcome.faults, outcome.node_failures) == (0, 0, 0)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 30
+    assert 1 <= outcome.failed <= 20
+
+
+_SMALL = ("--nodes", "10", "--jobs", "12", "--seconds", "3600", "--members-max", "8",
+          "--calls-between-kills", "40", "--node-failures-per-day", "100",
+          "--user-acts-per-day", "500")  # fmt: skip
+
+
+def _run(hash_seed: str, *arguments: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", "fairlead.sim", *_SMALL, *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return result.stdout
+
+
+def test_the_same_seed_gives_the_same_log_whatever_the_hash_seed() -> None:
+    first, second, other = _run("1"), _run("2"), _run("1", "--seed", "5")
+    assert first == second
+    assert first != other
+
+
+class _Overcommitting(World):
+    """The canary: somebody binds a pod to a node that is full."""
+
+    async def _submit(self, arrivals: object) -> None:
+        from fairlead.api.resources import PODS
+
+        for name in ("greedy-a", "greedy-b"):
+            requests = {"limits": {"nvidia.com/gpu": "8"}}
+            container = {"name": "main", "image": "x", "resources": requests}
+            body = {
+                "metadata": {"name": name},
+                "spec": {"nodeName": "v00000", "containers": [container]},
+            }
+            await self._client.create(PODS, body, namespace="default")
+
+
+def test_the_checkers_notice_a_node_that_is_given_more_than_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.sim.world.World", _Overcommitting)
+    with pytest.raises(PromiseBroken, match=r"1: node v00000 holds 16 nvidia.com/gpu, it has 8"):
+        simulate(HARSH, seed=0)
+
+
+def test_a_broken_promise_names_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.sim.world.World", _Overcommitting)
+    with pytest.raises(PromiseBroken, match=r"replay: python -m fairlead.sim --seed 4 --nodes 20"):
+        simulate(HARSH, seed=4)

@@ -1,0 +1,46 @@
+"""The project's own Python sources, parsed once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "fairlead"
+
+
+@cache
+def modules() -> tuple[Path, ...]:
+    """All modules of the package, sorted."""
+    return tuple(sorted(SOURCE.rglob("*.py")))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of one module."""
+    return ast.parse(path.read_text(), str(path))
+
+
+def name(path: Path) -> str:
+    """`src/fairlead/api/job.py` -> `api/job.py`."""
+    return path.relative_to(SOURCE).as_posix()
+
+
+def calls(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Every call as (dotted name, line): `asyncio.create_task`, `print`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            dotted = _dotted(node.func)
+            if dotted:
+                yield dotted, node.lineno
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = _dotted(node.value)
+        return f"{left}.{node.attr}" if left else node.attr
+    return ""

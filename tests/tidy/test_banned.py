@@ -1,0 +1,95 @@
+"""Calls that break purity, determinism or structure are banned, with the thing to use instead."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from tests.tidy.sources import calls, modules, name, tree
+
+#: Call -> (instead, places where it is right).
+BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "time.time": ("a Clock argument", ("runtime/clock.py", "cli/", "member/")),
+    "time.monotonic": ("loop.time()", ("cli/", "member/", "embedded/local/shim.py")),
+    "time.sleep": ("asyncio.sleep", ("cli/", "member/", "embedded/local/shim.py")),
+    "datetime.now": ("a Clock argument", ()),
+    "datetime.datetime.now": ("a Clock argument", ()),
+    "uuid.uuid4": ("an id source passed in", ("cli/",)),
+    "random.random": ("a random.Random argument", ()),
+    "random.choice": ("a random.Random argument", ()),
+    "asyncio.create_task": ("asyncio.TaskGroup", ()),
+    "asyncio.ensure_future": ("asyncio.TaskGroup", ()),
+    "asyncio.wait": ("asyncio.TaskGroup or gather: a set of tasks has no order", ()),
+    "asyncio.as_completed": ("asyncio.TaskGroup or gather", ()),
+    "asyncio.to_thread": ("a runner passed in from the shell", ("cli/", "embedded/local/")),
+    "print": ("click.echo in cli, a logger elsewhere", ("cli/",)),
+    "os.system": ("subprocess with a list", ()),
+    "pickle.loads": ("msgspec", ()),
+    "eval": ("nothing", ()),
+    "exec": ("nothing", ()),
+}
+
+PURE = ("api/", "model/", "decide/")
+PURE_FORBIDDEN_MODULES = {
+    "asyncio", "threading", "time", "datetime", "random", "uuid", "secrets", "os", "socket",
+    "logging", "pathlib", "subprocess", "io", "sys",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", sorted(BANNED))
+def test_banned_call_is_not_used(call: str) -> None:
+    instead, allowed = BANNED[call]
+    found = [
+        f"{name(path)}:{line}"
+        for path in modules()
+        if not name(path).startswith(allowed or ("-",))
+        for dotted, line in calls(tree(path))
+        if dotted == call
+    ]
+    assert found == [], f"{call} is banned here, use {instead}"
+
+
+def test_the_pure_layers_import_nothing_impure() -> None:
+    found: list[str] = []
+    for path in modules():
+        if not name(path).startswith(PURE):
+            continue
+        for node in ast.walk(tree(path)):
+            roots: list[str] = []
+            if isinstance(node, ast.Import):
+                roots = [alias.name.split(".")[0] for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                roots = [(node.module or "").split(".")[0]]
+            found += [f"{name(path)} imports {r}" for r in roots if r in PURE_FORBIDDEN_MODULES]
+    assert found == []
+
+
+def test_the_core_never_awaits() -> None:
+    found = [
+        f"{name(path)}:{node.lineno}"
+        for path in modules()
+        if name(path).startswith(PURE)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith)
+    ]
+    assert found == []
+
+
+def test_no_except_is_bare() -> None:
+    found = [
+        f"{name(path)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+    assert found == []
+
+
+def test_type_ignores_give_their_reason() -> None:
+    found = [
+        f"{name(path)}:{number}"
+        for path in modules()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if "type: ignore" in line and line.split("type: ignore", 1)[1].count("#") == 0
+    ]
+    assert found == []

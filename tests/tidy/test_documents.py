@@ -1,0 +1,35 @@
+"""Documents point at things that exist, and name no machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from tests.tidy.sources import ROOT
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def _documents() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+
+
+def test_relative_links_resolve() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)}: {target}"
+        for document in _documents()
+        for target in _LINK.findall(document.read_text())
+        if "://" not in target and not (document.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_design_page_is_linked_from_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = sorted(p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md"))
+    assert [page for page in pages if page != "README.md" and page not in index] == []

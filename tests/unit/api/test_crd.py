@@ -1,0 +1,94 @@
+"""The generated CRD: structural, complete in its descriptions, and readable in kubectl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fairlead.api import core, core_docs, core_more, crd
+from fairlead.api.job import JobSpec
+from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
+from fairlead.embedded.schema import compile_schema
+
+
+def _version() -> dict[str, Any]:
+    (manifest,) = crd.manifests()
+    (version,) = manifest["spec"]["versions"]
+    return version
+
+
+def _fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, below in schema.get("properties", {}).items():
+        yield f"{path}.{name}", below
+        yield from _fields(below, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from _fields(schema[key], path)
+
+
+def test_the_schema_is_structural_and_every_field_is_described() -> None:
+    schema = _version()["schema"]["openAPIV3Schema"]
+    compile_schema(schema)
+    for path, field in _fields(schema):
+        if path != ".metadata":
+            text = field.get("description", "")
+            assert text.endswith((".", ")")), f"{path}: {text!r}"
+            assert text != core_docs.KEPT, path
+
+
+def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
+    spec = _version()["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    roles = spec["roles"]
+    count = roles["items"]["properties"]["count"]
+    assert (count["minimum"], count["maximum"], count["default"]) == (1, 100_000, 1)
+    assert roles["minItems"] == 1
+    assert roles["x-kubernetes-list-map-keys"] == ["name"]
+    assert roles["items"]["required"] == ["name", "template"]
+    assert spec["restart"]["default"] == {}
+    policy = spec["restart"]["properties"]["policy"]
+    assert (policy["enum"], policy["default"]) == (["Gang", "Member", "Never"], "Gang")
+    assert "default" not in spec["suspend"]
+    pod = roles["items"]["properties"]["template"]["properties"]["spec"]
+    assert pod["x-kubernetes-preserve-unknown-fields"] is True
+    assert "default" not in pod["properties"]["restartPolicy"]
+
+
+def test_the_defaults_of_the_schema_are_those_of_the_types() -> None:
+    schema = compile_schema(_version()["schema"]["openAPIV3Schema"])
+    bare = {
+        "roles": [{"name": "w", "template": {}}],
+        "after": [{"job": "a"}],
+        "topology": {"key": "k"},
+    }
+    filled = schema.default({"spec": bare})["spec"]
+    assert msgspec.convert(filled, JobSpec) == msgspec.convert(bare, JobSpec)
+
+
+def test_columns_show_state_members_attempt_reason_and_age() -> None:
+    version = _version()
+    columns = {c["name"]: c for c in version["additionalPrinterColumns"]}
+    assert [n for n, c in columns.items() if not c.get("priority")] == [
+        "State", "Running", "Members", "Attempt", "Reason", "Age",
+    ]  # fmt: skip
+    properties = version["schema"]["openAPIV3Schema"]
+    for column in columns.values():
+        if column["jsonPath"].startswith(".metadata"):
+            continue
+        node = properties
+        for part in column["jsonPath"].strip(".").split("."):
+            node = node["properties"][part]
+    assert version["subresources"] == {"status": {}}
+
+
+def test_every_field_that_fairlead_reads_of_the_core_kinds_has_a_sentence() -> None:
+    structs = [c for c in vars(core).values() if isinstance(c, type) and issubclass(c, Wire)]
+    for struct in {*structs, ObjectMeta, OwnerReference} - {Wire}:
+        names = {f.encode_name for f in msgspec.structs.fields(struct)}
+        documented = core_docs.DOCS.get(struct.__name__, {}).keys()
+        assert names - documented <= {"metadata"}, struct.__name__
+        more = core_more.MORE.get(struct)
+        extra = {f.encode_name for f in msgspec.structs.fields(more)} if more else set[str]()
+        assert documented <= names | extra, struct.__name__
+        assert not names & extra, struct.__name__

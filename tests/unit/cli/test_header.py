@@ -1,0 +1,117 @@
+"""#FAIRLEAD and #SBATCH lines: what is honoured, noted and refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.cli.flags import Flag, Given, merge
+from fairlead.cli.header import (
+    SBATCH_HARMLESS,
+    SBATCH_HONOURED,
+    SBATCH_REFUSED,
+    SBATCH_SHORT,
+    SBATCH_SPECIAL,
+    Header,
+    parse_header,
+)
+
+
+def read(*lines: str, ignore_unknown: bool = False) -> Header:
+    text = "\n".join(("#!/bin/bash", *lines, "", "python train.py", "#SBATCH --nodes=99"))
+    return parse_header(text, file="train.sh", ignore_unknown=ignore_unknown)
+
+
+def values(header: Header) -> dict[str, list[str]]:
+    return {flag.value: [g.value for g in given] for flag, given in header.givens.items()}
+
+
+def test_fairlead_lines_carry_the_flags_of_submit() -> None:
+    header = read("#FAIRLEAD --nodes 4 --gpus=8", "#FAIRLEAD --env A=1 --env B=2 --hold")
+    assert values(header) == {"nodes": ["4"], "gpus": ["8"], "env": ["A=1", "B=2"],
+                              "hold": ["true"]}  # fmt: skip
+    assert header.givens[Flag.GPUS][0].origin == "train.sh:2"
+    assert header.problems == ()
+
+
+def test_lines_after_the_first_command_do_not_count() -> None:
+    assert read("#SBATCH --nodes=2").givens[Flag.NODES] == (Given("2", "train.sh:2"),)
+
+
+def test_honoured_sbatch_options_become_our_flags() -> None:
+    header = read(
+        "#SBATCH -J prep -N4 --cpus-per-task=16 --mem=64G",
+        "#SBATCH --gres=gpu:a100:8 -t 1-12:00:00",
+        "#SBATCH --dependency=afterok:a-1:b-2,afterany:c-3",
+        "#SBATCH --export=LR=0.1 --hold --no-requeue --ntasks-per-node=1",
+    )
+    assert header.problems == ()
+    assert values(header) == {
+        "name": ["prep"], "nodes": ["4"], "cpus": ["16"], "memory": ["64Gi"], "gpus": ["8"],
+        "time": ["129600s"], "after": ["ok:a-1", "ok:b-2", "any:c-3"], "env": ["LR=0.1"],
+        "hold": ["true"], "no-restart": ["true"],
+    }  # fmt: skip
+
+
+def test_a_plain_slurm_memory_is_in_mebibytes() -> None:
+    assert values(read("#SBATCH --mem=4096"))["memory"] == ["4096Mi"]
+
+
+def test_harmless_options_are_noted() -> None:
+    header = read("#SBATCH --mail-user=me@example.org", "#SBATCH -o out.txt")
+    assert header.problems == ()
+    assert header.givens == {}
+    assert any("--mail-user has no effect" in note for note in header.notes)
+    assert any("fairlead logs" in note for note in header.notes)
+
+
+@pytest.mark.parametrize("option", sorted(SBATCH_REFUSED))
+def test_options_that_would_change_the_result_are_refused_with_an_equivalent(option: str) -> None:
+    header = read(f"#SBATCH --{option}=ALL")
+    (problem,) = header.problems
+    assert problem.where == "train.sh:2:1"
+    assert option in problem.message
+    assert problem.help
+
+
+def test_an_unknown_option_suggests_the_nearest_one() -> None:
+    (problem,) = read("#SBATCH --job-nam=x").problems
+    assert problem.help == ("did you mean --job-name?",)
+
+
+def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
+    header = read("#SBATCH --frobnicate=3", ignore_unknown=True)
+    assert header.problems == ()
+    assert any("frobnicate" in note for note in header.notes)
+
+
+def test_every_problem_of_a_header_is_reported() -> None:
+    header = read("#SBATCH --array=0-9", "#SBATCH --nodes=2-4", "#SBATCH --mem=0",
+                  "#SBATCH --dependency=singleton", "#FAIRLEAD --gpu 8")  # fmt: skip
+    assert [problem.where for problem in header.problems] == [
+        f"train.sh:{line}:1" for line in range(2, 7)
+    ]
+
+
+def test_two_lines_that_contradict_each_other_are_refused() -> None:
+    (problem,) = read("#SBATCH --nodes=4", "#SBATCH --ntasks=32").problems
+    assert "contradicts --nodes=4" in problem.message
+
+
+def test_the_difference_to_slurm_is_said_once() -> None:
+    notes = read("#SBATCH -N 4", "#SBATCH -c 8").notes
+    assert sum("runs in every member" in note for note in notes) == 1
+    assert read("#FAIRLEAD --nodes 4").notes == ()
+
+
+def test_each_option_is_in_one_table_and_short_forms_lead_to_one() -> None:
+    tables = [set(SBATCH_HONOURED), set(SBATCH_HARMLESS), set(SBATCH_REFUSED), set(SBATCH_SPECIAL)]
+    assert sum(map(len, tables)) == len(set().union(*tables))
+    assert set(SBATCH_SHORT.values()) <= set().union(*tables)
+
+
+def test_a_flag_beats_the_script_and_lists_add_up() -> None:
+    flags = {Flag.NODES: (Given("8", "--nodes"),), Flag.ENV: (Given("B=2", "--env"),)}
+    script = {Flag.NODES: (Given("4", "s:1"),), Flag.ENV: (Given("A=1", "s:1"),)}
+    merged = merge(flags, script)
+    assert [g.value for g in merged[Flag.NODES]] == ["8"]
+    assert [g.value for g in merged[Flag.ENV]] == ["A=1", "B=2"]

@@ -1,0 +1,154 @@
+"""From flags to a typed request, and from a request to a Job."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.api.core import Toleration
+from fairlead.api.job import AfterState, RestartPolicy
+from fairlead.api.validate import validate_job
+from fairlead.cli.flags import Flag, Given
+from fairlead.cli.jobspec import (
+    Origin,
+    Program,
+    Script,
+    base_name,
+    build_job,
+    build_script_map,
+    interpreter,
+    literal,
+    next_name,
+    to_manifest,
+)
+from fairlead.cli.request import JobRequest, Target, parse_request
+
+ORIGIN = Origin("/home/ana/vision", "ana", {"PATH": "/venv/bin:/bin", "SECRET": "x"})
+
+
+def parse(**flags: str | list[str]) -> tuple[JobRequest, list[str]]:
+    givens = {
+        Flag(name.replace("_", "-")): tuple(
+            Given(v, f"--{name}") for v in (value if isinstance(value, list) else [value])
+        )
+        for name, value in flags.items()
+    }
+    request, problems = parse_request(givens, {"HOME": "/home/ana"})
+    return request, [problem.message for problem in problems]
+
+
+def test_all_flags_are_read_into_base_units() -> None:
+    request, problems = parse(
+        name="train", nodes="4", gpus="8", cpus="1500m", memory="64Gi", time="12h", priority="-5",
+        env=["A=1", "HOME"], after=["ok:prep-1", "any:x", "failed:y"], simulate="30s",
+    )  # fmt: skip
+    assert problems == []
+    assert (request.members, request.gpus, request.cpu_millis) == (4, 8, 1500)
+    assert request.memory_bytes == 64 << 30
+    assert request.time_seconds == 43_200
+    assert request.priority == -5
+    assert request.env == (("A", "1"), ("HOME", "/home/ana"))
+    assert [after.state for after in request.after] == [
+        AfterState.SUCCEEDED, AfterState.FINISHED, AfterState.FAILED,
+    ]  # fmt: skip
+    assert request.target is Target.VIRTUAL
+    assert request.simulate_seconds == 30
+
+
+def test_every_wrong_value_is_reported_at_once() -> None:
+    _, problems = parse(nodes="0", gpus="8x", cpus="many", memory="12parsec", time="soon",
+                        name="No_Good", priority="?", env="1A=2", after="train",
+                        on="moon")  # fmt: skip
+    assert len(problems) == 10
+
+
+def test_gigabytes_are_not_guessed() -> None:
+    _, (problem,) = parse(memory="900GB")
+    assert problem == "--memory: '900GB' can mean two sizes: write 900G (= 838.2Gi) or 900Gi"
+
+
+def test_a_memory_without_a_unit_is_too_small_to_be_meant() -> None:
+    _, (problem,) = parse(memory="64")
+    assert "less than any program needs" in problem
+
+
+def test_a_class_name_is_a_priority_too() -> None:
+    request, problems = parse(priority="high")
+    assert problems == []
+    assert (request.priority, request.priority_class) == (None, "high")
+
+
+def test_a_simulated_local_job_is_a_contradiction() -> None:
+    assert parse(on="local", simulate="10s")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("#!/usr/bin/env python3\nprint()", ("/usr/bin/env", "python3")),
+        ("#!/bin/bash -eu -o pipefail\n", ("/bin/bash", "-eu -o pipefail")),
+        ("#! /bin/zsh\r\n", ("/bin/zsh",)),
+        ("echo hi\n", ("/bin/sh",)),
+        ("", ("/bin/sh",)),
+    ],
+)
+def test_the_first_line_of_a_script_names_its_interpreter(
+    text: str, command: tuple[str, ...]
+) -> None:
+    assert interpreter(text) == command
+
+
+def test_a_script_job_runs_the_copy_and_not_the_file() -> None:
+    script = Script("train.sh", "#!/bin/bash\necho hi\n")
+    job = build_job("train-1", JobRequest(target=Target.LOCAL), Program(("a b",), script), ORIGIN)
+    (container,) = job.spec.roles[0].template.spec.containers
+    assert container.command == ("/bin/bash", "/etc/fairlead-script/train.sh", "a b")
+    assert container.working_dir == "/home/ana/vision"
+    assert [(e.name, e.value) for e in container.env] == [("PATH", "/venv/bin:/bin")]
+    config_map = build_script_map("train-1", script)
+    (volume,) = job.spec.roles[0].template.spec.volumes
+    assert volume.config_map is not None
+    assert volume.config_map.name == config_map.metadata.name
+    assert config_map.data == {"train.sh": script.text}
+
+
+def test_a_local_job_may_use_this_machine_and_a_virtual_one_may_not() -> None:
+    local = build_job("a", JobRequest(target=Target.LOCAL), Program(("x",)), ORIGIN)
+    spec = local.spec.roles[0].template.spec
+    assert spec.node_selector == {"fairlead.dev/node-type": "local"}
+    assert spec.tolerations == (Toleration(key="fairlead.dev/local", operator="Exists"),)
+    request = JobRequest(target=Target.VIRTUAL, simulate_seconds=30)
+    virtual = build_job("a", request, Program(("x",)), ORIGIN).spec.roles[0].template
+    assert virtual.spec.node_selector == {"fairlead.dev/node-type": "virtual"}
+    assert virtual.spec.tolerations == ()
+    assert virtual.metadata.annotations == {"fairlead.dev/simulate-seconds": "30"}
+
+
+def test_what_is_built_is_valid() -> None:
+    request, _ = parse(
+        nodes="4", gpus="8", memory="64Gi", time="1h", no_restart="true", hold="true"
+    )
+    job = build_job("train-1", request, Program(("x",)), ORIGIN)
+    assert validate_job(to_manifest(job)) == []
+    assert job.spec.suspend
+    assert job.spec.restart.policy is RestartPolicy.NEVER
+
+
+@pytest.mark.parametrize("text", ["$$", "$(HOME)", "$$(HOME)", "$HOME", "a$", "$$$", "${X}"])
+def test_arguments_survive_the_expansion_of_variables(text: str) -> None:
+    from fairlead.embedded.local.containers import expand
+
+    assert expand(literal(text), {"HOME": "/root", "X": "1"}) == text
+
+
+def test_names_count_up_from_the_highest_in_use() -> None:
+    assert next_name("train", []) == "train-1"
+    assert next_name("train", ["train-1", "train-9", "trainer-12", "train-x"]) == "train-10"
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [("train.sh", "train"), ("My Script_v2.py", "my-script-v2"), ("___", "job"),
+     ("x" * 90, "x" * 46)],
+)  # fmt: skip
+def test_a_scripts_name_becomes_a_jobs_name(name: str, base: str) -> None:
+    assert base_name(Program((), Script(name, ""))) == base

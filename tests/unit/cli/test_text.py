@@ -1,0 +1,118 @@
+"""Durations, sizes, node ranges, cutting and nearest names: what people read and write."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.cli.suggest import nearest
+from fairlead.cli.table import Align, Column, render_table
+from fairlead.cli.text import (
+    bytes_text,
+    cut_middle,
+    duration,
+    fold_names,
+    parse_duration,
+    parse_slurm_time,
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"), (0, "0s"), (59.9, "59s"), (60, "1m"), (125, "2m05s"), (1500, "25m"),
+        (3600, "1h"), (4320, "1h12m"), (38_880, "10h48m"), (90_000, "1d1h"), (864_000, "10d"),
+    ],
+)  # fmt: skip
+def test_a_duration_shows_its_two_largest_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("12h", 43_200), ("1h30m", 5_400), ("90m", 5_400), ("45s", 45), ("2d", 172_800),
+     ("1.5h", 5_400), ("01:30:00", 5_400), ("1-00:00:00", 86_400), ("01:30", 5_400)],
+)  # fmt: skip
+def test_a_duration_is_read_in_every_documented_form(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "-1h", "12x", "1h 30m", "1:2:3:4"])
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 12h"):
+        parse_duration(text)
+
+
+def test_a_bare_number_is_refused_because_its_unit_is_a_guess() -> None:
+    with pytest.raises(ValueError, match="90m for minutes or 90s for seconds"):
+        parse_duration("90")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5_400), ("90:30", 5_430), ("12:00:00", 43_200), ("1-12", 129_600),
+     ("1-12:30", 131_400), ("1-00:00:10", 86_410)],
+)  # fmt: skip
+def test_slurm_times_follow_the_sbatch_manual(text: str, seconds: float) -> None:
+    assert parse_slurm_time(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([], ""),
+        (["n17"], "n17"),
+        (["n17", "n18", "n19", "n20"], "n[17-20]"),
+        (["n20", "n17", "n18", "n31"], "n[17-18,20,31]"),
+        (["v00099", "v00100"], "v[00099-00100]"),
+        (["n9", "n10"], "n[9-10]"),
+        (["n099", "n100", "n98"], "n98,n[099-100]"),
+        (["laptop", "v00001", "v00002"], "laptop,v[00001-00002]"),
+        (["rack1-n1", "rack2-n1"], "rack1-n1,rack2-n1"),
+        (["n1", "n1"], "n1"),
+    ],
+)
+def test_node_names_fold_to_ranges(names: list[str], folded: str) -> None:
+    assert fold_names(names) == folded
+
+
+def test_a_long_text_loses_its_middle_and_keeps_both_ends() -> None:
+    assert cut_middle("abcdefghij", 7) == "abc…hij"
+    assert cut_middle("abcdefghij", 10) == "abcdefghij"
+    assert cut_middle("abcdefghij", 1) == "…"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0B"), (1023, "1023B"), (1024, "1Ki"), (1_572_864, "1.5Mi")]
+)
+def test_sizes_are_short(size: int, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("--gpu", "--gpus"), ("cancle", "cancel"), ("histroy", "history"), ("tarin-1", "train-1"),
+     ("prioritty", "priority"), ("Jbo", "Job"), ("xyzzy", None), ("q", None)],
+)  # fmt: skip
+def test_the_nearest_name_is_the_one_that_was_meant(wrong: str, meant: str | None) -> None:
+    known = ["--gpus", "--cpus", "cancel", "history", "train-1", "priority", "Job", "status", "ps"]
+    assert nearest(wrong, known) == meant
+
+
+COLUMNS = (Column("NAME"), Column("N", Align.RIGHT), Column("WHY", may_cut=True))
+
+
+def test_a_table_never_cuts_the_id() -> None:
+    rows = [("a-very-long-name-of-a-job", "1", "some reason that is rather long to read")]
+    text = render_table(COLUMNS, rows, width=44)
+    assert "a-very-long-name-of-a-job" in text
+    assert max(len(line) for line in text.splitlines()) <= 44
+    assert "…" in text
+
+
+def test_a_table_in_a_pipe_is_never_cut() -> None:
+    rows = [("a", "1", "x" * 500)]
+    assert "x" * 500 in render_table(COLUMNS, rows, width=None)
+
+
+def test_a_table_without_headers_has_only_rows() -> None:
+    assert render_table(COLUMNS, [("a", "10", "b")], headers=False) == "a  10  b\n"

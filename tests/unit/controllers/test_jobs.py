@@ -1,0 +1,311 @@
+"""The jobs controller against an API: real loop, real mirrors, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.job import After, Job
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, Resource
+from fairlead.api.status import Conflict, Invalid, Unavailable
+from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.history import HistoryQuery, MemoryHistory
+from fairlead.runtime.loop import ControllerLoop
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.fake_client import FakeClient
+
+
+class Events:
+    """Keeps what was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None:
+        self.told.append((metadata.name, reason))
+
+
+class Cluster:
+    """An API with nodes n0..n3, and a jobs controller that can be killed and started anew."""
+
+    def __init__(self, policy: JobsPolicy | None = None) -> None:
+        self.clock = LoopClock(EPOCH)
+        self.client = FakeClient(now=self.clock.now)
+        self.history = MemoryHistory()
+        self.events = Events()
+        self.policy = policy or JobsPolicy(keep_finished_pods_seconds=100)
+        self.controller: JobsController | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        rng = random.Random(1)
+        mirrors = JobsMirrors.make(self.client, self.policy, clock=self.clock, rng=rng)
+        self.controller = JobsController(
+            self.client,
+            mirrors,
+            history=self.history,
+            events=self.events,
+            policy=self.policy,
+            clock=self.clock,
+        )
+        loop = ControllerLoop(self.controller, clock=self.clock, rng=rng)
+        self._task = asyncio.get_running_loop().create_task(loop.run())
+
+    async def kill(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def job(self, name: str = "train") -> Job:
+        return await self.client.get(JOBS, name, namespace="default")
+
+    async def place(self, *nodes: str, name: str = "train") -> None:
+        job = await self.job(name)
+        placement = make_placement(nodes, attempt=job.status.attempt)
+        patch = {"status": {"placement": to_wire(placement)}}
+        await self.client.patch(JOBS, name, patch, namespace="default", subresource="status")
+
+    def pods(self) -> dict[str, Pod]:
+        return {p.metadata.name: p for p in self.client.stored(PODS)}
+
+    async def set_pods(self, phase: str, *only: str, **status: object) -> None:
+        for number, name in enumerate(sorted(self.pods())):
+            if not only or name in only:
+                patch = {"status": {"phase": phase, "podIP": f"10.0.0.{number}", **status}}
+                await self.client.patch(
+                    PODS, name, patch, namespace="default", subresource="status"
+                )
+
+
+def _play(
+    play: Callable[[Cluster], Awaitable[None]], *, policy: JobsPolicy | None = None
+) -> Cluster:
+    cluster = Cluster(policy)
+
+    async def main() -> None:
+        for i in range(4):
+            await cluster.client.create(NODES, make_node(f"n{i}"))
+        cluster.start()
+        await play(cluster)
+        await cluster.kill()
+
+    run(main())
+    return cluster
+
+
+async def _submit(cluster: Cluster, name: str = "train", count: int = 2, **kwargs: Any) -> None:
+    job = make_job(name, count=count, gpus=0, attempt=0, **kwargs)
+    await cluster.client.create(JOBS, job, namespace="default")
+    await asyncio.sleep(1)
+
+
+async def _started(cluster: Cluster) -> None:
+    await _submit(cluster)
+    await cluster.place("n0", "n1")
+    await asyncio.sleep(1)
+    await cluster.set_pods("Pending")
+    await asyncio.sleep(1)
+    await cluster.set_pods("Running")
+    await asyncio.sleep(1)
+
+
+def test_a_job_runs_from_submit_to_its_record() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        job = await cluster.job()
+        assert job.status.state == "Running"
+        assert job.metadata.finalizers == (names.JOB_FINALIZER,)
+        [peers] = cluster.client.stored(CONFIG_MAPS)
+        assert peers.data["hostfile"] == "10.0.0.0 slots=1\n10.0.0.1 slots=1\n"
+        await cluster.set_pods("Succeeded")
+        await asyncio.sleep(1)
+        assert (await cluster.job()).status.state == "Succeeded"
+        assert not cluster.client.stored(CONFIG_MAPS)
+        assert len(cluster.pods()) == 2
+        await asyncio.sleep(100)
+        assert not cluster.pods()
+        [record] = await cluster.history.query(HistoryQuery(name="train"))
+        assert record.state == "Succeeded"
+
+    cluster = _play(play)
+    assert [reason for _, reason in cluster.events.told] == ["Admitted", "Started", "Succeeded"]
+
+
+def test_the_schedulers_part_of_the_status_is_never_sent() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        job = await cluster.job()
+        assert job.status.placement is not None
+        assert cluster.controller is not None
+        # A status that a decision made of an old placement must not bring it back.
+        await cluster.client.patch(
+            JOBS, "train", {"status": {"verdict": {"outcome": "Placed", "reason": "Placed"}}},
+            namespace="default", subresource="status",
+        )  # fmt: skip
+        await cluster.set_pods("Succeeded")
+        await asyncio.sleep(1)
+        job = await cluster.job()
+        assert job.status.state == "Succeeded"
+        assert job.status.placement is not None
+        assert job.status.verdict is not None
+
+    _play(play)
+
+
+def test_a_controller_that_dies_after_any_write_is_replaced_without_loss() -> None:
+    for writes in range(1, 12):
+
+        async def play(cluster: Cluster, writes: int = writes) -> None:
+            await _submit(cluster)
+            await cluster.place("n0", "n1")
+            cluster.client.fail_next("create", *(None,) * (writes % 3), Unavailable("cut"))
+            await asyncio.sleep(0.004 * writes)
+            await cluster.kill()
+            cluster.start()
+            await asyncio.sleep(1)
+            await cluster.set_pods("Pending")
+            await asyncio.sleep(1)
+            await cluster.set_pods("Running")
+            await asyncio.sleep(1)
+            job = await cluster.job()
+            assert (job.status.state, job.status.attempt) == ("Running", 1)
+            assert sorted(cluster.pods()) == ["train-1-worker-0", "train-1-worker-1"]
+
+        _play(play)
+
+
+def test_a_lost_compare_and_swap_is_decided_anew() -> None:
+    async def play(cluster: Cluster) -> None:
+        cluster.client.fail_next("patch", Conflict("modified"), None, Conflict("modified"))
+        await _submit(cluster)
+        assert (await cluster.job()).status.state == "Waiting"
+
+    _play(play)
+
+
+def test_a_pod_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        theirs = {"metadata": {"name": "train-1-worker-1", "namespace": "default"}, "spec": {}}
+        await cluster.client.create(PODS, theirs, namespace="default")
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(5)
+        [attempt] = (await cluster.job()).status.attempts
+        assert attempt.reason == "NameTaken"
+        assert attempt.message == (
+            "Pod train-1-worker-1 exists already and does not belong to this job"
+        )
+        assert (await cluster.job()).status.attempt == 2
+        assert list(cluster.pods()) == ["train-1-worker-1"]
+
+    _play(play)
+
+
+def test_pods_that_the_api_refuses_fail_the_attempt_with_its_words() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        cluster.client.fail_next("create", Invalid("spec.containers[0].image: Required value"))
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(5)
+        [attempt] = (await cluster.job()).status.attempts
+        assert (attempt.reason, attempt.message) == (
+            "PodRejected", "spec.containers[0].image: Required value",
+        )  # fmt: skip
+
+    _play(play)
+
+
+def test_a_job_waits_for_another_and_goes_on_when_that_one_has_succeeded() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster, "later", spec={"after": (After(job="train"),)})
+        job = await cluster.job("later")
+        assert job.status.conditions[0].reason == "DependencyMissing"
+        await _started(cluster)
+        job = await cluster.job("later")
+        assert job.status.conditions[0].reason == "Dependency"
+        assert job.status.attempt == 0
+        await cluster.set_pods("Succeeded")
+        await asyncio.sleep(1)
+        assert (await cluster.job("later")).status.attempt == 1
+
+    _play(play)
+
+
+def test_a_node_that_is_not_ready_or_gone_loses_its_member() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        silent = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+        await cluster.client.patch(NODES, "n1", {"status": silent}, subresource="status")
+        await asyncio.sleep(39)
+        assert (await cluster.job()).status.attempt == 1
+        await asyncio.sleep(3)
+        job = await cluster.job()
+        assert (job.status.attempt, job.status.attempts[0].reason) == (2, "NodeLost")
+        await cluster.place("n0", "n2")
+        await asyncio.sleep(1)
+        await cluster.set_pods("Running")
+        await asyncio.sleep(1)
+        await cluster.client.delete(NODES, "n2")
+        await asyncio.sleep(8)
+        job = await cluster.job()
+        assert (job.status.attempt, job.status.attempts[1].reason) == (3, "NodeLost")
+        assert "no longer exists" in job.status.attempts[1].message
+
+    _play(play)
+
+
+def test_a_deleted_job_goes_once_its_pods_are_gone() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        await cluster.client.delete(JOBS, "train", namespace="default")
+        await asyncio.sleep(1)
+        assert not cluster.client.stored(JOBS)
+        assert not cluster.pods()
+        [record] = await cluster.history.query(HistoryQuery())
+        assert record.state == "Cancelled"
+
+    _play(play)
+
+
+def test_waiting_jobs_are_not_looked_at_when_another_changes() -> None:
+    async def play(cluster: Cluster) -> None:
+        for i in range(200):
+            job = make_job(f"wait-{i:03d}", count=2, gpus=0, attempt=0)
+            await cluster.client.create(JOBS, job, namespace="default")
+        await asyncio.sleep(2)
+        assert cluster.controller is not None
+        before = cluster.controller.looked_count
+        await _started(cluster)
+        assert cluster.controller.looked_count - before < 20
+
+    _play(play)
+
+
+def test_an_idle_controller_does_nothing() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        await asyncio.sleep(5)
+        calls = len(cluster.client.calls)
+        await asyncio.sleep(250)
+        assert len(cluster.client.calls) == calls
+
+    _play(play)

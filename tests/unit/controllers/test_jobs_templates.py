@@ -1,0 +1,124 @@
+"""Bodies of pods: one read per generation of a job, and never a template of another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS
+from fairlead.api.status import Conflict, NotFound, Unavailable
+from fairlead.controllers.jobs_templates import PodBodies
+from fairlead.decide.jobs.members import PodFactory, seats
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.sim.loop import run
+from fairlead.testing.builders import make_placement
+from fairlead.testing.fake_client import FakeClient
+
+SPEC = {"containers": [{"name": "main", "image": "a"}], "dnsPolicy": "None"}
+ROLE = {"name": "worker", "count": 3, "template": {"spec": SPEC}}
+
+
+async def _submit(client: FakeClient, name: str = "train") -> Job:
+    body = {"metadata": {"name": name}, "spec": {"roles": [ROLE]}, "status": {"attempt": 1}}
+    return await client.create(JOBS, body, namespace="default")
+
+
+def _pods(job: Job) -> list[Pod]:
+    placement = make_placement([f"n{i}" for i in range(job.member_count)])
+    factory = PodFactory(job, JobsPolicy(), resume_step=None)
+    return [factory.make(seat) for seat in seats(job, placement)]
+
+
+def _play(play: Callable[[FakeClient, PodBodies], Awaitable[None]]) -> None:
+    client = FakeClient(latency_seconds=0.01)
+    run(play(client, PodBodies(client)))
+
+
+def test_all_pods_of_a_generation_share_one_read() -> None:
+    async def play(client: FakeClient, bodies: PodBodies) -> None:
+        job = await _submit(client)
+        made = await asyncio.gather(*[bodies.body(job, pod) for pod in _pods(job)])
+        assert client.count("get") == 1
+        assert [b["spec"]["nodeName"] for b in made] == ["n0", "n1", "n2"]
+        assert {b["spec"]["dnsPolicy"] for b in made} == {"None"}
+        ranks = [v["value"] for b in made for v in b["spec"]["containers"][0]["env"]
+                 if v["name"] == "RANK"]  # fmt: skip
+        assert ranks == ["0", "1", "2"]
+        other: dict[str, Any] = {"spec": {"suspend": True}}
+        job = await client.patch(JOBS, "train", other, namespace="default")
+        for pod in _pods(job):
+            await bodies.body(job, pod)
+        assert client.count("get") == 2
+
+    _play(play)
+
+
+def test_a_pod_decided_on_another_generation_is_not_made() -> None:
+    async def play(client: FakeClient, bodies: PodBodies) -> None:
+        old = await _submit(client)
+        changed = {"spec": {"roles": [{**ROLE, "template": {"spec": {**SPEC, "dnsPolicy": "x"}}}]}}
+        new = await client.patch(JOBS, "train", changed, namespace="default")
+        pod = _pods(old)[0]
+        with pytest.raises(Conflict, match="decided on generation 1, stored is 2"):
+            await bodies.body(old, pod)
+        assert (await bodies.body(new, pod))["spec"]["dnsPolicy"] == "x"
+        with pytest.raises(Conflict):
+            await bodies.body(old, pod)
+        ahead = replace(new, metadata=replace(new.metadata, uid="another"))
+        with pytest.raises(Conflict):
+            await bodies.body(ahead, pod)
+
+    _play(play)
+
+
+def test_a_failed_read_is_repeated_and_a_missing_job_is_not_found() -> None:
+    async def play(client: FakeClient, bodies: PodBodies) -> None:
+        job = await _submit(client)
+        pod = _pods(job)[0]
+        client.fail_next("get", Unavailable("cut"))
+        with pytest.raises(Unavailable):
+            await bodies.body(job, pod)
+        assert (await bodies.body(job, pod))["spec"]["dnsPolicy"] == "None"
+        await client.delete(JOBS, "train", namespace="default")
+        bodies.forget(job.metadata.uid)
+        with pytest.raises(NotFound):
+            await bodies.body(job, pod)
+
+    _play(play)
+
+
+def test_no_more_templates_are_kept_than_the_bound() -> None:
+    async def play(client: FakeClient, _bodies: PodBodies) -> None:
+        bodies = PodBodies(client, templates_max=2)
+        for i in range(5):
+            job = await _submit(client, f"job-{i}")
+            await bodies.body(job, _pods(job)[0])
+            assert len(bodies) <= 2
+
+    _play(play)
+
+
+@pytest.mark.parametrize("naming", PeerNaming)
+def test_a_later_pods_body_is_what_it_would_be_as_the_first(naming: PeerNaming) -> None:
+    async def play(client: FakeClient, bodies: PodBodies) -> None:
+        job = await _submit(client)
+        placement = make_placement(["n0", "n1", "n2"])
+        factory = PodFactory(job, JobsPolicy(peer_naming=naming), resume_step=7)
+        for pod in [factory.make(seat) for seat in seats(job, placement)]:
+            body = await bodies.body(job, pod)
+            assert body == await PodBodies(client).body(job, pod)
+            assert msgspec.convert(body, Pod) == pod
+            # Out of the ordinary: the long way, and the same words of the user's.
+            odd = replace(pod, spec=replace(pod.spec, subdomain="other"))
+            body = await bodies.body(job, odd)
+            assert msgspec.convert(body, Pod) == odd
+            assert body["spec"]["dnsPolicy"] == "None"
+
+    _play(play)

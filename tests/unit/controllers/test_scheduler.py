@@ -1,0 +1,227 @@
+"""The scheduler on an API: what it writes, and what happens when somebody else writes too."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta, find_condition, to_wire
+from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.status import Conflict, Invalid, Unavailable
+from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.loop import ControllerLoop
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_nodes, make_pod
+from fairlead.testing.fake_client import FakeClient
+
+
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None:
+        assert resource is JOBS
+        assert message
+        self.seen.append((metadata.name, kind.value, reason))
+
+
+class World:
+    def __init__(self) -> None:
+        self.client = FakeClient()
+        self.events = Events()
+        clock = LoopClock(EPOCH)
+        mirrors = SchedulerMirrors.make(self.client, clock=clock, rng=random.Random(1))
+        self.scheduler = SchedulerController(self.client, mirrors, events=self.events)
+        self.loop = ControllerLoop(self.scheduler, clock=clock, rng=random.Random(2))
+
+    async def create(self, *objects: Any) -> None:
+        for obj in objects:
+            resource: Any = JOBS if isinstance(obj, Job) else PODS if hasattr(
+                obj.spec, "containers") else NODES  # fmt: skip
+            wire = to_wire(obj)
+            wire["metadata"].pop("resourceVersion")
+            await self.client.create(resource, wire)
+
+    async def set(self, name: str, status: dict[str, Any]) -> None:
+        await self.client.patch(
+            JOBS, name, {"status": status}, namespace="default", subresource="status"
+        )
+
+    def job(self, name: str) -> Job:
+        return next(j for j in self.client.stored(JOBS) if j.metadata.name == name)
+
+    def placed(self, name: str) -> list[str] | None:
+        placement = self.job(name).status.placement
+        return None if placement is None else [n for r in placement.roles for n in r.nodes]
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    task = asyncio.get_running_loop().create_task(world.loop.run())
+    try:
+        yield world
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def check(main: Callable[[World], Any]) -> None:
+    async def body() -> None:
+        async with running(World()) as world:
+            await main(world)
+
+    run(body())
+
+
+def test_a_gang_is_placed_by_one_write_that_keeps_what_others_wrote() -> None:
+    async def main(world: World) -> None:
+        conditions = [{"type": "Admitted", "status": "True", "reason": "Ready"}]
+        await world.create(*make_nodes(3), make_job("a", count=3, attempt=0))
+        await asyncio.sleep(1)
+        assert world.placed("a") is None
+        await world.set("a", {"attempt": 1, "conditions": conditions, "state": "Waiting"})
+        patches = world.client.count("patch")
+        await asyncio.sleep(1)
+        assert world.placed("a") == ["node-0000", "node-0001", "node-0002"]
+        assert world.client.count("patch") == patches + 1
+        status = world.job("a").status
+        assert (status.state, status.attempt) == ("Waiting", 1)
+        assert status.placement is not None
+        assert status.placement.attempt == 1
+        assert [c.type for c in status.conditions] == ["Admitted", "Placed"]
+        assert status.verdict is not None
+        assert status.verdict.reason == "Placed"
+        assert world.events.seen == [("a", "Normal", "Placed")]
+        await asyncio.sleep(3600)
+        assert world.client.count("patch") == patches + 1
+
+    check(main)
+
+
+def test_two_jobs_that_want_everything_take_turns() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(4), make_job("a", count=4), make_job("b", count=4))
+        await asyncio.sleep(1)
+        assert world.placed("a") is not None
+        assert world.placed("b") is None
+        waiting = world.job("b").status
+        placed = find_condition(waiting.conditions, "Placed")
+        assert placed is not None
+        assert (placed.status, placed.reason) == ("False", "InsufficientCapacity")
+        assert placed.message == "needs 32 gpus, 0 of 32 are free: 32 short"
+        await world.set("a", {"conditions": [{"type": "Succeeded", "status": "True"}]})
+        await asyncio.sleep(1)
+        assert world.placed("a") is None
+        assert world.placed("b") is not None
+        assert [e[0] for e in world.events.seen] == ["a", "b"]
+
+    check(main)
+
+
+def test_a_conflict_leads_to_a_new_decision_on_what_is_there_now() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(1))
+        await asyncio.sleep(1)
+        world.client.fail_next("patch", Conflict("changed"), Unavailable("gone"))
+        await world.create(make_job("a"), make_job("b"))
+        await asyncio.sleep(60)
+        assert [world.placed("a"), world.placed("b")] == [["node-0000"], None]
+
+    check(main)
+
+
+def test_a_stale_decision_never_overwrites_a_newer_job() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(2), make_job("a"))
+        await asyncio.sleep(0)
+        world.client.hold_watches()
+        await asyncio.sleep(0.1)
+        await world.client.patch(JOBS, "a", {"spec": {"suspend": True}}, namespace="default")
+        await asyncio.sleep(1)
+        world.client.release_watches()
+        await asyncio.sleep(10)
+        assert world.placed("a") is None
+
+    check(main)
+
+
+def test_a_job_whose_write_is_refused_holds_up_nobody() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(1))
+        await asyncio.sleep(1)
+        world.client.fail_next("patch", *[Invalid("no")] * 3)
+        await world.create(make_job("a"))
+        await asyncio.sleep(0.05)
+        assert world.placed("a") is None
+        await asyncio.sleep(120)
+        assert world.placed("a") == ["node-0000"]
+
+    check(main)
+
+
+def test_foreign_pods_and_nodes_that_come_and_go_are_followed() -> None:
+    async def main(world: World) -> None:
+        foreign = make_pod("x", node="n1", gpus=4)
+        await world.create(make_node("n1"), foreign, make_job("a"))
+        await asyncio.sleep(1)
+        assert world.placed("a") is None
+        await world.client.delete(PODS, "x", namespace="default")
+        await asyncio.sleep(1)
+        assert world.placed("a") == ["n1"]
+        await world.create(make_job("b"))
+        await asyncio.sleep(1)
+        verdict = world.job("b").status.verdict
+        assert verdict is not None
+        assert verdict.reason == "InsufficientCapacity"
+        await world.client.delete(NODES, "n1")
+        await world.create(make_node("n2"))
+        await asyncio.sleep(1)
+        assert world.placed("b") == ["n2"]
+
+    check(main)
+
+
+def test_an_impossible_job_is_told_once_with_a_warning() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(1), make_job("a", gpus=16))
+        await asyncio.sleep(3600)
+        status = world.job("a").status
+        assert status.verdict is not None
+        assert status.verdict.outcome == "Impossible"
+        assert status.verdict.facts["largest"] == 8
+        assert world.events.seen == [("a", "Warning", "NoNodeShapeFits")]
+        assert world.client.count("patch") == 1
+        assert world.scheduler.verdict_counts == {"NoNodeShapeFits": 1}
+
+    check(main)
+
+
+def test_a_new_scheduler_takes_over_without_writing_anything() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(2), make_job("a", count=2), make_job("b", count=2))
+        await asyncio.sleep(1)
+        patches = world.client.count("patch")
+        after = World()
+        after.client = world.client
+        mirrors = SchedulerMirrors.make(world.client, clock=LoopClock(EPOCH), rng=random.Random(3))
+        controller = SchedulerController(world.client, mirrors)
+        after.loop = ControllerLoop(controller, clock=LoopClock(EPOCH), rng=random.Random(4))
+        async with running(after):
+            await asyncio.sleep(600)
+        assert world.client.count("patch") == patches
+
+    check(main)

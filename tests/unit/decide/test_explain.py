@@ -1,0 +1,183 @@
+"""The five-part answer to "why does it wait?"."""
+
+from __future__ import annotations
+
+from fairlead.api.job import After, Attempt, Job, VerdictStatus
+from fairlead.api.meta import Condition
+from fairlead.api.times import format_time
+from fairlead.decide.explain import Explanation, explain
+from fairlead.decide.placement import fits_empty, would_fit
+from fairlead.decide.reasons import Reason
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_pod,
+    make_role,
+)
+
+GPU = "nvidia.com/gpu"
+NOW = EPOCH + 1000
+
+
+def holder(name: str, *nodes: str, limit: int | None, started: float = EPOCH) -> Job:
+    attempts = (Attempt(number=1, started_at=format_time(started)),)
+    return make_job(
+        name,
+        count=len(nodes),
+        placement=make_placement(nodes),
+        time_limit_seconds=limit,
+        status={"attempts": attempts},
+    )
+
+
+def answer(state: ClusterState, name: str = "j") -> Explanation:
+    found = explain(state, ("default", name), NOW)
+    assert found is not None
+    return found
+
+
+def busy(job: Job, *more: Job) -> ClusterState:
+    """Four nodes, three of them held."""
+    return ClusterState.of(
+        make_nodes(4),
+        [
+            holder("long", "node-0000", limit=7200),
+            holder("short", "node-0001", limit=3600),
+            holder("endless", "node-0002", limit=None),
+            job,
+            *more,
+        ],
+    )
+
+
+def test_the_numbers_of_all_five_parts_agree() -> None:
+    ahead = make_job("first", count=3, priority=5)
+    found = answer(busy(make_job("j", count=2, cpu=16), ahead))
+    assert found.headline == "InsufficientCapacity: needs 16 gpus, 8 of 32 are free: 8 short"
+    gpus, cpus = found.arithmetic
+    assert (gpus.resource, gpus.asked, gpus.free, gpus.total, gpus.short) == (GPU, 16, 8, 32, 8)
+    assert gpus.message == "gpus: asks 16, 8 of 32 are free, 8 short"
+    assert (cpus.resource, cpus.short) == ("cpu", 0)
+    assert found.ahead is not None
+    assert (found.ahead.position, found.ahead.waiting) == (1, 2)
+    assert found.ahead.jobs == (("default", "first"),)
+    holders = {h.key[1]: (h.amount, h.nodes, h.ends_at) for h in found.holders}
+    assert holders == {
+        "long": (8, 1, EPOCH + 7200),
+        "short": (8, 1, EPOCH + 3600),
+        "endless": (8, 1, None),
+    }
+    assert [s.message for s in found.suggestions] == [
+        "1 instead of 2 members of role worker: starts now",
+        "4 instead of 8 gpus per member of role worker: starts now",
+    ]
+
+
+def test_it_may_start_when_enough_holders_reach_their_time_limit() -> None:
+    two = answer(busy(make_job("j", count=2))).forecast
+    assert two is not None
+    assert (two.may_start_by, two.waits_for) == (EPOCH + 3600, (("default", "short"),))
+    three = answer(busy(make_job("j", count=3))).forecast
+    assert three is not None
+    assert three.may_start_by == EPOCH + 7200
+    assert three.waits_for == (("default", "long"), ("default", "short"))
+    assert answer(busy(make_job("j", count=4))).forecast is None
+
+
+def test_a_holder_over_its_limit_ends_now_at_the_latest() -> None:
+    state = ClusterState.of(make_nodes(1), [holder("h", "node-0000", limit=10), make_job("j")])
+    forecast = answer(state).forecast
+    assert forecast is not None
+    assert forecast.may_start_by == NOW
+
+
+def test_every_suggestion_would_start_and_one_step_more_would_not() -> None:
+    pods = [make_pod(f"p{i}", node=f"node-{i:04}", gpus=i, memory=f"{100 * i}Gi") for i in range(4)]
+    roles = [
+        make_role("worker", count=5, gpus=6, memory="300Gi"),
+        make_role("server", count=2, gpus=1, memory="10Gi"),
+    ]
+    state = ClusterState.of(make_nodes(4), [make_job("j", roles=roles)], pods)
+    found = answer(state)
+    gang = state.jobs["default", "j"].gang
+    assert isinstance(gang, GangRequest)
+    assert would_fit(state, gang).reason is not Reason.PLACED
+    assert [(s.role, s.change, s.after) for s in found.suggestions] == [
+        ("worker", "count", 3),
+        ("worker", GPU, 4),
+    ]
+    for count, gpus, fits in ((3, 6, True), (4, 6, False), (5, 4, True), (5, 5, False)):
+        changed = [make_role("worker", count=count, gpus=gpus, memory="300Gi"), roles[1]]
+        other = ClusterState.of(make_nodes(4), [make_job("j", roles=changed)], pods)
+        changed_gang = other.jobs["default", "j"].gang
+        assert (would_fit(other, changed_gang).reason is Reason.PLACED) == fits
+
+
+def test_an_impossible_request_gets_the_largest_possible_one() -> None:
+    state = ClusterState.of(make_nodes(2), [make_job("j", gpus=16)])
+    found = answer(state)
+    assert found.verdict.reason is Reason.NO_NODE_SHAPE_FITS
+    assert [s.after for s in found.suggestions] == [8]
+    assert (found.holders, found.forecast) == ((), None)
+
+
+def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
+    over = (Condition(type="Failed", status="True"),)
+    jobs = [
+        make_job("held", suspend=True),
+        make_job("placed", count=2, placement=make_placement(["node-0000"] * 2)),
+        make_job("prep", attempt=0),
+        make_job("failed", conditions=over),
+        make_job("after-prep", attempt=0, spec={"after": (After(job="prep"),)}),
+        make_job("after-failed", attempt=0, spec={"after": (After(job="failed"),)}),
+        make_job("back-off", attempt=1, status={"restart_at": format_time(NOW + 30)}),
+        make_job("unreadable", cpu="lots"),
+        make_job("next"),
+    ]
+    state = ClusterState.of(make_nodes(2), jobs)
+    reasons = {name: answer(state, name).verdict.reason for name in [j.metadata.name for j in jobs]
+               if name != "failed"}  # fmt: skip
+    assert reasons == {
+        "held": Reason.HELD,
+        "placed": Reason.PLACED,
+        "prep": Reason.PENDING_EVALUATION,
+        "after-prep": Reason.DEPENDENCY,
+        "after-failed": Reason.DEPENDENCY_FAILED,
+        "back-off": Reason.BACKING_OFF,
+        "unreadable": Reason.INVALID_REQUEST,
+        "next": Reason.PENDING_EVALUATION,
+    }
+    for name in reasons:
+        assert answer(state, name).headline
+    assert answer(state, "placed").verdict.facts == {"nodes_used": 1, "members": 2}
+    assert explain(state, ("default", "failed"), NOW) is None
+    assert explain(state, ("default", "nobody"), NOW) is None
+
+
+def test_what_only_the_scheduler_can_know_is_taken_from_the_status() -> None:
+    told = VerdictStatus(
+        outcome="Waiting",
+        reason="BehindEarlierJob",
+        facts={"job": "default/head"},
+        since=format_time(EPOCH),
+    )
+    head = holder("head", "node-0000", limit=3600)
+    state = ClusterState.of([make_node("node-0000")], [head, make_job("j", verdict=told)])
+    found = answer(state)
+    assert (found.verdict.reason, found.since) == (Reason.BEHIND_EARLIER_JOB, EPOCH)
+    assert [h.key for h in found.holders] == [head.metadata.key]
+
+
+def test_explaining_changes_nothing() -> None:
+    state = busy(make_job("j", count=2))
+    gang = state.jobs["default", "j"].gang
+    before = (state.table.used.copy(), would_fit(state, gang), fits_empty(state, gang))
+    first = answer(state)
+    assert answer(state) == first
+    assert (state.table.used == before[0]).all()
+    assert (would_fit(state, gang), fits_empty(state, gang)) == before[1:]

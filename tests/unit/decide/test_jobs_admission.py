@@ -1,0 +1,130 @@
+"""Which jobs may queue for a place."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.job import After, AfterFailed, AfterState
+from fairlead.decide.jobs.view import DependencyState
+from fairlead.decide.reasons import Reason
+
+from .jobs_world import World, new_job
+
+
+def _dependent(state: AfterState = AfterState.SUCCEEDED, **kwargs: AfterFailed) -> World:
+    return World(new_job(spec={"after": (After(job="prep", state=state, **kwargs),)}))
+
+
+def test_a_new_job_gets_its_finalizer_first_and_is_then_admitted_as_attempt_1() -> None:
+    world = World(new_job())
+    world.act()
+    assert world.done == ["AddFinalizer"]
+    world.settle()
+    assert world.condition("Admitted") == ("True", "Admitted")
+    assert (world.status.attempt, world.status.state) == (1, "Waiting")
+    assert world.status.submitted_at == "2026-01-01T00:00:00Z"
+    assert world.status.observed_generation == 1
+    assert not world.pods, "no pod before a place"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "admitted", "reason"),
+    [
+        (AfterState.SUCCEEDED, DependencyState.SUCCEEDED, "True", "Admitted"),
+        (AfterState.SUCCEEDED, DependencyState.UNFINISHED, "False", "Dependency"),
+        (AfterState.SUCCEEDED, DependencyState.MISSING, "False", "DependencyMissing"),
+        (AfterState.SUCCEEDED, DependencyState.FAILED, "", ""),
+        (AfterState.FAILED, DependencyState.FAILED, "True", "Admitted"),
+        (AfterState.FAILED, DependencyState.SUCCEEDED, "", ""),
+        (AfterState.FINISHED, DependencyState.SUCCEEDED, "True", "Admitted"),
+        (AfterState.FINISHED, DependencyState.FAILED, "True", "Admitted"),
+        (AfterState.FINISHED, DependencyState.UNFINISHED, "False", "Dependency"),
+    ],
+)
+def test_a_dependency_admits_delays_or_cancels(
+    wanted: AfterState, state: DependencyState, admitted: str, reason: str
+) -> None:
+    world = _dependent(wanted)
+    world.dependencies = {"prep": state}
+    world.settle()
+    assert world.condition("Admitted") == (admitted, reason)
+    if not admitted:
+        assert world.condition("Failed") == ("True", "DependencyFailed")
+        assert world.status.state == "Cancelled"
+        assert world.events[-1][0] == "Cancelled"
+        assert world.records
+
+
+def test_a_dependency_that_failed_holds_the_job_when_it_asks_for_that() -> None:
+    world = _dependent(on_unmet=AfterFailed.HOLD)
+    world.dependencies = {"prep": DependencyState.FAILED}
+    decision = world.settle()
+    assert world.condition("Admitted") == ("False", "DependencyFailed")
+    assert world.status.state == "Held"
+    [verdict] = decision.verdicts.values()
+    assert verdict.message == "job prep ended as Failed; it can never be Succeeded"
+    assert verdict.blockers == (("default", "prep"),)
+
+
+def test_of_several_unmet_dependencies_the_severest_is_told() -> None:
+    after = (After(job="a"), After(job="b", on_unmet=AfterFailed.HOLD))
+    world = World(new_job(spec={"after": after}))
+    world.dependencies = {"a": DependencyState.UNFINISHED, "b": DependencyState.FAILED}
+    [verdict] = world.settle().verdicts.values()
+    assert verdict.reason is Reason.DEPENDENCY_FAILED
+
+
+def test_once_admitted_a_job_no_longer_depends_on_the_other() -> None:
+    world = _dependent()
+    world.dependencies = {"prep": DependencyState.SUCCEEDED}
+    world.settle()
+    world.dependencies = {}
+    world.start()
+
+
+def test_a_suspended_job_is_held_and_released() -> None:
+    world = World(new_job(suspend=True))
+    world.settle()
+    assert world.condition("Admitted") == ("False", "Held")
+    assert (world.status.attempt, world.status.state) == (0, "Held")
+    world.change_spec(suspend=False)
+    world.settle()
+    assert (world.status.attempt, world.status.state) == (1, "Waiting")
+    assert [reason for reason, _ in world.events] == ["Held", "Released"]
+
+
+def test_a_job_that_is_held_in_the_queue_keeps_its_attempt_number() -> None:
+    world = World(new_job())
+    world.settle()
+    world.change_spec(suspend=True)
+    world.settle()
+    assert world.condition("Admitted") == ("False", "Held")
+    world.change_spec(suspend=False)
+    world.settle()
+    assert (world.status.attempt, world.condition("Admitted")[0]) == (1, "True")
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete"])
+def test_a_waiting_job_that_is_cancelled_ends_at_once_and_is_recorded(how: str) -> None:
+    world = World(new_job())
+    world.settle()
+    if how == "cancel":
+        world.change_spec(cancel=True)
+        world.settle()
+        assert world.condition("Failed") == ("True", "Cancelled")
+        assert world.status.state == "Cancelled"
+    else:
+        world.delete()
+        world.settle()
+        assert world.job is None
+    [record] = world.records.values()
+    assert record.status.state == "Cancelled"
+
+
+def test_a_deleted_job_without_our_finalizer_is_left_alone() -> None:
+    job = new_job()
+    others = replace(job.metadata, finalizers=("example.com/other",))
+    world = World(replace(job, metadata=others))
+    world.delete()
+    assert world.decide().actions == ()

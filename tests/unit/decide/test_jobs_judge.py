@@ -1,0 +1,282 @@
+"""Whose fault a failure was."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.core import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    PodCondition,
+)
+from fairlead.api.job import Attempt, Cause
+from fairlead.api.names import EXIT_STOPPED
+from fairlead.decide.jobs.judge import CAUSES, EndReason
+from fairlead.member import mpirun
+from fairlead.testing.builders import EPOCH
+
+from .jobs_world import World, new_job
+
+NAME = "train-1-worker-2"
+
+
+def _running() -> World:
+    world = World(new_job())
+    world.start()
+    world.now += 10
+    return world
+
+
+def _judged(world: World, *, at: float | None = None) -> Attempt:
+    """Return the attempt once its end is written; the evidence window has passed by then."""
+    world.run_to(world.now + 3 if at is None else at)
+    [attempt] = world.status.attempts
+    assert attempt.finished_at
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause", "reason", "text"),
+    [
+        (ContainerStateTerminated(exit_code=1), Cause.USER, "ExitCode", "exited with code 1"),
+        (
+            ContainerStateTerminated(exit_code=137, reason="OOMKilled"),
+            Cause.USER,
+            "OutOfMemory",
+            "ran out of memory",
+        ),
+        (
+            ContainerStateTerminated(exit_code=137, signal=9),
+            Cause.INFRASTRUCTURE,
+            "Killed",
+            "killed by signal 9 (SIGKILL)",
+        ),
+        (
+            ContainerStateTerminated(exit_code=137),
+            Cause.INFRASTRUCTURE,
+            "Killed",
+            "killed by signal 9 (SIGKILL)",
+        ),
+        (
+            ContainerStateTerminated(exit_code=143),
+            Cause.INFRASTRUCTURE,
+            "Killed",
+            "killed by signal 15 (SIGTERM)",
+        ),
+        (
+            ContainerStateTerminated(exit_code=139, signal=11),
+            Cause.USER,
+            "Crashed",
+            "killed by signal 11 (SIGSEGV)",
+        ),
+        (ContainerStateTerminated(exit_code=255), Cause.USER, "ExitCode", "exited with code 255"),
+        (
+            ContainerStateTerminated(exit_code=128, reason="StartError", message="no such file"),
+            Cause.USER,
+            "StartFailed",
+            "could not be started: no such file",
+        ),
+    ],
+)
+def test_the_end_of_a_container_tells_the_cause(
+    ended: ContainerStateTerminated, cause: Cause, reason: str, text: str
+) -> None:
+    world = _running()
+    status = ContainerStatus(name="main", state=ContainerState(terminated=ended))
+    old = world.pods[NAME].status
+    world.set_pod(NAME, replace(old, phase="Failed", container_statuses=(status,)))
+    attempt = _judged(world)
+    assert (attempt.cause, attempt.reason) == (cause, reason)
+    assert attempt.message.startswith("member worker-2 (rank 2, node n2) ")
+    assert text in attempt.message
+
+
+@pytest.mark.parametrize(
+    ("word", "cause", "reason"),
+    [
+        ("Evicted", Cause.NODE, "Evicted"),
+        ("NodeLost", Cause.NODE, "NodeLost"),
+        ("NodeShutdown", Cause.NODE, "NodeShutdown"),
+        ("Terminated", Cause.NODE, "NodeShutdown"),
+        ("Preempting", Cause.NODE, "Preempted"),
+        ("OutOfcpu", Cause.INFRASTRUCTURE, "NodeRefused"),
+        ("UnexpectedAdmissionError", Cause.INFRASTRUCTURE, "NodeRefused"),
+        ("DeadlineExceeded", Cause.USER, "DeadlineExceeded"),
+        ("SomethingNew", Cause.INFRASTRUCTURE, "Unknown"),
+    ],
+)
+def test_the_reason_of_a_failed_pod_tells_the_cause(word: str, cause: Cause, reason: str) -> None:
+    world = _running()
+    world.end_pod(NAME, exit_code=1, pod_reason=word)
+    attempt = _judged(world)
+    assert (attempt.cause, attempt.reason) == (cause, reason)
+
+
+def test_a_disruption_condition_beats_the_exit_code() -> None:
+    world = _running()
+    world.end_pod(NAME, exit_code=1)
+    condition = PodCondition("DisruptionTarget", "True", "DeletionByTaintManager")
+    world.set_pod(NAME, replace(world.pods[NAME].status, conditions=(condition,)))
+    assert _judged(world).cause is Cause.NODE
+
+
+def test_a_pod_that_somebody_else_deletes_is_no_fault_of_the_user() -> None:
+    world = _running()
+    meta = world.pods[NAME].metadata
+    deleting = replace(meta, deletion_timestamp="2026-01-01T00:00:40Z")
+    world.pods[NAME] = replace(world.pods[NAME], metadata=deleting)
+    attempt = _judged(world, at=world.now)
+    assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "PodDeleted")
+
+
+def test_a_member_that_succeeded_is_not_lost_with_its_node() -> None:
+    world = _running()
+    world.end_pod(NAME)
+    world.lose_node("n2")
+    world.run_to(world.now + 100)
+    assert world.status.state == "Running"
+
+
+def test_a_signal_beats_the_exit_codes_that_follow_from_it() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1, at=EPOCH + 10.2)
+    world.end_pod("train-1-worker-1", exit_code=15, at=EPOCH + 10.3)
+    world.end_pod("train-1-worker-2", signal=9, at=EPOCH + 10.25)
+    world.end_pod("train-1-worker-3", exit_code=1, at=EPOCH + 10.4)
+    world.now = EPOCH + 10.5
+    attempt = _judged(world)
+    assert (attempt.reason, attempt.cause) == ("Killed", Cause.INFRASTRUCTURE)
+    assert attempt.message.endswith("(SIGKILL); 3 other members failed as well")
+    assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 1)
+
+
+def test_an_exit_code_is_judged_only_after_the_window_so_that_a_late_signal_counts() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1)
+    assert world.settle().wake_at == world.now + 2
+    assert world.status.attempts[0].finished_at is None
+    world.now += 1
+    world.end_pod("train-1-worker-2", signal=9)
+    assert _judged(world, at=world.now).reason == "Killed"
+
+
+def test_a_signal_long_after_the_first_failure_is_its_consequence() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1, at=EPOCH + 1)
+    world.end_pod("train-1-worker-2", signal=9, at=EPOCH + 9)
+    assert _judged(world, at=world.now).reason == "ExitCode"
+
+
+def test_of_equal_failures_the_earliest_counts_then_the_lowest_rank() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-3", exit_code=4, at=EPOCH + 9.0)
+    world.end_pod("train-1-worker-1", exit_code=2, at=EPOCH + 9.5)
+    assert "worker-3" in _judged(world).message
+    world = _running()
+    for index in (3, 1):
+        world.end_pod(f"train-1-worker-{index}", exit_code=index, at=EPOCH + 9.0)
+    assert "worker-1" in _judged(world).message
+
+
+def test_a_silent_node_of_another_member_explains_failures_before_it_counts_as_lost() -> None:
+    world = _running()
+    world.lose_node("n1")
+    world.end_pod("train-1-worker-0", exit_code=1)
+    attempt = _judged(world, at=world.now)
+    assert (attempt.cause, attempt.reason) == (Cause.NODE, "NodeLost")
+    assert attempt.nodes_lost == ("n1",)
+
+
+def test_a_node_clock_that_is_ahead_does_not_delay_the_judgement_for_ever() -> None:
+    world = _running()
+    world.end_pod(NAME, exit_code=1, at=EPOCH + 9_999)
+    assert _judged(world, at=world.now).reason == "ExitCode"
+
+
+def test_a_node_clock_that_is_a_little_ahead_is_waited_for() -> None:
+    world = _running()
+    world.end_pod(NAME, exit_code=1, at=world.now + 0.5)
+    assert world.settle().wake_at == world.now + 2.5
+    assert _judged(world).reason == "ExitCode"
+
+
+def test_every_end_has_a_cause_or_is_nobodys_fault() -> None:
+    assert set(CAUSES) == set(EndReason)
+
+
+# Exit code 75: stopped because another one ended
+
+
+def test_members_that_were_stopped_on_account_of_another_are_never_the_cause() -> None:
+    for later, reason in ((0.5, "ExitCode"), (9.0, "ExitCode")):
+        world = _running()
+        for i in (0, 1):
+            world.end_pod(f"train-1-worker-{i}", exit_code=EXIT_STOPPED)
+        world.run_to(world.now + later)
+        assert world.status.attempts[0].finished_at is None
+        world.end_pod(NAME, exit_code=3)
+        attempt = _judged(world)
+        assert (attempt.cause, attempt.reason) == (Cause.USER, reason)
+        assert attempt.message.startswith("member worker-2 (rank 2, node n2) exited with code 3")
+
+
+def test_a_container_that_was_stopped_does_not_hide_the_one_that_failed() -> None:
+    world = _running()
+    ends = [
+        ContainerStateTerminated(exit_code=code, finished_at=f"2026-01-01T00:00:0{i}Z")
+        for i, code in enumerate((EXIT_STOPPED, 4))
+    ]
+    statuses = tuple(
+        ContainerStatus(name=f"c{i}", state=ContainerState(terminated=end))
+        for i, end in enumerate(ends)
+    )
+    old = world.pods[NAME].status
+    world.set_pod(NAME, replace(old, phase="Failed", container_statuses=statuses))
+    assert "exited with code 4" in _judged(world).message
+
+
+def test_members_that_were_all_stopped_by_nobody_knows_what_are_not_the_users_fault() -> None:
+    world = _running()
+    for name in sorted(world.pods):
+        world.end_pod(name, exit_code=EXIT_STOPPED)
+    world.settle()
+    assert world.status.attempts[0].finished_at is None
+    attempt = _judged(world)
+    assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "Stopped")
+    assert attempt.message == (
+        "member worker-0 (rank 0, node n0) was stopped because another member ended, and no member "
+        "shows why; 3 other members failed as well"
+    )
+
+
+def test_who_was_stopped_while_others_live_is_waited_for_longer_and_then_judged() -> None:
+    world = _running()
+    world.end_pod(NAME, exit_code=EXIT_STOPPED)
+    assert world.settle().wake_at == world.now + 15
+    assert _judged(world, at=world.now + 15).reason == "Stopped"
+
+
+def test_a_node_that_is_lost_while_the_stopped_gang_stops_is_the_cause() -> None:
+    world = _running()
+    for i in (0, 1, 3):
+        world.end_pod(f"train-1-worker-{i}", exit_code=EXIT_STOPPED)
+    assert _judged(world, at=world.now + 15).reason == "Stopped"
+    world.lose_node("n2")
+    world.run_to(world.now + 41)
+    [attempt, *_] = world.status.attempts
+    assert (attempt.cause, attempt.reason) == (Cause.NODE, "NodeLost")
+    assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 1)
+
+
+def test_the_number_means_nothing_in_a_gang_of_one() -> None:
+    world = World(new_job(count=1))
+    world.start()
+    world.end_pod("train-1-worker-0", exit_code=EXIT_STOPPED)
+    attempt = _judged(world)
+    assert (attempt.cause, attempt.reason) == (Cause.USER, "ExitCode")
+
+
+def test_members_and_controller_agree_on_the_number() -> None:
+    assert mpirun.EXIT_STOPPED == EXIT_STOPPED

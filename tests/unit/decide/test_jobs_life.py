@@ -1,0 +1,499 @@
+"""Every transition of a job that has a place: start, end, failure, restart, hold, clean-up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from msgspec.structs import replace
+
+from fairlead.api.job import Cause, Restart, RestartPolicy
+from fairlead.decide.jobs.lifecycle import decide_job
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.view import PodRefusal, Refusal
+from fairlead.testing.builders import EPOCH
+
+from .jobs_world import World, new_job
+
+
+def _running(count: int = 4, *, policy: JobsPolicy | None = None, **spec: object) -> World:
+    job = new_job(count=count)
+    world = World(replace(job, spec=replace(job.spec, **spec)), policy or JobsPolicy())
+    world.start()
+    world.done.clear()
+    return world
+
+
+# Start
+
+
+def test_the_beginning_is_written_before_the_first_pod() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    assert world.done[-1] == "WriteJobStatus"
+    assert not world.pods
+    assert world.status.attempts[0].begun_at == "2026-01-01T00:00:00.000000Z"
+    world.act()
+    assert sorted(world.pods) == [f"train-1-worker-{i}" for i in range(4)]
+
+
+def test_a_placement_for_another_attempt_or_for_fewer_members_makes_no_pods() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    placement = world.status.placement
+    assert placement is not None
+    [role] = placement.roles
+    short = replace(placement, roles=(replace(role, nodes=role.nodes[:3]),))
+    for wrong in (replace(placement, attempt=2), short):
+        assert world.job is not None
+        world.job = replace(world.job, status=replace(world.status, placement=wrong))
+        world.settle()
+        assert not world.pods
+        assert not world.status.attempts
+
+
+def test_peers_are_written_once_every_pod_has_its_address() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.settle()
+    assert not world.config_maps
+    world.run_pods()
+    world.settle()
+    data = world.config_maps["train-1-peers"].data
+    addresses = [world.pods[f"train-1-worker-{i}"].status.pod_ip for i in range(4)]
+    assert data["hostfile"] == "".join(f"{a} slots=1\n" for a in addresses)
+    assert data["machinefile"] == "".join(f"{a}:1\n" for a in addresses)
+    assert data["master"] == addresses[0]
+
+
+def test_a_job_runs_when_all_members_run() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.settle()
+    assert (world.status.state, world.condition("Running")) == ("Starting", ("False", "Starting"))
+    world.run_pods()
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert (world.status.state, world.condition("Running")[0]) == ("Running", "True")
+    assert (world.status.members.total, world.status.members.running) == (4, 4)
+    assert world.status.started_at
+    assert world.events[-1] == ("Started", "Started: all 4 members run (attempt 1)")
+
+
+# Success
+
+
+def test_a_job_succeeds_when_all_members_did() -> None:
+    world = _running(2)
+    world.now += 90
+    world.end_pod("train-1-worker-0")
+    world.settle()
+    assert world.status.state == "Running"
+    world.end_pod("train-1-worker-1")
+    world.settle()
+    assert world.condition("Succeeded")[0] == "True"
+    assert world.condition("Running") == ("False", "Succeeded")
+    assert world.status.state == "Succeeded"
+    assert world.status.attempts[0].reason == "Succeeded"
+    assert world.events[-1] == ("Succeeded", "Succeeded: all 2 members ended well after 1m30s")
+    order = [d for d in world.done if d in ("RecordHistory", "WriteJobStatus")]
+    assert order[-2:] == ["RecordHistory", "WriteJobStatus"]
+
+
+def test_finished_pods_stay_for_a_while_then_go_and_peers_go_at_once() -> None:
+    world = _running(2, policy=JobsPolicy(keep_finished_pods_seconds=100))
+    for name in sorted(world.pods):
+        world.end_pod(name)
+    world.run_to(EPOCH + 99)
+    assert len(world.pods) == 2
+    assert not world.config_maps
+    world.run_to(EPOCH + 100)
+    assert not world.pods
+
+
+def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
+    world = _running(1, ttl_seconds_after_finished=60)
+    world.end_pod("train-1-worker-0")
+    world.run_to(EPOCH + 59)
+    assert world.job is not None
+    world.run_to(EPOCH + 60)
+    assert world.job is None
+    assert not world.pods
+
+
+# Failure and restart
+
+
+def test_a_gang_restarts_as_a_whole_from_its_checkpoint() -> None:
+    world = _running()
+    world.now += 60
+    world.report("train-1-worker-0", '{"step": 120, "checkpointStep": 100}')
+    world.end_pod("train-1-worker-2", signal=9)
+    world.settle()
+    assert all(p.metadata.deletion_timestamp for p in world.pods.values())
+    assert world.status.state == "Restarting"
+    assert world.status.attempt == 1
+    world.run_to(world.now + 30)
+    assert world.status.attempt == 1, "not before the pods are gone"
+    world.reap_pods()
+    world.settle()
+    assert world.status.attempt == 2
+    world.start()
+    first, second = world.status.attempts
+    assert (first.cause, first.reason) == (Cause.INFRASTRUCTURE, "Killed")
+    assert second.resumed_from_step == 100
+    assert world.status.progress is not None
+    assert world.status.progress.step == 100
+    env = {e.name: e.value for e in world.pods["train-2-worker-0"].spec.containers[0].env}
+    assert env["FAIRLEAD_RESUME_STEP"] == "100"
+    assert list(world.config_maps) == ["train-2-peers"]
+    assert [reason for reason, _ in world.events] == [
+        "Admitted", "Started", "MemberLost", "Restarting", "Started",
+    ]  # fmt: skip
+
+
+def test_the_end_of_an_attempt_is_written_before_its_pods_are_deleted() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-2", signal=9)
+    world.act(limit=1)
+    assert world.status.attempts[0].finished_at
+    assert not any(p.metadata.deletion_timestamp for p in world.pods.values())
+    world.act()
+    assert any(p.metadata.deletion_timestamp for p in world.pods.values())
+
+
+def test_the_back_off_doubles_for_the_users_failures_up_to_its_cap() -> None:
+    restart = Restart(limit=9, backoff_seconds=10, backoff_seconds_max=35)
+    world = _running(1, restart=restart)
+    for attempt, wait in ((1, 10), (2, 20), (3, 35), (4, 35)):
+        world.end_pod(f"train-{attempt}-worker-0", exit_code=1)
+        world.settle()
+        world.reap_pods()
+        ended_at = world.now
+        world.run_to(ended_at + wait - 1)
+        assert world.status.attempt == attempt
+        world.run_to(ended_at + wait)
+        assert world.status.attempt == attempt + 1
+        world.start()
+
+
+def test_infrastructure_failures_wait_the_first_step_only_and_have_their_own_limit() -> None:
+    world = _running(1, restart=Restart(limit=0, infrastructure_limit=3, backoff_seconds=10))
+    for attempt in (1, 2, 3):
+        world.end_pod(f"train-{attempt}-worker-0", signal=9)
+        world.settle()
+        world.reap_pods()
+        world.run_to(world.now + 10)
+        assert world.status.attempt == attempt + 1
+        world.start()
+    world.end_pod("train-4-worker-0", signal=9)
+    world.settle()
+    assert world.condition("Failed") == ("True", "RestartLimit")
+    assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 4)
+
+
+def test_the_users_failures_end_the_job_beyond_the_limit() -> None:
+    world = _running(2, restart=Restart(limit=1))
+    world.end_pod("train-1-worker-0", exit_code=3)
+    world.run_to(world.now + 3)
+    world.restart()
+    world.end_pod("train-2-worker-0", exit_code=3)
+    world.run_to(world.now + 3)
+    assert world.status.state == "Stopping"
+    world.reap_pods()
+    world.settle()
+    assert world.condition("Failed") == ("True", "RestartLimit")
+    assert world.status.state == "Failed"
+    assert "exited with code 3; that was failure 2 of its own" in world.events[-1][1]
+    assert list(world.pods) == ["train-2-worker-0"], "the pod that failed stays readable"
+
+
+def test_policy_never_fails_at_the_first_failure() -> None:
+    world = _running(1, restart=Restart(policy=RestartPolicy.NEVER))
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.settle()
+    assert world.condition("Failed") == ("True", "MemberFailed")
+    assert world.status.attempt == 1
+
+
+def test_a_lost_node_ends_the_attempt_after_the_grace_and_its_pod_is_forced_out() -> None:
+    world = _running()
+    world.lose_node("n1")
+    world.run_to(EPOCH + 39)
+    assert world.status.state == "Running"
+    world.run_to(EPOCH + 40)
+    assert world.status.attempts[0].reason == "NodeLost"
+    assert world.status.attempts[0].nodes_lost == ("n1",)
+    assert "train-1-worker-1" not in world.pods, "nobody there could confirm its end"
+    assert len(world.pods) == 3
+    world.restart()
+    assert {p.spec.node_name for p in world.pods.values()} == {"n0", "n2", "n3"}
+
+
+def test_a_node_that_no_longer_exists_is_lost_after_a_shorter_grace() -> None:
+    world = _running()
+    world.lose_node("n1", is_gone=True)
+    world.run_to(EPOCH + 5)
+    assert world.status.attempts[0].reason == "NodeLost"
+    assert "no longer exists" in world.status.attempts[0].message
+
+
+def test_a_pod_on_a_node_that_falls_silent_while_it_stops_is_forced_out_later() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", signal=9)
+    world.settle()
+    world.lose_node("n1")
+    world.reap_pods()
+    world.run_to(EPOCH + 39)
+    assert list(world.pods) == ["train-1-worker-1"]
+    world.run_to(EPOCH + 40)
+    assert not world.pods
+    assert world.status.attempt == 2
+
+
+def test_a_pod_that_vanished_after_the_start_ends_the_attempt() -> None:
+    world = _running()
+    del world.pods["train-1-worker-3"]
+    world.settle()
+    assert world.status.attempts[0].reason == "PodVanished"
+    assert world.status.attempts[0].cause is Cause.INFRASTRUCTURE
+
+
+def test_a_pod_that_was_not_made_yet_is_made() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    world.act(limit=2)  # dies after two pods
+    assert len(world.pods) == 2
+    world.settle()
+    assert len(world.pods) == 4
+
+
+def test_a_place_that_is_taken_away_under_a_running_gang_ends_the_attempt() -> None:
+    world = _running()
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, placement=None))
+    world.settle()
+    assert world.status.attempts[0].reason == "PlacementLost"
+    world.restart()
+    assert world.status.attempt == 2
+
+
+def test_members_that_do_not_start_in_time_end_the_attempt() -> None:
+    world = World(new_job(), JobsPolicy(start_seconds_max=600))
+    world.settle()
+    world.schedule()
+    world.run_to(EPOCH + 600)
+    assert world.status.attempts[0].reason == "StartTimeout"
+    assert world.status.attempts[0].message == "4 members had not started after 10m00s"
+
+
+def test_an_image_that_cannot_be_pulled_is_the_users_failure_after_a_while() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.settle()
+    world.wait_pod("train-1-worker-0", "ImagePullBackOff", "no such image")
+    world.run_to(EPOCH + 59)
+    assert world.status.state == "Starting"
+    world.run_to(EPOCH + 60)
+    [attempt] = world.status.attempts
+    assert (attempt.cause, attempt.reason) == (Cause.USER, "StartFailed")
+    assert "container main: ImagePullBackOff (no such image)" in attempt.message
+
+
+def test_pods_that_the_api_refuses_end_the_attempt_with_its_words() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    world.refusal = PodRefusal(1, Refusal.POD_REJECTED, "spec.containers[0].image: required")
+    world.run_to(EPOCH)
+    [attempt] = world.status.attempts
+    assert (attempt.cause, attempt.reason) == (Cause.USER, "PodRejected")
+    assert attempt.message == "spec.containers[0].image: required"
+
+
+def test_only_the_latest_attempts_are_kept() -> None:
+    world = _running(1)
+    for attempt in range(1, 23):
+        world.end_pod(f"train-{attempt}-worker-0", signal=9)
+        world.restart()
+    assert [a.number for a in world.status.attempts] == list(range(4, 24))
+
+
+def test_a_cause_is_revised_when_a_members_node_turns_out_to_be_lost() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1)  # its peer went silent
+    world.run_to(EPOCH + 2)
+    assert world.status.attempts[0].cause is Cause.USER
+    assert world.status.user_failures == 1
+    world.lose_node("n1")
+    world.reap_pods()
+    world.run_to(EPOCH + 42)
+    assert world.status.attempts[0].cause is Cause.NODE
+    assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 1)
+    assert "CauseRevised" in [reason for reason, _ in world.events]
+    assert world.status.attempt == 2
+
+
+# Policy Member
+
+
+def test_policy_member_replaces_only_the_member_that_failed() -> None:
+    world = _running(3, restart=Restart(policy=RestartPolicy.MEMBER, backoff_seconds=10))
+    before = {n: p.metadata.uid for n, p in world.pods.items()}
+    world.end_pod("train-1-worker-1", exit_code=1)
+    world.settle()
+    [entry] = world.status.member_restarts
+    assert (entry.role, entry.index, entry.cause) == ("worker", 1, Cause.USER)
+    assert world.status.user_failures == 1
+    assert "train-1-worker-1" not in world.pods, "a name is free once its pod is gone"
+    world.run_to(EPOCH + 9)
+    assert "train-1-worker-1" not in world.pods
+    world.run_to(EPOCH + 10)
+    after = {n: p.metadata.uid for n, p in world.pods.items()}
+    assert after["train-1-worker-1"] != before["train-1-worker-1"]
+    assert all(after[f"train-1-worker-{i}"] == before[f"train-1-worker-{i}"] for i in (0, 2))
+    assert world.status.member_restarts == ()
+    assert (world.status.attempt, world.status.user_failures) == (1, 1)
+    for name in sorted(world.pods):
+        world.end_pod(name)
+    world.settle()
+    assert world.status.state == "Succeeded"
+
+
+def test_policy_member_counts_a_failure_once_however_often_the_controller_dies() -> None:
+    world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER))
+    world.end_pod("train-1-worker-1", exit_code=1)
+    for _ in range(3):
+        world.act(limit=1)
+        world.act(limit=0)
+    assert world.status.user_failures == 1
+
+
+def test_policy_member_ends_the_attempt_beyond_the_limit() -> None:
+    world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER, limit=0))
+    world.end_pod("train-1-worker-1", exit_code=1)
+    world.settle()
+    world.reap_pods()
+    world.settle()
+    assert world.condition("Failed") == ("True", "RestartLimit")
+
+
+def test_policy_member_restarts_the_gang_when_a_node_is_lost() -> None:
+    world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER))
+    world.lose_node("n1")
+    world.run_to(EPOCH + 40)
+    assert world.status.attempts[0].reason == "NodeLost"
+
+
+# Cancel, hold, time limit
+
+
+def test_a_cancelled_gang_gets_its_grace_and_ends_as_cancelled() -> None:
+    world = _running(2)
+    world.report("train-1-worker-0", '{"step": 7}')
+    world.change_spec(cancel=True)
+    world.settle()
+    assert world.status.state == "Stopping"
+    assert all(p.metadata.deletion_timestamp for p in world.pods.values())
+    world.reap_pods()
+    world.settle()
+    assert world.condition("Failed") == ("True", "Cancelled")
+    assert world.status.state == "Cancelled"
+    assert world.status.attempts[0].cause is None
+    assert world.events[-1][1] == "Cancelled: cancelled by its user at step 7 (no checkpoint yet)"
+
+
+def test_a_deleted_running_job_is_cancelled_recorded_and_released_last() -> None:
+    world = _running(2)
+    world.delete()
+    world.settle()
+    assert world.job is not None
+    world.reap_pods()
+    world.settle()
+    assert world.job is None
+    [record] = world.records.values()
+    assert record.status.state == "Cancelled"
+
+
+def test_a_job_that_is_cancelled_in_its_back_off_ends() -> None:
+    world = _running(1, restart=Restart(backoff_seconds=100))
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.settle()
+    world.change_spec(cancel=True)
+    world.settle()
+    assert world.status.state == "Cancelled"
+
+
+def test_a_suspended_gang_stops_uncounted_and_resumes_as_the_next_attempt() -> None:
+    world = _running(2)
+    world.report("train-1-worker-0", '{"step": 50, "checkpointStep": 40}')
+    world.settle()
+    world.change_spec(suspend=True)
+    world.schedule()
+    assert world.status.placement is not None, "released only after the end is written"
+    world.settle()
+    assert world.status.state == "Stopping"
+    world.reap_pods()
+    world.settle()
+    assert (world.status.state, world.condition("Admitted")) == ("Held", ("False", "Held"))
+    assert (world.status.attempts[0].reason, world.status.attempts[0].cause) == ("Suspended", None)
+    assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 0)
+    assert world.events[-1][1] == (
+        "Held: attempt 1 has stopped at step 50 (last checkpoint at step 40)"
+    )
+    world.schedule()
+    assert world.status.placement is None
+    world.change_spec(suspend=False)
+    world.start()
+    assert world.status.attempt == 2
+    assert world.status.attempts[1].resumed_from_step == 40
+
+
+def test_an_attempt_that_reaches_its_time_limit_fails_after_its_grace() -> None:
+    world = _running(2, time_limit_seconds=100)
+    world.run_to(EPOCH + 99)
+    assert world.status.state == "Running"
+    world.run_to(EPOCH + 100)
+    assert world.status.state == "Stopping"
+    world.reap_pods()
+    world.settle()
+    assert world.condition("Failed") == ("True", "TimeLimit")
+    assert world.status.attempts[0].cause is None
+
+
+# Counts and progress
+
+
+def test_progress_never_goes_back_within_an_attempt() -> None:
+    world = _running(2)
+    world.report("train-1-worker-0", '{"step": 30, "checkpointStep": 20}')
+    world.report("train-1-worker-1", '{"step": 28, "checkpointStep": 25}')
+    world.now += 5
+    world.settle()
+    world.report("train-1-worker-0", "not json")
+    world.report("train-1-worker-1", '{"step": 29}')
+    world.settle()
+    progress = world.status.progress
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step) == (30, 25)
+
+
+def test_counts_of_a_big_gang_are_written_at_most_every_so_often() -> None:
+    policy = JobsPolicy(small_gang_members_max=3, progress_write_seconds=10)
+    world = _running(4, policy=policy)
+    world.end_pod("train-1-worker-0")
+    view = dataclasses.replace(world.view(), counts_written_at=EPOCH + 5)
+    world.now = EPOCH + 6
+    decision = decide_job(view, policy, world.now)
+    assert (decision.actions, decision.wake_at) == ((), EPOCH + 15)
+    world.now = EPOCH + 15
+    assert len(decide_job(view, policy, world.now).actions) == 1

@@ -1,0 +1,218 @@
+"""What a member is made of, and how the pods of a gang are counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import EnvVar, Pod, PodStatus, Volume
+from fairlead.api.job import Checkpoint, Job
+from fairlead.decide.jobs.members import checkpoint_volume, missing_pods, peers
+from fairlead.decide.jobs.pods import NO_PODS, JobPods, MemberPhase, read_member
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.testing.builders import make_job, make_placement, make_role
+
+from .jobs_world import World, new_job
+
+
+def _placed(**kwargs: object) -> Job:
+    roles = (make_role("master", count=1), make_role("worker", count=3))
+    placement = make_placement({"master": ["a"], "worker": ["b", "b", "c"]})
+    return make_job("train", roles=roles, placement=placement, **kwargs)  # type: ignore[arg-type] # passed on
+
+
+def _pods(job: Job, policy: JobsPolicy | None = None, step: int | None = None) -> list[Pod]:
+    return list(missing_pods(job, policy or JobsPolicy(), NO_PODS, resume_step=step))
+
+
+def _env(pod: Pod, container: int = 0) -> dict[str, str]:
+    return {e.name: e.value for e in pod.spec.containers[container].env if not e.value_from}
+
+
+def test_members_are_ranked_by_role_order_then_index() -> None:
+    pods = _pods(_placed())
+    assert [p.metadata.name for p in pods] == [
+        "train-1-master-0", "train-1-worker-0", "train-1-worker-1", "train-1-worker-2",
+    ]  # fmt: skip
+    assert [p.spec.node_name for p in pods] == ["a", "b", "b", "c"]
+    assert [p.metadata.labels[names.RANK] for p in pods] == ["0", "1", "2", "3"]
+    assert [p.metadata.labels[names.INDEX] for p in pods] == ["0", "0", "1", "2"]
+
+
+def test_a_member_knows_its_gang_from_its_environment() -> None:
+    pod = _pods(_placed(), JobsPolicy(checkpoint_root="/ckpt"), step=40)[2]
+    assert _env(pod) == {
+        "FAIRLEAD_JOB": "train",
+        "FAIRLEAD_ATTEMPT": "1",
+        "FAIRLEAD_ROLE": "worker",
+        "FAIRLEAD_INDEX": "1",
+        "FAIRLEAD_HOSTFILE": "/etc/fairlead/hostfile",
+        "FAIRLEAD_PROGRESS_FILE": "/var/run/fairlead/progress.jsonl",
+        "FAIRLEAD_CHECKPOINT_DIR": "/ckpt/default/train-job-defa",
+        "FAIRLEAD_RESUME_STEP": "40",
+        "RANK": "2",
+        "GROUP_RANK": "2",
+        "NODE_RANK": "2",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_PORT": "29500",
+        "PET_NNODES": "4",
+        "PET_NODE_RANK": "2",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_PORT": "29500",
+    }
+    by_name = {e.name: e for e in pod.spec.containers[0].env}
+    for name in ("MASTER_ADDR", "PET_MASTER_ADDR"):
+        source = by_name[name].value_from
+        assert source is not None
+        assert source.config_map_key_ref is not None
+        assert source.config_map_key_ref.name == "train-1-peers"
+        assert source.config_map_key_ref.key == "master"
+    assert pod.spec.restart_policy == "Never"
+    [owner] = pod.metadata.owner_references
+    assert (owner.kind, owner.uid, owner.controller) == ("Job", "job-default-train", True)
+    mounts = {m.name: m.mount_path for m in pod.spec.containers[0].volume_mounts}
+    assert mounts == {
+        "fairlead-peers": "/etc/fairlead",
+        "fairlead-progress": "/var/run/fairlead",
+        "fairlead-checkpoint": "/ckpt/default/train-job-defa",
+    }
+
+
+def test_ours_wins_over_the_template_but_for_what_the_user_may_set() -> None:
+    job = _placed()
+    master, worker = job.spec.roles
+    template = worker.template
+    [container] = template.spec.containers
+    theirs = tuple(EnvVar(n, "theirs") for n in ("RANK", "MASTER_PORT", "FAIRLEAD_JOB", "MINE"))
+    spec = replace(
+        template.spec,
+        containers=(replace(container, env=theirs),) * 2,
+        volumes=(Volume("data"), Volume("fairlead-peers")),
+    )
+    worker = replace(worker, template=replace(template, spec=spec))
+    job = replace(job, spec=replace(job.spec, roles=(master, worker)))
+    pod = _pods(job)[1]
+    for container_index in (0, 1):
+        env = _env(pod, container_index)
+        assert (env["RANK"], env["FAIRLEAD_JOB"]) == ("1", "train")
+        assert (env["MASTER_PORT"], env["MINE"]) == ("theirs", "theirs")
+    assert len([e for e in pod.spec.containers[0].env if e.name == "MASTER_PORT"]) == 1
+    assert [v.name for v in pod.spec.volumes] == ["data", "fairlead-peers", "fairlead-progress"]
+
+
+def test_only_missing_pods_are_made_and_absent_members_stay_away() -> None:
+    job = _placed()
+    have = JobPods.of(_pods(job)[:2])
+    made = missing_pods(
+        job, JobsPolicy(), have.attempt(1), resume_step=None, absent=[("worker", 2)]
+    )
+    assert [p.metadata.name for p in made] == ["train-1-worker-1"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "root", "directory", "source"),
+    [
+        (Checkpoint(path="/shared/run1"), "/ckpt", "/shared/run1", "host_path"),
+        (
+            Checkpoint(claim_name="data"),
+            "/ckpt",
+            "/var/lib/fairlead/checkpoint",
+            "persistent_volume_claim",
+        ),
+        (Checkpoint(), "/ckpt", "/ckpt/default/train-job-defa", "host_path"),
+        (None, "/ckpt", "/ckpt/default/train-job-defa", "host_path"),
+        (None, "", None, ""),
+    ],
+)
+def test_checkpoints_go_where_the_job_says_then_where_the_policy_says(
+    checkpoint: Checkpoint | None, root: str, directory: str | None, source: str
+) -> None:
+    job = _placed(spec={"checkpoint": checkpoint})
+    place = checkpoint_volume(job, JobsPolicy(checkpoint_root=root))
+    assert (place.directory if place else None) == directory
+    if place:
+        assert getattr(place.volume, source) is not None
+    again = checkpoint_volume(
+        replace(job, status=replace(job.status, attempt=7)), JobsPolicy(checkpoint_root=root)
+    )
+    assert again == place, "the same for all attempts"
+
+
+def test_with_dns_the_service_and_the_peers_come_with_the_pods() -> None:
+    world = World(new_job(count=2), JobsPolicy(peer_naming=PeerNaming.DNS))
+    world.settle()
+    world.schedule()
+    world.settle()
+    [service] = world.services.values()
+    assert (service.metadata.name, service.spec.cluster_ip) == ("train-peers", "None")
+    data = world.config_maps["train-1-peers"].data
+    assert data["master"] == "worker-0.train-peers.default.svc"
+    assert data["hostfile"].splitlines()[1] == "worker-1.train-peers.default.svc slots=1"
+    listed = json.loads(data["peers"])
+    assert listed[1] == {
+        "rank": 1, "role": "worker", "index": 1, "name": "train-1-worker-1",
+        "address": "worker-1.train-peers.default.svc", "node": "n1",
+    }  # fmt: skip
+    spec = world.pods["train-1-worker-1"].spec
+    assert (spec.hostname, spec.subdomain) == ("worker-1", "train-peers")
+    world.run_pods()
+    for name in sorted(world.pods):
+        world.end_pod(name)
+    world.settle()
+    assert not world.services
+    assert not world.config_maps
+
+
+def test_the_list_of_peers_is_left_out_where_a_config_map_could_not_hold_it() -> None:
+    nodes = [f"n{i}" for i in range(6000)]
+    job = make_job("big", count=6000, placement=make_placement(nodes))
+    data = peers(job, JobsPolicy(peer_naming=PeerNaming.DNS), NO_PODS).data
+    assert "peers" not in data
+    assert data["hostfile"].count("\n") == 6000
+    assert sum(map(len, data.values())) < 1024 * 1024
+
+
+def test_counts_follow_every_change_and_end_empty() -> None:
+    job = _placed()
+    pods = _pods(job)
+    book = JobPods.of(pods)
+    current = book.attempts[1]
+    running = replace(pods[0], status=PodStatus(phase="Running", pod_ip="10.0.0.1"))
+    failed = replace(pods[1], status=PodStatus(phase="Failed"))
+    for pod in (running, running, failed):
+        book.put(pod)
+    assert current.counts == {
+        MemberPhase.PENDING: 2,
+        MemberPhase.RUNNING: 1,
+        MemberPhase.SUCCEEDED: 0,
+        MemberPhase.FAILED: 1,
+    }
+    assert (current.addressed_count, list(current.troubled)) == (1, ["train-1-worker-0"])
+    assert book.nodes == {"a": 1, "b": 2, "c": 1}
+    fresh = JobPods.of([running, failed, *pods[2:]])
+    assert fresh == book, "counting as one goes gives what counting anew gives"
+    for pod in (running, failed, *pods[2:], pods[2]):
+        book.drop(pod)
+    assert (book.attempts, book.nodes, book.count) == ({}, {}, 0)
+
+
+def test_labels_that_are_no_numbers_are_read_as_no_attempt() -> None:
+    [pod, *_] = _pods(_placed())
+    labels = {**pod.metadata.labels, names.ATTEMPT: "x", names.RANK: "-1"}
+    member = read_member(replace(pod, metadata=replace(pod.metadata, labels=labels)))
+    assert (member.attempt, member.rank) == (0, -1)
+
+
+def test_members_of_a_role_share_what_is_the_same_for_all() -> None:
+    first, second = _pods(_placed())[1:3]
+    assert first.spec.volumes is second.spec.volumes
+    assert first.metadata.owner_references is second.metadata.owner_references
+    [one], [two] = first.spec.containers, second.spec.containers
+    assert one.volume_mounts is two.volume_mounts
+    assert one.resources is two.resources
+    assert one.env[0] is two.env[0]

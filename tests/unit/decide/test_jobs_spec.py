@@ -1,0 +1,113 @@
+"""A spec whose immutable part was changed all the same, on an API server that allows it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.job import Checkpoint, Restart, RestartPolicy
+from fairlead.testing.builders import make_role
+
+from .jobs_world import World, new_job
+
+
+def _begun() -> World:
+    """A job whose attempt has begun and has no pods yet."""
+    world = World(new_job(count=2))
+    world.settle()
+    world.schedule()
+    world.act()
+    assert world.status.attempts
+    assert not world.pods
+    return world
+
+
+def test_a_gang_that_is_not_complete_gets_no_pods_of_another_template() -> None:
+    world = _begun()
+    world.act(1)
+    assert len(world.pods) == 1
+    world.change_spec(roles=(make_role(count=2, image="other:2"),))
+    world.settle()
+    [attempt] = world.status.attempts
+    assert (attempt.reason, attempt.cause) == ("SpecChanged", None)
+    assert len(world.pods) == 1
+    world.reap_pods()
+    world.settle()
+    assert (world.status.attempt, world.status.user_failures) == (2, 0)
+    world.start()
+    images = {p.spec.containers[0].image for p in world.pods.values()}
+    assert images == {"other:2"}
+
+
+def test_another_checkpoint_is_another_template_and_other_fields_are_not() -> None:
+    world = _begun()
+    world.change_spec(checkpoint=Checkpoint(path="/else"))
+    world.settle()
+    assert world.status.attempts[0].reason == "SpecChanged"
+    world = _begun()
+    world.change_spec(priority=5, time_limit_seconds=60)
+    world.settle()
+    assert len(world.pods) == 2
+
+
+def test_a_complete_gang_goes_on_as_it_began_and_the_next_attempt_is_of_the_new_spec() -> None:
+    world = World(new_job(count=2))
+    world.start()
+    world.change_spec(roles=(make_role(count=2, image="other:2"),))
+    world.settle()
+    assert world.status.state == "Running"
+    world.end_pod("train-1-worker-0", signal=9)
+    world.restart()
+    assert world.status.attempts[0].reason == "Killed"
+    assert {p.spec.containers[0].image for p in world.pods.values()} == {"other:2"}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_running_gang_whose_size_was_changed_starts_anew_and_is_never_done_early(
+    count: int,
+) -> None:
+    world = World(new_job(count=2))
+    world.start()
+    world.end_pod("train-1-worker-0")
+    world.change_spec(roles=(make_role(count=count),))
+    world.settle()
+    [attempt] = world.status.attempts
+    assert attempt.reason == "SpecChanged"
+    assert attempt.message == (
+        "spec.roles or spec.checkpoint was changed while attempt 1 ran; the next one is of the new "
+        "spec"
+    )
+    world.restart()
+    assert len(world.pods) == count
+
+
+def test_a_role_of_another_name_does_not_stop_the_controller() -> None:
+    world = World(new_job(count=2))
+    world.start()
+    world.change_spec(roles=(make_role("other", count=2),))
+    world.settle()
+    assert world.status.attempts[0].reason == "SpecChanged"
+
+
+def test_a_member_that_is_replaced_is_never_made_of_another_template() -> None:
+    job = new_job(count=2)
+    restart = Restart(policy=RestartPolicy.MEMBER)
+    world = World(replace(job, spec=replace(job.spec, restart=restart)))
+    world.start()
+    world.change_spec(roles=(make_role(count=2, image="other:2"),))
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.run_to(world.now + 5)
+    world.reap_pods()
+    world.run_to(world.now + 5)
+    assert world.status.attempts[0].reason == "SpecChanged"
+
+
+def test_a_changed_job_that_is_cancelled_ends_as_cancelled() -> None:
+    world = World(new_job(count=2))
+    world.start()
+    world.end_pod("train-1-worker-0")
+    world.change_spec(roles=(make_role(count=1),), cancel=True)
+    world.settle()
+    world.reap_pods()
+    world.settle()
+    assert world.status.state == "Cancelled"

@@ -1,0 +1,344 @@
+"""Who is placed where, and in which order."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fairlead.api.core import Taint, Toleration
+from fairlead.api.job import Job, Topology
+from fairlead.api.meta import Condition
+from fairlead.api.times import format_time
+from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Decision
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import simple_gang
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_pod,
+    make_role,
+)
+
+POLICY = PlacementPolicy()
+GPU = "nvidia.com/gpu"
+
+
+def places(decision: Decision) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The nodes by role of every job that was placed."""
+    return {
+        action.job.metadata.name: {role.role: role.nodes for role in action.placement.roles}
+        for action in decision.actions
+        if isinstance(action, PlaceJob)
+    }
+
+
+def workers(decision: Decision, job: str) -> list[str]:
+    return list(places(decision)[job]["worker"])
+
+
+def apply(state: ClusterState, decision: Decision) -> None:
+    for action in decision.actions:
+        assert isinstance(action, PlaceJob | ReleaseJob | WriteVerdict)
+        state.job_changed(as_written(action))
+
+
+def waiting_since(since: float) -> tuple[Condition, ...]:
+    return (Condition(type="Placed", status="False", last_transition_time=format_time(since)),)
+
+
+def test_of_two_jobs_that_each_want_everything_one_runs_and_the_other_waits() -> None:
+    state = ClusterState.of(make_nodes(4), [make_job("a", count=4), make_job("b", count=4)])
+    decision = decide(state, POLICY, EPOCH)
+    assert workers(decision, "a") == [f"node-{i:04}" for i in range(4)]
+    verdict = decision.verdicts["default", "b"]
+    assert verdict.reason is Reason.INSUFFICIENT_CAPACITY
+    assert verdict.facts == {"resource": GPU, "asked": 32, "free": 0, "total": 32, "short": 32}
+    assert verdict.blockers == (("default", "a"),)
+    apply(state, decision)
+    assert decide(state, POLICY, EPOCH + 60).actions == ()
+    state.job_deleted(("default", "a"))
+    assert workers(decide(state, POLICY, EPOCH + 99), "b") == [f"node-{i:04}" for i in range(4)]
+
+
+def test_what_is_written_is_the_whole_answer() -> None:
+    state = ClusterState.of(make_nodes(2), [make_job("a", count=2)])
+    [action] = decide(state, POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    assert (action.placement.attempt, action.placement.placed_at) == (1, format_time(EPOCH))
+    assert (action.placed.status, action.placed.reason) == ("True", "Placed")
+    assert action.placed.message == "placed on 2 nodes"
+    assert (action.verdict.outcome, action.verdict.since) == ("Placed", format_time(EPOCH))
+    assert action.verdict.facts == {"nodes_used": 2, "members": 2}
+
+
+def test_a_gang_that_lacks_one_place_gets_none() -> None:
+    state = ClusterState.of(make_nodes(3), [make_job("a", count=4), make_job("b", count=3)])
+    decision = decide(state, POLICY, EPOCH)
+    assert list(places(decision)) == ["b"]
+
+
+def test_priority_goes_before_age_and_age_before_name() -> None:
+    jobs = [
+        make_job("c", created=EPOCH),
+        make_job("b", created=EPOCH + 1),
+        make_job("a", created=EPOCH + 1),
+        make_job("urgent", created=EPOCH + 2, priority=1),
+    ]
+    decision = decide(ClusterState.of(make_nodes(4), jobs), POLICY, EPOCH)
+    assert list(places(decision)) == ["urgent", "c", "a", "b"]
+
+
+def test_small_members_fill_the_fullest_nodes_and_leave_free_nodes_whole() -> None:
+    nodes = make_nodes(4)
+    pods = [make_pod("x", node="node-0002", gpus=6), make_pod("y", node="node-0001", gpus=3)]
+    jobs = [make_job("small", count=3, gpus=1), make_job("large", count=2, gpus=8)]
+    decision = decide(ClusterState.of(nodes, jobs, pods), POLICY, EPOCH)
+    assert workers(decision, "small") == ["node-0001", "node-0002", "node-0002"]
+    assert workers(decision, "large") == ["node-0000", "node-0003"]
+
+
+def test_members_without_devices_leave_the_nodes_with_devices_alone() -> None:
+    nodes = [make_node("a-gpu"), make_node("z-cpu", gpus=0)]
+    jobs = [make_job("prep", gpus=0, cpu=4)]
+    assert workers(decide(ClusterState.of(nodes, jobs), POLICY, EPOCH), "prep") == ["z-cpu"]
+
+
+def test_ties_go_by_node_name_however_the_nodes_arrived() -> None:
+    nodes = [make_node(n) for n in ("c", "a", "b")]
+    state = ClusterState.of(nodes, [make_job("j", count=2)])
+    assert workers(decide(state, POLICY, EPOCH), "j") == ["a", "b"]
+
+
+def test_roles_are_placed_largest_first_and_reported_in_their_own_order() -> None:
+    roles = [make_role("driver", gpus=1), make_role("worker", count=2, gpus=8)]
+    state = ClusterState.of(make_nodes(3), [make_job("j", roles=roles)])
+    placed = places(decide(state, POLICY, EPOCH))["j"]
+    assert list(placed) == ["driver", "worker"]
+    assert placed == {"driver": ("node-0002",), "worker": ("node-0000", "node-0001")}
+
+
+def test_nodes_that_are_out_take_nobody_and_keep_whom_they_have() -> None:
+    nodes = [
+        make_node("cordoned", unschedulable=True),
+        make_node("not-ready", ready=False),
+        make_node("other-team", taints=[Taint(key="team", value="b", effect="NoSchedule")]),
+        make_node("own-team", taints=[Taint(key="team", value="a", effect="NoSchedule")]),
+    ]
+    running = make_job("running", gpus=4, placement=make_placement(["cordoned"]))
+    job = make_job("j", gpus=1, tolerations=[Toleration(key="team", value="a")])
+    decision = decide(ClusterState.of(nodes, [running, job]), POLICY, EPOCH)
+    assert places(decision) == {"j": {"worker": ("own-team",)}}
+    assert len(decision.actions) == 1
+
+
+def rack(name: str, count: int) -> list[object]:
+    return [make_node(f"{name}-{i}", labels={"rack": name}) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "required", "expected"),
+    [
+        (2, True, ["b-0", "b-1"]),
+        (3, True, ["c-0", "c-1", "c-2"]),
+        (5, True, ["a-0", "a-1", "a-2", "a-3", "a-4"]),
+        (6, True, None),
+        (6, False, ["a-0", "a-1", "a-2", "a-3", "a-4", "c-0"]),
+        (10, False, [*(f"a-{i}" for i in range(5)), "c-0", "c-1", "c-2", "b-0", "b-1"]),
+    ],
+)
+def test_a_gang_goes_to_the_smallest_domain_with_room_for_all(
+    count: int, required: bool, expected: list[str] | None
+) -> None:
+    nodes = [*rack("a", 5), *rack("b", 2), *rack("c", 3), make_node("0-nowhere")]
+    job = make_job("j", count=count, topology=Topology(key="rack", required=required))
+    decision = decide(ClusterState.of(nodes, [job]), POLICY, EPOCH)
+    if expected is None:
+        assert decision.verdicts["default", "j"].reason is Reason.NO_DOMAIN_FITS
+    else:
+        assert workers(decision, "j") == expected
+
+
+def test_a_job_that_fits_runs_past_an_earlier_one_that_does_not() -> None:
+    pods = [make_pod("x", node="node-0000", gpus=1)]
+    jobs = [make_job("head", count=2), make_job("later", count=1, created=EPOCH + 1)]
+    jobs[0] = msgspec.structs.replace(
+        jobs[0], status=msgspec.structs.replace(jobs[0].status, conditions=waiting_since(EPOCH))
+    )
+    state = ClusterState.of(make_nodes(2), jobs, pods)
+    assert list(places(decide(state, POLICY, EPOCH + 899))) == ["later"]
+
+
+def starving(pods: list[object], *later: Job, now: float = EPOCH + 900) -> Decision:
+    head = make_job("head", count=2, conditions=waiting_since(EPOCH), node_selector={"p": "1"})
+    nodes = [
+        make_node("a", labels={"p": "1"}),
+        make_node("b", labels={"p": "1"}),
+        make_node("c", labels={"p": "2"}),
+    ]
+    return decide(ClusterState.of(nodes, [head, *later], pods), POLICY, now)
+
+
+def test_a_starving_job_keeps_later_ones_off_the_nodes_that_it_could_use() -> None:
+    pods = [make_pod("x", node="a", gpus=1)]
+    later = [make_job(f"later{i}", created=EPOCH + i) for i in (1, 2)]
+    decision = starving(pods, *later)
+    assert places(decision) == {"later1": {"worker": ("c",)}}
+    verdict = decision.verdicts["default", "later2"]
+    assert (verdict.reason, verdict.facts) == (Reason.BEHIND_EARLIER_JOB, {"job": "default/head"})
+    assert verdict.blockers == (("default", "head"),)
+    assert "default/head is ahead" in verdict.message
+
+
+def test_a_starving_job_does_not_hold_up_those_ahead_of_it_or_after_its_placing() -> None:
+    pods = [make_pod("x", node="a", gpus=1)]
+    urgent = make_job("urgent", priority=1, node_selector={"p": "1"})
+    assert list(places(starving(pods, urgent))) == ["urgent"]
+    small = make_job("small", gpus=1, created=EPOCH + 1)
+    assert list(places(starving([], small))) == ["head", "small"]
+
+
+def test_a_job_that_can_never_run_starves_nobody() -> None:
+    impossible = make_job("head", gpus=16, conditions=waiting_since(EPOCH))
+    out = make_job("out", created=EPOCH + 1, node_selector={"p": "1"},
+                   conditions=waiting_since(EPOCH))  # fmt: skip
+    nodes = [make_node("a"), make_node("b", labels={"p": "1"}, ready=False)]
+    later = make_job("later", created=EPOCH + 2)
+    state = ClusterState.of(nodes, [impossible, out, later])
+    assert list(places(decide(state, POLICY, EPOCH + 5000))) == ["later"]
+
+
+def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None:
+    placed = make_placement(["node-0000"])
+    jobs = [
+        make_job("held", gpus=1, suspend=True, placement=placed),
+        make_job("cancelled", gpus=1, cancel=True, placement=placed),
+        make_job(
+            "over", gpus=1, placement=placed, conditions=[Condition(type="Failed", status="True")]
+        ),
+        make_job("running", gpus=1, placement=placed),
+    ]
+    decision = decide(ClusterState.of(make_nodes(1), jobs), POLICY, EPOCH)
+    released = {a.job.metadata.name: a for a in decision.actions if isinstance(a, ReleaseJob)}
+    assert {name: a.placed.reason for name, a in released.items()} == {
+        "cancelled": "Cancelled",
+        "held": "Held",
+        "over": "Finished",
+    }
+    assert len(decision.actions) == 3
+    assert released["held"].verdict is not None
+    assert released["held"].verdict.outcome == "Blocked"
+    assert released["over"].verdict is None
+
+
+def test_a_held_job_is_told_so_once() -> None:
+    state = ClusterState.of(make_nodes(1), [make_job("held", suspend=True)])
+    decision = decide(state, POLICY, EPOCH)
+    assert [type(a) for a in decision.actions] == [WriteVerdict]
+    assert decision.verdicts["default", "held"].reason is Reason.HELD
+    apply(state, decision)
+    assert decide(state, POLICY, EPOCH).actions == ()
+
+
+def test_work_per_decision_is_bounded_and_the_rest_follows_at_once() -> None:
+    state = ClusterState.of(make_nodes(4), [make_job(f"j{i}", gpus=1) for i in range(9)])
+    policy = PlacementPolicy(placements_max=4)
+    names: list[str] = []
+    for expected in (4, 4, 1):
+        decision = decide(state, policy, EPOCH)
+        assert len(decision.actions) == expected
+        names += places(decision)
+        pending = [v for v in decision.verdicts.values() if v.reason is Reason.PENDING_EVALUATION]
+        assert decision.wake_at == (EPOCH if pending else None)
+        assert (expected == 4) == bool(pending)
+        apply(state, decision)
+    assert names == [f"j{i}" for i in range(9)]
+
+
+def test_a_job_set_aside_is_left_alone_until_it_is_called_back() -> None:
+    state = ClusterState.of(make_nodes(1), [make_job("a"), make_job("b")])
+    state.set_aside["default", "a"] = None
+    assert list(places(decide(state, POLICY, EPOCH))) == ["b"]
+    state.set_aside.clear()
+    assert list(places(decide(state, POLICY, EPOCH))) == ["a"]
+
+
+def test_ten_thousand_equal_jobs_are_told_in_bounded_steps_and_then_cost_nothing() -> None:
+    jobs = [make_job(f"w{i:05}", created=EPOCH + i) for i in range(2000)]
+    state = ClusterState.of([make_node("n", gpus=8)], jobs, [make_pod("x", node="n", gpus=1)])
+    written = 0
+    while (decision := decide(state, POLICY, EPOCH)).actions:
+        assert len(decision.actions) <= POLICY.writes_max
+        assert decision.wake_at == (EPOCH if written + 256 < 2000 else None)
+        written += len(decision.actions)
+        apply(state, decision)
+    assert written == 2000
+    state.pod_changed(make_pod("y", node="n", gpus=1))
+    decision = decide(state, POLICY, EPOCH + 1)
+    assert (decision.actions, decision.wake_at) == ((), EPOCH + POLICY.refresh_seconds)
+    decision = decide(state, POLICY, EPOCH + 10)
+    assert len(decision.actions) == POLICY.fresh_jobs_max
+    assert {a.verdict.facts["short"] for a in decision.actions} == {2}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        make_job("j", roles=[make_role(count=2, gpus=8), make_role("driver", gpus=1)]),
+        make_job("j", count=2, topology=Topology(key="rack", required=True)),
+        make_job("j", count=3, conditions=waiting_since(EPOCH - 999)),
+    ],
+)
+def test_a_gang_that_rests_is_tried_again_once_room_appears(job: Job) -> None:
+    """Each role has room by itself, or the job is passed over, until a pod ends."""
+    nodes = [*rack("a", 2), *rack("b", 2)]
+    pods = [make_pod("x", node="a-0", gpus=8), make_pod("y", node="b-0", gpus=8)]
+    later = make_job("k", created=EPOCH + 1)
+    state = ClusterState.of(nodes, [job], pods)
+    for second in range(3):
+        assert places(decide(state, POLICY, EPOCH + second)) == {}
+    state.job_changed(later)
+    assert "j" not in places(decide(state, POLICY, EPOCH + 3))
+    state.pod_deleted(("default", "x"))
+    assert next(iter(places(decide(state, POLICY, EPOCH + 4)))) == "j"
+
+
+def test_a_gang_of_several_roles_is_tried_again_when_less_room_suits_it_better() -> None:
+    """Packing several roles is a heuristic: here the first try takes the only node with CPUs."""
+    nodes = [make_node("x", gpus=4, cpu=128), make_node("y", gpus=5, cpu=8)]
+    roles = [make_role("large", gpus=4), make_role("small", gpus=3, cpu=100)]
+    jobs = [make_job("gang", roles=roles), make_job("single", gpus=1, created=EPOCH + 1)]
+    state = ClusterState.of(nodes, jobs)
+    assert places(decide(state, POLICY, EPOCH)) == {
+        "single": {"worker": ("x",)},
+        "gang": {"large": ("y",), "small": ("x",)},
+    }
+
+
+def test_what_if_answers_agree_with_what_would_happen_and_change_nothing() -> None:
+    state = ClusterState.of(make_nodes(2), [make_job("a", gpus=4, placement=make_placement(
+        ["node-0000"]))])  # fmt: skip
+    verdict = would_fit(state, simple_gang(2, {GPU: 8}))
+    assert verdict.facts == {"resource": GPU, "asked": 16, "free": 12, "total": 16, "short": 4}
+    assert verdict.blockers == (("default", "a"),)
+    assert fits_empty(state, simple_gang(2, {GPU: 8})).reason is Reason.PLACED
+    assert fits_empty(state, simple_gang(3, {GPU: 8})).reason is Reason.EXCEEDS_CLUSTER
+    assert would_fit(state, simple_gang(3, {GPU: 4})).facts == {"nodes_used": 2, "members": 3}
+    assert decide(state, POLICY, EPOCH).actions == ()
+
+
+def test_the_largest_shape_is_one_nodes() -> None:
+    nodes = [
+        make_node("a", gpus=4, cpu=512),
+        make_node("b", gpus=8, cpu=64),
+        make_node("c", gpus=0),
+    ]
+    shape = largest_shape(ClusterState.of(nodes))
+    assert shape == {"cpu": 64_000, "memory": 1 << 40, GPU: 8, "pods": 110}
+    assert largest_shape(ClusterState()) == {}

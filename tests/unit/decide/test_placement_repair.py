@@ -1,0 +1,169 @@
+"""A gang's next attempt: the same nodes, new ones for the lost, a wait, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.api.core import Node, Taint
+from fairlead.api.job import Attempt, Job, Topology, VerdictStatus
+from fairlead.api.times import format_time
+from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.reasons import Reason
+from fairlead.model.cluster import ClusterState
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_node,
+    make_placement,
+    make_pod,
+    make_role,
+)
+
+POLICY = PlacementPolicy(repair_hold_seconds=300)
+
+
+def wounded(*nodes: str, lost: tuple[str, ...] = (), **kwargs: object) -> Job:
+    """A gang on these nodes, whose first attempt is over."""
+    attempts = (Attempt(number=1, nodes_lost=lost),)
+    return make_job(
+        "gang",
+        count=len(nodes),
+        attempt=2,
+        placement=make_placement(nodes),
+        status={"attempts": attempts},
+        **kwargs,
+    )
+
+
+def outcome(nodes: list[Node], *jobs: Job, now: float = EPOCH, pods: tuple[object, ...] = ()):
+    decision = decide(ClusterState.of(nodes, jobs, pods), POLICY, now)
+    return next(a for a in decision.actions if a.job.metadata.name == "gang"), decision
+
+
+def placed(action: object) -> list[str]:
+    assert isinstance(action, PlaceJob)
+    assert action.placement.attempt == 2
+    return [node for role in action.placement.roles for node in role.nodes]
+
+
+def test_with_all_nodes_well_the_places_are_confirmed() -> None:
+    action, _ = outcome([make_node("a"), make_node("b"), make_node("c")], wounded("b", "a"))
+    assert placed(action) == ["b", "a"]
+
+
+def test_a_cordoned_node_keeps_its_members() -> None:
+    action, _ = outcome([make_node("a", unschedulable=True), make_node("b")], wounded("a"))
+    assert placed(action) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "sick",
+    [
+        [],
+        [make_node("b", ready=False)],
+        [make_node("b", taints=[Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")])],
+    ],
+)
+def test_only_members_on_lost_nodes_move(sick: list[Node]) -> None:
+    nodes = [make_node("a"), *sick, make_node("c"), make_node("d")]
+    action, _ = outcome(nodes, wounded("a", "b", "c"))
+    assert placed(action) == ["a", "d", "c"]
+
+
+def test_a_node_that_the_last_attempt_lost_is_shunned_while_there_is_another() -> None:
+    nodes = [make_node("a"), make_node("b")]
+    action, _ = outcome([*nodes, make_node("c")], wounded("a", "b", lost=("b",)))
+    assert placed(action) == ["a", "c"]
+    action, _ = outcome(nodes, wounded("a", "b", lost=("b",)))
+    assert placed(action) == ["a", "b"]
+
+
+def test_nodes_outside_the_gang_are_taken_before_its_own() -> None:
+    nodes = [make_node("a"), make_node("z")]
+    action, _ = outcome(nodes, wounded("a", "gone", gpus=2))
+    assert placed(action) == ["a", "z"]
+    action, _ = outcome(nodes[:1], wounded("a", "gone", gpus=2))
+    assert placed(action) == ["a", "a"]
+
+
+def test_a_wounded_gang_keeps_its_healthy_nodes_against_everybody() -> None:
+    other = make_job("other", priority=100)
+    action, decision = outcome([make_node("a")], wounded("a", "gone"), other)
+    assert isinstance(action, WriteVerdict)
+    assert action.verdict.facts == {"members_kept": 1, "members": 2, "nodes_lost": 1}
+    assert decision.verdicts["default", "gang"].reason is Reason.REPAIRING
+    assert decision.verdicts["default", "other"].reason is Reason.INSUFFICIENT_CAPACITY
+    assert decision.wake_at == EPOCH + 300
+
+
+def repairing(since: float) -> VerdictStatus:
+    return VerdictStatus(
+        outcome="Waiting",
+        reason="Repairing",
+        facts={"members_kept": 1, "members": 2, "nodes_lost": 1},
+        since=format_time(since),
+    )
+
+
+def test_a_gang_that_finds_no_replacement_in_time_gives_everything_back() -> None:
+    nodes = [make_node("a")]
+    job = wounded("a", "gone", verdict=repairing(EPOCH))
+    assert decide(ClusterState.of(nodes, [job]), POLICY, EPOCH + 299).actions[1:] == ()
+    action, decision = outcome(nodes, job, now=EPOCH + 300)
+    assert isinstance(action, ReleaseJob)
+    assert action.verdict is not None
+    assert action.verdict.reason == "ExceedsCluster"
+    assert action.placed.status == "False"
+    assert decision.verdicts["default", "gang"].facts == {"members": 2, "members_fit": 1}
+
+
+def test_what_a_repair_gives_up_goes_to_nobody_in_the_same_decision() -> None:
+    """The write of the repair may still fail, and then the old places count again."""
+    nodes = [make_node("a"), make_node("b"), make_node("c")]
+    waiting = make_job("other", created=EPOCH + 9)
+    action, decision = outcome(nodes, wounded("a", "b", lost=("b",)), waiting)
+    assert placed(action) == ["a", "c"]
+    assert [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)] == ["gang"]
+
+
+def test_what_a_whole_move_gives_up_goes_to_nobody_in_the_same_decision() -> None:
+    waiting = make_job("other", created=EPOCH + 9)
+    nodes = [make_node("a"), make_node("z")]
+    action, decision = outcome(nodes, wounded("z", lost=("z",)), waiting)
+    assert placed(action) == ["a"]
+    assert [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)] == ["gang"]
+
+
+def test_a_required_domain_holds_for_the_replacement_too() -> None:
+    topology = Topology(key="rack", required=True)
+    nodes = [make_node("a", labels={"rack": "1"}), make_node("z", labels={"rack": "2"})]
+    job = wounded("a", "gone", topology=topology)
+    action, _ = outcome(nodes, job)
+    assert isinstance(action, WriteVerdict)
+    action, _ = outcome([*nodes, make_node("b", labels={"rack": "1"})], job)
+    assert placed(action) == ["a", "b"]
+    # A whole move to another domain comes only when the hold is over.
+    job = wounded("a", "gone", topology=topology, verdict=repairing(EPOCH))
+    nodes.append(make_node("y", labels={"rack": "2"}))
+    action, _ = outcome(nodes, job, now=EPOCH + 300)
+    assert placed(action) == ["y", "z"]
+
+
+def test_a_gang_that_lost_every_node_is_placed_anew() -> None:
+    action, _ = outcome([make_node("x"), make_node("y")], wounded("gone1", "gone2"))
+    assert placed(action) == ["x", "y"]
+
+
+def test_a_placement_of_another_shape_is_given_back() -> None:
+    job = make_job("gang", roles=[make_role(count=3)], attempt=2, placement=make_placement(["a"]))
+    action, _ = outcome([make_node("a")], job)
+    assert isinstance(action, ReleaseJob)
+    assert action.placed.reason == "PlacementOutdated"
+
+
+def test_pods_of_the_old_attempt_on_kept_nodes_do_not_stand_in_the_way() -> None:
+    job = wounded("a", "gone")
+    leftover = make_pod("foreign", node="b", gpus=8)
+    action, _ = outcome([make_node("a"), make_node("b"), make_node("c")], job, pods=(leftover,))
+    assert placed(action) == ["a", "c"]

@@ -1,0 +1,172 @@
+"""Why a job waits: every reason of the planner, with exact numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.api.core import Node, Taint
+from fairlead.api.job import Job, Topology
+from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_pod,
+    make_role,
+)
+
+GPU = "nvidia.com/gpu"
+
+
+def verdict(nodes: list[Node], job: Job, *others: Job, pods: tuple[object, ...] = ()) -> Verdict:
+    decision = decide(ClusterState.of(nodes, [job, *others], pods), PlacementPolicy(), EPOCH)
+    return decision.verdicts[job.metadata.key]
+
+
+def test_too_little_in_all_is_insufficient_capacity() -> None:
+    holder = make_job("holder", count=3, gpus=4, placement=make_placement(["node-0000"] * 3))
+    found = verdict(make_nodes(2), make_job("a", count=2), holder)
+    assert found.reason is Reason.INSUFFICIENT_CAPACITY
+    assert found.facts == {"resource": GPU, "asked": 16, "free": 8, "total": 16, "short": 8}
+    assert found.message == "needs 16 gpus, 8 of 16 are free: 8 short"
+    assert found.blockers == (holder.metadata.key,)
+
+
+def test_the_scarcest_resource_is_named_in_its_own_unit() -> None:
+    pods = (make_pod("x", node="node-0000", memory="1000Gi"),)
+    found = verdict(make_nodes(1), make_job("a", count=2, gpus=1, memory="512Gi"), pods=pods)
+    assert found.facts["resource"] == "memory"
+    assert found.facts["short"] == (1024 - 24) << 30
+    assert found.message == "needs 1Ti memory, 24Gi of 1Ti are free: 1000Gi short"
+
+
+def test_enough_in_all_but_not_on_one_node_is_fragmented() -> None:
+    pods = tuple(make_pod(f"p{i}", node=f"node-{i:04}", gpus=4) for i in range(4))
+    found = verdict(make_nodes(4), make_job("a", count=2), pods=pods)
+    assert found.reason is Reason.FRAGMENTED
+    assert found.facts == {
+        "resource": GPU, "free": 16, "asked": 16, "members": 2, "members_fit": 0,
+    }  # fmt: skip
+    assert found.message == "16 gpus are free, but in pieces: room for 0 of 2 members"
+
+
+def test_more_than_any_node_has_names_the_largest() -> None:
+    nodes = [make_node("a", gpus=4), make_node("b", gpus=8, labels={"pool": "x"})]
+    found = verdict(nodes, make_job("a", gpus=8, node_selector={"pool": "x"}, cpu=256))
+    assert found.reason is Reason.NO_NODE_SHAPE_FITS
+    assert found.facts == {
+        "role": "worker", "resource": "cpu", "asked": 256_000, "largest": 128_000,
+    }  # fmt: skip
+    found = verdict(nodes, make_job("a", gpus=16))
+    assert found.message == "a member of role worker needs 16 gpus; the largest node has 8"
+
+
+def test_a_node_must_have_everything_at_once() -> None:
+    nodes = [make_node("a", gpus=8, memory="64Gi"), make_node("b", gpus=0, memory="2Ti")]
+    found = verdict(nodes, make_job("a", gpus=8, memory="1Ti"))
+    assert found.facts == {
+        "role": "worker", "resource": "memory", "asked": 1 << 40, "largest": 64 << 30,
+    }  # fmt: skip
+
+
+def test_more_than_all_nodes_hold_exceeds_the_cluster() -> None:
+    found = verdict(make_nodes(3), make_job("a", count=10, gpus=4))
+    assert found.reason is Reason.EXCEEDS_CLUSTER
+    assert found.facts == {"members": 10, "members_fit": 6}
+    assert found.outcome is Outcome.IMPOSSIBLE
+
+
+def test_a_selector_that_no_node_matches() -> None:
+    found = verdict(make_nodes(3), make_job("a", node_selector={"pool": "none"}))
+    assert found.reason is Reason.NO_MATCHING_NODE
+    assert found.facts == {"nodes": 3, "role": "worker"}
+    taint = Taint(key="team", value="a", effect="NoSchedule")
+    found = verdict([make_node("n", taints=[taint])], make_job("a"))
+    assert found.reason is Reason.NO_MATCHING_NODE
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        {"unschedulable": True},
+        {"ready": False},
+        {"taints": [Taint(key="node.kubernetes.io/disk-pressure", effect="NoSchedule")]},
+    ],
+)
+def test_nodes_that_are_out_are_counted_when_they_decide(out: dict[str, object]) -> None:
+    nodes = [make_node("a"), make_node("b", **out)]
+    found = verdict(nodes, make_job("a", count=2))
+    assert found.reason is Reason.NODES_UNAVAILABLE
+    assert found.facts == {"nodes_unavailable": 1, "members": 2, "members_fit": 1}
+    pods = (make_pod("x", node="a", gpus=1),)
+    assert verdict(nodes, make_job("a"), pods=pods).reason is Reason.INSUFFICIENT_CAPACITY
+
+
+def test_room_but_not_within_one_domain() -> None:
+    nodes = [make_node(f"{r}{i}", labels={"rack": r}) for r in "ab" for i in range(2)]
+    pods = (make_pod("x", node="a0", gpus=1), make_pod("y", node="b0", gpus=1))
+    job = make_job("j", count=2, topology=Topology(key="rack", required=True))
+    found = verdict(nodes, job, pods=pods)
+    assert found.reason is Reason.TOPOLOGY_UNAVAILABLE
+    assert found.facts == {"topology_key": "rack", "members": 2, "members_fit": 1, "domains": 2}
+    job = make_job("j", count=3, topology=Topology(key="rack", required=True))
+    found = verdict(nodes, job, pods=pods)
+    assert found.reason is Reason.NO_DOMAIN_FITS
+    assert found.facts == {"topology_key": "rack", "members": 3, "members_fit": 2, "domains": 2}
+
+
+def test_an_unreadable_request_is_invalid() -> None:
+    found = verdict(make_nodes(1), make_job("a", cpu="lots"))
+    assert found.reason is Reason.INVALID_REQUEST
+    assert "spec.roles[0].template.spec.containers[0].resources.requests.cpu" in found.message
+    assert "'lots' is not a quantity" in found.message
+
+
+def test_a_shortage_of_one_role_is_not_hidden_by_room_for_the_other() -> None:
+    nodes = [make_node("gpu"), *(make_node(f"cpu{i}", gpus=0, cpu=64) for i in range(4))]
+    roles = [
+        make_role(
+            "worker", count=1, gpus=1, cpu=100, node_selector={"kubernetes.io/hostname": "gpu"}
+        ),
+        make_role("data", count=1, cpu=10),
+    ]
+    pods = (make_pod("x", node="gpu", cpu=64),)
+    found = verdict(nodes, make_job("a", roles=roles), pods=pods)
+    assert found.reason is Reason.INSUFFICIENT_CAPACITY
+    assert found.facts == {
+        "resource": "cpu", "asked": 100_000, "free": 64_000, "total": 128_000, "short": 36_000,
+    }  # fmt: skip
+
+
+def test_blockers_are_the_largest_holders_within_reach_and_at_most_ten() -> None:
+    nodes = [*make_nodes(12), make_node("far", labels={"pool": "x"})]
+    holders = [
+        make_job(f"h{i:02}", count=1, gpus=1 + i % 8, placement=make_placement([f"node-{i:04}"]))
+        for i in range(12)
+    ]
+    far = make_job("far", gpus=8, placement=make_placement(["far"]))
+    job = make_job("a", count=12, tolerations=())
+    found = verdict(nodes, job, *holders, far)
+    assert len(found.blockers) == 10
+    assert found.blockers[:4] == (
+        ("default", "far"), ("default", "h07"), ("default", "h06"), ("default", "h05"),
+    )  # fmt: skip
+    selective = make_job("b", node_selector={"pool": "x"})
+    assert verdict(nodes, selective, *holders, far).blockers == (far.metadata.key,)
+
+
+def test_a_reason_keeps_its_since_while_its_numbers_change() -> None:
+    state = ClusterState.of(make_nodes(1), [make_job("a", count=1)],
+                            [make_pod("x", node="node-0000", gpus=1)])  # fmt: skip
+    [first] = decide(state, PlacementPolicy(), EPOCH).actions
+    state.job_changed(as_written(first))
+    state.pod_changed(make_pod("y", node="node-0000", gpus=1))
+    [second] = decide(state, PlacementPolicy(), EPOCH + 60).actions
+    assert second.verdict.facts["short"] == 2
+    assert second.verdict.since == first.verdict.since

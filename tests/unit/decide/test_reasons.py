@@ -1,0 +1,50 @@
+"""The closed set of reasons."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from fairlead.decide.reasons import AMOUNT_FACTS, REASONS, Outcome, Reason, render
+from fairlead.decide.verdict import Verdict
+
+#: One set of facts with everything that any template may name.
+FACTS: dict[str, int | float | str | bool] = {
+    "ahead": 3, "attempt": 2, "backoff_seconds": 4, "job": "prep", "state": "Succeeded",
+    "wanted": "Succeeded", "members_kept": 3, "members": 4, "nodes_lost": 1, "nodes_used": 4,
+    "resource": "nvidia.com/gpu", "asked": 64, "free": 44, "total": 72, "short": 20,
+    "largest": 8, "members_fit": 2, "topology_key": "rack", "domains": 5, "nodes": 9,
+    "nodes_unavailable": 2, "role": "worker", "field": "spec.roles",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_a_message_made_of_facts(reason: Reason) -> None:
+    info = REASONS[reason]
+    named = {name for _, name, _, _ in string.Formatter().parse(info.template) if name}
+    message = render(reason, {name: FACTS[name] for name in {*named, "resource"}})
+    assert "{" not in message
+    assert message == Verdict(reason, FACTS).message
+    assert reason.value.isidentifier()
+    assert reason.value[0].isupper()
+
+
+def test_severity_follows_the_outcome() -> None:
+    order = list(Outcome)
+    by_severity = sorted(REASONS.values(), key=lambda info: info.severity)
+    outcomes = [order.index(info.outcome) for info in by_severity]
+    assert outcomes == sorted(outcomes)
+
+
+def test_amounts_are_shown_in_units_that_people_read() -> None:
+    facts = {"resource": "memory", "asked": 3 << 40, "free": 1 << 40, "total": 2 << 40,
+             "short": 2 << 40}  # fmt: skip
+    message = render(Reason.INSUFFICIENT_CAPACITY, facts)
+    assert message == "needs 3Ti memory, 1Ti of 2Ti are free: 2Ti short"
+    assert set(facts) - {"resource"} <= set(AMOUNT_FACTS)
+
+
+def test_a_missing_fact_is_an_error_of_ours() -> None:
+    with pytest.raises(KeyError):
+        render(Reason.DEPENDENCY, {"job": "prep"})

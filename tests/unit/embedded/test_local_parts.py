@@ -1,0 +1,219 @@
+"""The local node's pure parts: expansion, paths, fields, machine limits, addresses, progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api.core import Pod
+from fairlead.embedded.local.addresses import Addresses
+from fairlead.embedded.local.containers import (
+    ConfigMissing,
+    Mount,
+    PodFacts,
+    Unsupported,
+    expand,
+    launch_of,
+    rewrite,
+)
+from fairlead.embedded.local.machine import Gpu, read_machine
+from fairlead.embedded.local.poddir import PodDir, safe
+from fairlead.embedded.local.progress import ProgressFile
+from fairlead.embedded.virtual_status import pod_requests
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)y$(B)", "x1y22"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$(NONE) $ $A", "$(NONE) $ $A"),
+        ("$(A", "$(A"),
+        ("cost: 5$", "cost: 5$"),
+    ],
+)
+def test_variables_are_expanded_as_kubernetes_does(text: str, expanded: str) -> None:
+    assert expand(text, {"A": "1", "B": "22"}) == expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "real"),
+    [
+        ("/etc/fairlead", "/pod/peers"),
+        ("/etc/fairlead/", "/pod/peers/"),
+        ("/etc/fairlead/hostfile", "/pod/peers/hostfile"),
+        ("/etc/fairlead/deep/x", "/pod/deep/x"),
+        ("/etc/fairleader", "/etc/fairleader"),
+        ("see /etc/fairlead", "see /etc/fairlead"),
+        ("", ""),
+    ],
+)
+def test_paths_below_a_mount_are_rewritten_the_longest_mount_wins(text: str, real: str) -> None:
+    mounts = [Mount("/etc/fairlead/", "/pod/peers"), Mount("/etc/fairlead/deep", "/pod/deep")]
+    assert rewrite(text, mounts) == real
+
+
+def pod_of(**container: Any) -> Pod:
+    body = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"role": "w"}},
+        "spec": {"containers": [{"name": "main", "command": ["run"], **container}]},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def env_of(source: dict[str, Any], config: dict[str, str] | None = None) -> dict[str, str]:
+    pod = pod_of(env=[{"name": "X", "valueFrom": source}])
+    launch = launch_of(
+        pod,
+        pod.spec.containers[0],
+        PodFacts("127.1.1.1", "127.0.0.1"),
+        lambda _name, key: (config or {}).get(key),
+        mounts=(),
+        base={"PATH": "/bin"},
+        cwd="/",
+    )
+    return launch.env
+
+
+def test_values_from_elsewhere_wait_are_left_out_or_refused() -> None:
+    key = {"configMapKeyRef": {"name": "m", "key": "k"}}
+    assert env_of(key, {"k": "v"}) == {"PATH": "/bin", "X": "v"}
+    with pytest.raises(ConfigMissing, match='configmap "m" with key "k"'):
+        env_of(key)
+    optional = {"configMapKeyRef": {"name": "m", "key": "k", "optional": True}}
+    assert env_of(optional) == {"PATH": "/bin"}
+    assert env_of({"fieldRef": {"fieldPath": "metadata.labels['role']"}})["X"] == "w"
+    assert env_of({"fieldRef": {"fieldPath": "metadata.labels['none']"}})["X"] == ""
+    with pytest.raises(Unsupported, match="accepted: metadata"):
+        env_of({"fieldRef": {"fieldPath": "spec.nothing"}})
+    with pytest.raises(Unsupported, match="no secrets"):
+        env_of({"secretKeyRef": {"name": "s", "key": "k"}})
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in {"proc/meminfo": "MemTotal:  8388608 kB\n", **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+class NoGpus:
+    def gpus(self) -> tuple[Gpu, ...]:
+        return ()
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("files", "milli", "memory"),
+    [
+        ({}, None, 8 * GIB),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/cpu.max": "50000 100000",
+                "sys/fs/cgroup/a/b/cpu.max": "max 100000",
+                "sys/fs/cgroup/a/b/memory.max": str(2 * GIB),
+            },
+            500,
+            2 * GIB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/x\n3:memory:/x\n0::/\n",
+                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": "25000",
+                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB),
+                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "9223372036854771712",
+            },
+            250,
+            GIB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/\n",
+                "sys/fs/cgroup/cpu.max": "-1 0",
+                "sys/fs/cgroup/memory.max": "max",
+            },
+            None,
+            8 * GIB,
+        ),
+    ],
+)
+def test_limits_of_control_groups_count_when_they_are_tighter(
+    tmp_path: Path, files: dict[str, str], milli: int | None, memory: int
+) -> None:
+    machine = read_machine(NoGpus(), tree(tmp_path, files))
+    assert machine.memory_bytes == memory
+    whole = read_machine(NoGpus(), tree(tmp_path / "plain", {})).cpu_milli
+    assert machine.cpu_milli == (whole if milli is None else milli)
+
+
+def test_addresses_are_stable_distinct_and_free_again_after_use() -> None:
+    pool = Addresses("data")
+    found = {f"u{i}": pool.take(f"u{i}") for i in range(5000)}
+    assert len(set(found.values())) == 5000
+    assert all(a.startswith("127.") and not a.startswith("127.0.") for a in found.values())
+    assert pool.take("u7") == found["u7"]
+    later = Addresses("data")
+    later.adopt(found["u7"], "another")
+    assert later.take("u7") != found["u7"]
+    later.give_back(found["u7"], "another")
+    assert Addresses("elsewhere").take("u7") != found["u7"]
+
+
+def test_progress_follows_a_file_that_grows_breaks_off_and_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    file = ProgressFile(path)
+    assert not file.look(0.0)
+    path.write_text('{"step": 1, "checkpoint": true}\n{"step": 2}\nnonsense\n{"st')
+    assert file.look(5.0)
+    assert file.latest is not None
+    assert (file.latest.step, file.latest.checkpoint_step, file.bad_lines) == (2, 1, 1)
+    assert not file.look(6.0)
+    with path.open("a") as more:
+        more.write('ep": 3, "checkpoint": true}\n{"step": -4}\n')
+    assert file.look(7.0)
+    assert (file.latest.step, file.latest.checkpoint_step, file.bad_lines) == (3, 3, 2)
+    path.write_text('{"step": 1}\n')
+    assert file.look(8.0)
+    assert (file.latest.step, file.latest.checkpoint_step) == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\n", "x" * 300])
+def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
+    with pytest.raises(Unsupported):
+        safe(name)
+
+
+def test_mounts_cannot_escape_their_volume(tmp_path: Path) -> None:
+    pod = pod_of(volumeMounts=[{"name": "v", "mountPath": "/m", "subPath": "a/../../x"}])
+    with pytest.raises(Unsupported, match="leads out of its volume"):
+        PodDir(tmp_path).mounts(pod, "main", {"v": tmp_path / "v"})
+    with pytest.raises(Unsupported, match="unknown volume 'v'"):
+        PodDir(tmp_path).mounts(pod, "main", {})
+
+
+def test_a_pod_claims_the_larger_of_its_containers_and_its_init_containers() -> None:
+    container = {"name": "c", "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 4}}}
+    other = {"name": "d", "resources": {"limits": {"cpu": 1, "nvidia.com/gpu": 2}}}
+    init = {"name": "i", "resources": {"requests": {"cpu": 1, "memory": "1Gi"}}}
+    spec = {
+        "containers": [container, other],
+        "initContainers": [init],
+        "overhead": {"cpu": "100m"},
+    }
+    pod = msgspec.convert({"spec": spec}, Pod)
+    assert pod_requests(pod) == {
+        "cpu": 1600,
+        "memory": GIB,
+        "nvidia.com/gpu": 2,
+        "pods": 1,
+    }

@@ -1,0 +1,136 @@
+"""The store in memory: versions, order, history, snapshots, subscribers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from fairlead.embedded.builtins import CONFIG_MAPS, PODS
+from fairlead.embedded.records import Key, Record, StoreEvent, record_typed
+from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.store import Store, StoreOptions
+from fairlead.runtime.client import EventType
+
+
+def put(store: Store, name: str, info: ResourceInfo = CONFIG_MAPS, **data: str) -> Record:
+    namespace, _, name = name.rpartition("/")
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace or "default", "uid": name}
+    key: Key = (metadata["namespace"], name)
+    record = record_typed(info, key, store.next_version, {"metadata": metadata, "data": data})
+    store.put(info, record)
+    return record
+
+
+def remove(store: Store, name: str) -> None:
+    current = store.latest(CONFIG_MAPS.name, ("default", name))
+    assert current is not None
+    last = record_typed(CONFIG_MAPS, current.key, store.next_version, current.plain())
+    store.remove(CONFIG_MAPS, last)
+
+
+def names(records: Sequence[Record] | None) -> list[str]:
+    assert records is not None
+    return ["/".join(record.key) for record in records]
+
+
+def test_lists_are_in_key_order_and_cut_by_namespace() -> None:
+    store = Store.open(None)
+    for name in ("b/x", "a/y", "b/a", "a-b/z", "b-c/q", "c/a"):
+        put(store, name)
+    everything = ["a/y", "a-b/z", "b/a", "b/x", "b-c/q", "c/a"]
+    assert names(store.records("configmaps")) == everything
+    assert names(store.records("configmaps", "b")) == ["b/a", "b/x"]
+    assert names(store.records("configmaps", "nope")) == []
+    assert store.count("configmaps") == 6
+    assert store.count("configmaps", "b") == 2
+
+
+def test_versions_count_the_writes_of_all_kinds() -> None:
+    store = Store.open(None)
+    versions = [put(store, "a").version, put(store, "p", PODS).version, put(store, "a").version]
+    remove(store, "a")
+    assert versions == [1, 2, 3]
+    assert store.version == 4
+
+
+def test_subscribers_get_every_write_once_in_order_even_when_one_of_them_writes() -> None:
+    store = Store.open(None)
+    first: list[tuple[int, EventType]] = []
+    second: list[tuple[int, EventType]] = []
+
+    def echo(events: Sequence[StoreEvent]) -> None:
+        first.extend((event.version, event.type) for event in events)
+        if len(first) == 1:
+            put(store, "echo")
+
+    store.subscribe(echo)
+    stop = store.subscribe(lambda events: second.extend((e.version, e.type) for e in events))
+    put(store, "a")
+    remove(store, "a")
+    stop()
+    put(store, "b")
+    added, deleted = EventType.ADDED, EventType.DELETED
+    assert first == [(1, added), (2, added), (3, deleted), (4, added)]
+    assert second == first[:3]
+
+
+def test_events_carry_the_state_before_and_after() -> None:
+    store = Store.open(None)
+    seen: list[StoreEvent] = []
+    store.subscribe(seen.extend)
+    put(store, "a", x="1")
+    put(store, "a", x="2")
+    remove(store, "a")
+    states = [(e.type.value, e.previous and e.previous.version, e.record.version) for e in seen]
+    assert states == [("ADDED", None, 1), ("MODIFIED", 1, 2), ("DELETED", 2, 3)]
+    assert seen[2].record.plain()["data"] == {"x": "2"}
+    left = seen[1].left()
+    assert (left.plain()["data"], left.version) == ({"x": "1"}, 2)
+    assert left.plain()["metadata"]["resourceVersion"] == "2"
+
+
+def test_history_is_bounded_and_says_when_it_has_forgotten() -> None:
+    store = Store.open(None, StoreOptions(history_max=3))
+    for i in range(5):
+        put(store, f"m{i}")
+    assert store.history("configmaps", 1) is None
+    events = store.history("configmaps", 2)
+    assert events is not None
+    assert [event.version for event in events] == [3, 4, 5]
+    assert store.history("configmaps", 5) == []
+    assert store.history("pods", 0) == []  # a busy kind does not push out a quiet one
+
+
+def test_history_of_large_objects_is_bounded_in_bytes_too() -> None:
+    store = Store.open(None, StoreOptions(history_bytes_max=10_000))
+    for i in range(100):
+        put(store, "large", text="x" * 2_000 + str(i))
+    events = store.history("configmaps", 96)
+    assert events is not None
+    assert [event.version for event in events] == [97, 98, 99, 100]
+    assert store.history("configmaps", 80) is None
+
+
+def test_every_past_within_the_window_can_be_rebuilt() -> None:
+    rng = random.Random(5)
+    store = Store.open(None)
+    past: dict[int, list[tuple[Key, int]]] = {}
+    for _ in range(300):
+        name = rng.choice("abcdefgh")
+        if rng.random() < 0.4 and store.get("configmaps", ("default", name)):
+            remove(store, name)
+        else:
+            put(store, name, x=str(rng.random()))
+        past[store.version] = [(r.key, r.version) for r in store.records("configmaps")]
+    for version, wanted in past.items():
+        records = store.snapshot("configmaps", version)
+        assert records is not None
+        assert [(r.key, r.version) for r in records] == wanted
+
+
+def test_a_typed_object_is_decoded_once_and_shared() -> None:
+    store = Store.open(None)
+    record = put(store, "a")
+    record.drop_caches()
+    assert record.typed(CONFIG_MAPS.type) is record.typed(CONFIG_MAPS.type)

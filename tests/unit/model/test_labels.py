@@ -1,0 +1,132 @@
+"""Labels, taints, and what constraints make of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.api.core import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Taint,
+    Toleration,
+)
+from fairlead.model.labels import NAME_COLUMN, LabelTable
+from fairlead.model.requests import Constraints
+
+NODES = (
+    {"zone": "a", "size": "8"},
+    {"zone": "b", "size": "80"},
+    {"zone": "c"},
+    {"size": "x"},
+)
+
+
+@pytest.fixture
+def table() -> LabelTable:
+    table = LabelTable(4)
+    for slot, labels in enumerate(NODES):
+        table.set(slot, {**labels, NAME_COLUMN: f"n{slot}"}, ())
+    return table
+
+
+def selected(table: LabelTable, constraints: Constraints) -> list[int]:
+    return np.flatnonzero(table.selected(constraints, np.arange(4))).tolist()
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "expected"),
+    [
+        ("zone", "In", ("a", "c"), [0, 2]),
+        ("zone", "In", ("nowhere",), []),
+        ("zone", "NotIn", ("a",), [1, 2, 3]),
+        ("zone", "Exists", (), [0, 1, 2]),
+        ("zone", "DoesNotExist", (), [3]),
+        ("gpu", "DoesNotExist", (), [0, 1, 2, 3]),
+        ("gpu", "NotIn", ("x",), [0, 1, 2, 3]),
+        ("gpu", "In", ("x",), []),
+        ("size", "Gt", ("8",), [1]),
+        ("size", "Lt", ("80",), [0]),
+        ("size", "Gt", ("many",), []),
+        ("size", "Unheard", ("1",), []),
+    ],
+)
+def test_affinity_operators_select_like_kubernetes(
+    table: LabelTable, key: str, operator: str, values: tuple[str, ...], expected: list[int]
+) -> None:
+    term = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement(key, operator, values),))
+    assert selected(table, Constraints(affinity=NodeSelector((term,)))) == expected
+
+
+def test_terms_are_alternatives_and_their_expressions_must_all_hold(table: LabelTable) -> None:
+    def expression(key: str, value: str) -> NodeSelectorRequirement:
+        return NodeSelectorRequirement(key, "In", (value,))
+
+    both = NodeSelectorTerm((expression("zone", "a"), expression("size", "8")))
+    never = NodeSelectorTerm((expression("zone", "a"), expression("size", "80")))
+    named = NodeSelectorTerm(match_fields=(expression("metadata.name", "n3"),))
+    assert selected(table, Constraints(affinity=NodeSelector((both, never, named)))) == [0, 3]
+    assert selected(table, Constraints(affinity=NodeSelector((NodeSelectorTerm(),)))) == []
+    assert selected(table, Constraints(affinity=NodeSelector())) == []
+
+
+def test_a_label_that_goes_away_no_longer_selects(table: LabelTable) -> None:
+    constraints = Constraints(node_selector=(("zone", "a"),))
+    assert selected(table, constraints) == [0]
+    assert table.set(0, {"size": "8"}, ())
+    assert selected(table, constraints) == []
+    table.clear(1)
+    assert selected(table, Constraints(node_selector=(("size", "80"),))) == []
+
+
+def test_setting_the_same_again_is_no_change(table: LabelTable) -> None:
+    assert not table.set(0, {**NODES[0], NAME_COLUMN: "n0"}, ())
+    taints = (Taint(key="x", effect="PreferNoSchedule"),)
+    assert not table.set(0, {**NODES[0], NAME_COLUMN: "n0"}, taints)
+
+
+def test_a_label_that_keeps_changing_does_not_grow_the_table() -> None:
+    table = LabelTable(4)
+    for beat in range(5000):
+        table.set(0, {"beat": str(beat)}, ())
+    assert len(table._columns["beat"].numbers) < 2000
+    assert selected(table, Constraints(node_selector=(("beat", "4999"),))) == [0]
+    assert selected(table, Constraints(node_selector=(("beat", "4998"),))) == []
+
+
+LASTING = Taint(key="team", value="a", effect="NoSchedule")
+PASSING = Taint(key="node.kubernetes.io/disk-pressure", effect="NoSchedule")
+EVICTING = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        (None, (False, True, True)),
+        (Toleration(key="team", value="a"), (True, True, True)),
+        (Toleration(key="team", value="b"), (False, True, True)),
+        (Toleration(key="team", operator="Exists"), (True, True, True)),
+        (Toleration(key="team", operator="Exists", effect="NoExecute"), (False, True, True)),
+        (Toleration(operator="Exists"), (True, True, True)),
+        (Toleration(value="a"), (False, True, True)),
+    ],
+)
+def test_tolerations_cover_taints_like_kubernetes(
+    toleration: Toleration | None, expected: tuple[bool, bool, bool]
+) -> None:
+    table = LabelTable(2)
+    table.set(0, {}, (LASTING,))
+    constraints = Constraints(tolerations=(toleration,) if toleration else ())
+    verdicts = table.tolerated(constraints, np.array([0]))
+    assert tuple(bool(v[0]) for v in verdicts) == expected
+
+
+def test_lasting_passing_and_evicting_taints_are_told_apart() -> None:
+    table = LabelTable(3)
+    for slot, taint in enumerate((LASTING, PASSING, EVICTING)):
+        table.set(slot, {}, (taint,))
+    lasting, passing, endured = table.tolerated(Constraints(), np.arange(3))
+    assert lasting.tolist() == [False, True, True]
+    assert passing.tolist() == [True, False, False]
+    assert endured.tolist() == [True, True, False]

@@ -1,0 +1,194 @@
+"""Records of jobs that outlive their objects."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import Job
+from fairlead.api.meta import Condition
+from fairlead.runtime.history import (
+    History,
+    HistoryError,
+    HistoryQuery,
+    JobRecord,
+    MemoryHistory,
+    SqliteHistory,
+    record_of,
+)
+from fairlead.sim.loop import run
+from fairlead.testing.builders import make_job
+
+T = TypeVar("T")
+
+
+async def _at_once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def _open(path: Path, **kwargs: int) -> SqliteHistory:
+    return SqliteHistory.open(path, runner=_at_once, **kwargs)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> History:
+    return MemoryHistory() if request.param == "memory" else _open(tmp_path / "history.db")
+
+
+def _record(name: str, *, ended: int, user: str = "ana", state: str = "Succeeded") -> JobRecord:
+    job = make_job(name)
+    meta = replace(job.metadata, annotations={names.SUBMITTED_BY: user})
+    finished_at = f"2026-01-01T00:00:{ended:02d}.250000Z"
+    conditions = (Condition(state, "True", "Why", "because"),)
+    status = replace(job.status, state=state, finished_at=finished_at, conditions=conditions)
+    return record_of(replace(job, metadata=meta, status=status))
+
+
+def test_a_record_holds_what_people_ask_for_and_the_whole_job() -> None:
+    record = _record("train", ended=5, state="Failed")
+    assert (record.namespace, record.name, record.user) == ("default", "train", "ana")
+    assert (record.state, record.reason, record.message) == ("Failed", "Why", "because")
+    assert (record.member_count, record.attempt_count) == (1, 1)
+    assert record.finished_at_ms == 1_767_225_605_250
+    assert msgspec.json.decode(record.document, type=Job).metadata.name == "train"
+    assert '"kind":"Job"' in record.document
+
+
+def test_queries_select_and_give_the_latest_end_first(history: History) -> None:
+    records = [
+        _record("a", ended=1),
+        _record("b", ended=3, user="ben"),
+        _record("c", ended=2, state="Failed"),
+    ]
+
+    async def main() -> None:
+        for record in records:
+            await history.record(record)
+
+        async def found(**query: object) -> list[str]:
+            return [r.name for r in await history.query(HistoryQuery(**query))]  # type: ignore[arg-type] # passed on
+
+        assert await found() == ["b", "c", "a"]
+        assert await found(limit=1) == ["b"]
+        assert await found(name="c") == ["c"]
+        assert await found(user="ana") == ["c", "a"]
+        assert await found(state="Failed") == ["c"]
+        assert await found(since=1_767_225_602.25) == ["b", "c"]
+        assert await found(since=1_767_225_602.26) == ["b"]
+        assert await found(uid=records[0].uid) == ["a"]
+        assert await found(namespace="other") == []
+
+    run(main())
+
+
+def test_a_second_record_of_a_job_replaces_the_first(history: History) -> None:
+    async def main() -> None:
+        await history.record(_record("a", ended=1, state="Failed"))
+        await history.record(_record("a", ended=2))
+        [record] = await history.query(HistoryQuery())
+        assert record == _record("a", ended=2)
+
+    run(main())
+
+
+def test_records_are_there_after_a_reopening(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = _open(tmp_path / "history.db")
+        await first.record(_record("a", ended=1))
+        await first.close()
+        second = _open(tmp_path / "history.db")
+        assert await second.query(HistoryQuery()) == (_record("a", ended=1),)
+        await second.close()
+
+    run(main())
+
+
+def test_records_survive_a_kill_in_the_middle_of_things(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    script = (
+        "import asyncio, sys, pathlib\n"
+        "from fairlead.runtime.history import SqliteHistory\n"
+        "from tests.unit.runtime.test_history import _record, _at_once\n"
+        "async def main():\n"
+        "    h = SqliteHistory.open(pathlib.Path(sys.argv[1]), runner=_at_once)\n"
+        "    for i in range(50):\n"
+        "        await h.record(_record(f'job-{i}', ended=i))\n"
+        "    print('done', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        process.send_signal(signal.SIGKILL)
+
+    async def main() -> None:
+        history = _open(path)
+        assert len(await history.query(HistoryQuery(limit=100))) == 50
+        await history.close()
+
+    run(main())
+
+
+def test_only_so_many_records_are_kept() -> None:
+    async def main() -> None:
+        history = MemoryHistory(records_max=2)
+        for i in range(3):
+            await history.record(_record(f"job-{i}", ended=i))
+        assert [r.name for r in await history.query(HistoryQuery())] == ["job-2", "job-1"]
+
+    run(main())
+
+
+def test_the_file_drops_the_oldest_ends_now_and_then(tmp_path: Path) -> None:
+    async def main() -> None:
+        history = _open(tmp_path / "history.db", records_max=10)
+        for i in range(1000):
+            await history.record(_record(f"job-{i:04d}", ended=i % 60))
+        found = await history.query(HistoryQuery(limit=100))
+        assert len(found) == 10
+        assert {r.finished_at_ms for r in found} == {1_767_225_659_250}
+        await history.close()
+
+    run(main())
+
+
+def test_a_file_of_another_version_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    with pytest.raises(HistoryError, match=r"has schema version 7, this Fairlead reads version 1"):
+        _open(path)
+
+
+def test_a_file_that_is_no_database_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    path.write_text("not a database, but long enough to be looked at" * 100)
+    with pytest.raises(HistoryError, match=r"history\.db.*move the file away"):
+        _open(path)
+
+
+def test_a_failing_disk_is_a_history_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        history = _open(tmp_path / "history.db")
+        await history.close()
+        with pytest.raises(HistoryError):
+            await history.record(_record("a", ended=1))
+
+    run(main())

@@ -1,0 +1,66 @@
+"""Logs: JSON lines for machines, columns for people, levels."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import structlog
+
+from fairlead.runtime.logs import LogFormat, LogLevel, configure
+
+
+class FixedClock:
+    def now(self) -> float:
+        return 1_767_225_600.25
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    yield
+    structlog.reset_defaults()
+
+
+def test_a_json_line_begins_with_time_level_and_message_and_holds_the_facts() -> None:
+    out = io.StringIO()
+    log = configure(clock=FixedClock(), stream=out)
+    log.info("Placed job", object="a/train", nodes=4, place=Path("/x"))
+    [line] = out.getvalue().splitlines()
+    assert list(json.loads(line).items()) == [
+        ("time", "2026-01-01T00:00:00.250000Z"),
+        ("level", "info"),
+        ("message", "Placed job"),
+        ("object", "a/train"),
+        ("nodes", 4),
+        ("place", "/x"),
+    ]
+
+
+def test_a_crash_is_logged_with_its_traceback_on_one_line() -> None:
+    out = io.StringIO()
+    log = configure(clock=FixedClock(), log_format=LogFormat.JSON, stream=out)
+    try:
+        raise ZeroDivisionError("broken")
+    except ZeroDivisionError as error:
+        log.error("Service crashed", exc_info=error)
+    [line] = out.getvalue().splitlines()
+    assert "ZeroDivisionError: broken" in json.loads(line)["exception"]
+
+
+def test_columns_are_for_people_and_debug_is_off_by_default() -> None:
+    out = io.StringIO()
+    log = configure(clock=FixedClock(), log_format=LogFormat.COLUMNS, stream=out)
+    log.debug("Hidden")
+    log.warning("Mirror lost contact", kind="Pod")
+    assert "Hidden" not in out.getvalue()
+    assert "Mirror lost contact" in out.getvalue()
+    assert "kind=Pod" in out.getvalue()
+
+
+def test_debug_is_written_when_asked_for() -> None:
+    out = io.StringIO()
+    log = configure(clock=FixedClock(), level=LogLevel.DEBUG, stream=out)
+    log.debug("Performed action", cycle=1)
+    assert json.loads(out.getvalue())["cycle"] == 1

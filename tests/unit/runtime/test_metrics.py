@@ -1,0 +1,82 @@
+"""Metrics: names, labels, and what is read at the scrape."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead.api.resources import CONFIG_MAPS
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.loop import ActionResult
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.mirror import Mirror
+from fairlead.sim.loop import run
+from fairlead.testing.fake_client import FakeClient
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """`name{label values in the order of the labels' names}` → value."""
+    out: dict[str, float] = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            labels = ",".join(sample.labels[name] for name in sorted(sample.labels))
+            out[f"{sample.name}{{{labels}}}"] = sample.value
+    return out
+
+
+def test_what_happens_is_counted_under_stable_names() -> None:
+    metrics = Metrics(CollectorRegistry(), version="1.2.3", commit="abc")
+    metrics.decided("scheduler", 0.02)
+    metrics.acted("scheduler", "PlaceJob", ActionResult.DONE)
+    metrics.acted("scheduler", "PlaceJob", ActionResult.DONE)
+    metrics.acted("scheduler", "PlaceJob", ActionResult.OUTDATED)
+    metrics.set_jobs({"Running": 3, "Waiting": 5})
+    metrics.set_jobs({"Running": 0})
+    metrics.crashed("scheduler", ZeroDivisionError())
+    metrics.watch_queue("jobs", lambda: 17)
+    seen = samples(metrics)
+    assert seen["fairlead_build_info{abc,1.2.3}"] == 1
+    assert seen["fairlead_decide_duration_seconds_count{scheduler}"] == 1
+    assert seen["fairlead_decide_duration_seconds_bucket{scheduler,0.03}"] == 1
+    assert seen["fairlead_decide_duration_seconds_bucket{scheduler,0.01}"] == 0
+    assert seen["fairlead_actions_total{PlaceJob,scheduler,done}"] == 2
+    assert seen["fairlead_actions_total{PlaceJob,scheduler,outdated}"] == 1
+    assert seen["fairlead_jobs{Running}"] == 0
+    assert seen["fairlead_jobs{Waiting}"] == 5
+    assert seen["fairlead_service_crashes_total{scheduler}"] == 1
+    assert seen["fairlead_workqueue_depth{jobs}"] == 17
+
+
+def test_a_mirrors_lag_is_read_at_the_scrape_and_the_laggard_of_a_kind_counts() -> None:
+    async def main() -> None:
+        metrics = Metrics(CollectorRegistry(), version="1")
+        fresh, cut_off = FakeClient(), FakeClient()
+        mirrors = [
+            Mirror(client, CONFIG_MAPS, clock=LoopClock(0.0), rng=random.Random(1))
+            for client in (fresh, cut_off)
+        ]
+        for mirror in mirrors:
+            metrics.watch_mirror(mirror)
+        assert "fairlead_mirror_lag_seconds{ConfigMap}" not in samples(metrics)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(mirror.run()) for mirror in mirrors]
+            await asyncio.sleep(100)
+            fresh.send_bookmarks()
+            await asyncio.sleep(1)
+            assert 100 < samples(metrics)["fairlead_mirror_lag_seconds{ConfigMap}"] < 102
+            metrics.forget_mirrors(mirrors[1:])
+            assert samples(metrics)["fairlead_mirror_lag_seconds{ConfigMap}"] < 2
+            for task in tasks:
+                task.cancel()
+
+    run(main())
+
+
+def test_two_clusters_in_one_process_do_not_share_series() -> None:
+    first = Metrics(CollectorRegistry(), version="1")
+    second = Metrics(CollectorRegistry(), version="1")
+    first.set_jobs({"Running": 1})
+    assert "fairlead_jobs{Running}" not in samples(second)

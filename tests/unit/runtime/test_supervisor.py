@@ -1,0 +1,208 @@
+"""The supervisor: restarts, fatal services, order and limits of the shutdown, health."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from fairlead.runtime.backoff import BackoffOptions
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.supervisor import (
+    OnCrash,
+    Service,
+    ServiceState,
+    Supervisor,
+    SupervisorOptions,
+)
+from fairlead.sim.loop import run
+
+
+class Story:
+    """What happened, and when."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.logged: list[str] = []
+
+    def service(self, name: str, *, stop_seconds: float = 0.0, **options: object) -> Service:
+        async def live() -> None:
+            self.lines.append(f"{name} starts")
+            try:
+                await asyncio.sleep(1e9)
+            finally:
+                if stop_seconds:
+                    await asyncio.sleep(stop_seconds)
+                self.lines.append(f"{name} stops")
+
+        return Service(name, live, **options)
+
+    def crasher(self, name: str, lives: list[float], **options: object) -> Service:
+        async def live() -> None:
+            self.lines.append(f"{name} starts")
+            if not lives:
+                await asyncio.sleep(1e9)
+            await asyncio.sleep(lives.pop(0))
+            raise ZeroDivisionError(f"{name} is broken")
+
+        return Service(name, live, **options)
+
+    def error(self, event: str, **facts: object) -> None:
+        self.logged.append(f"{event}: {facts['service']}: {facts.get('error')}")
+
+    info = debug = warning = lambda self, event, **facts: None
+
+
+def supervise(story: Story, *services: Service, **options: object) -> Supervisor:
+    return Supervisor(
+        services,
+        clock=LoopClock(0.0),
+        rng=random.Random(1),
+        options=SupervisorOptions(**options),
+        log=story,
+    )
+
+
+def test_services_stop_in_reverse_order_each_after_the_one_above_it_has_ended() -> None:
+    async def main() -> None:
+        story = Story()
+        supervisor = supervise(
+            story,
+            story.service("log"),
+            story.service("api", stop_seconds=1.0),
+            story.service("jobs", stop_seconds=2.0),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await asyncio.sleep(1)
+            supervisor.stop()
+        assert story.lines == [
+            "log starts", "api starts", "jobs starts", "jobs stops", "api stops", "log stops",
+        ]  # fmt: skip
+
+    run(main())
+
+
+def test_cancelling_it_is_an_orderly_shutdown_too() -> None:
+    async def main() -> None:
+        story = Story()
+        supervisor = supervise(story, story.service("a"), story.service("b", stop_seconds=1.0))
+        task = asyncio.create_task(supervisor.run())
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert story.lines[2:] == ["b stops", "a stops"]
+
+    run(main())
+
+
+def test_a_crashed_service_is_started_anew_ever_later_and_the_others_never_notice() -> None:
+    async def main() -> None:
+        story = Story()
+        service = story.crasher("sick", [0.0] * 20)
+        supervisor = supervise(
+            story, story.service("well"), service, backoff=BackoffOptions(1.0, 60.0)
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await asyncio.sleep(30)
+            [well, sick] = supervisor.health().services
+            assert well.ready
+            assert sick.state is ServiceState.BACKING_OFF
+            assert 4 <= sick.crash_count <= 7
+            assert sick.last_error == "ZeroDivisionError: sick is broken"
+            assert supervisor.health().live
+            assert not supervisor.health().ready
+            await asyncio.sleep(2000)
+            assert supervisor.health().ready
+            supervisor.stop()
+        assert story.lines.count("well starts") == 1
+        assert story.logged[0] == "Service crashed: sick: ZeroDivisionError: sick is broken"
+
+    run(main())
+
+
+def test_a_long_healthy_life_wipes_the_slate() -> None:
+    async def main() -> None:
+        story = Story()
+        lives = [0.0] * 8 + [500.0]
+        supervisor = supervise(story, story.crasher("sick", lives), healthy_seconds=300.0)
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            while supervisor.health().services[0].crash_count < 9:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.1)
+            crashed_at = loop.time()
+            while supervisor.health().services[0].state is not ServiceState.RUNNING:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.1)
+            assert loop.time() - crashed_at < 1.0
+            supervisor.stop()
+
+    run(main())
+
+
+def test_a_fatal_crash_stops_everything_in_order_and_is_raised() -> None:
+    async def main() -> None:
+        story = Story()
+        supervisor = supervise(
+            story,
+            story.service("a"),
+            story.crasher("log", [5.0], on_crash=OnCrash.FATAL),
+            story.service("b", stop_seconds=1.0),
+        )
+        with pytest.raises(ZeroDivisionError, match="log is broken"):
+            await supervisor.run()
+        assert story.lines[-2:] == ["b stops", "a stops"]
+        assert not supervisor.health().live
+        assert supervisor.health().services[1].state is ServiceState.CRASHED
+
+    run(main())
+
+
+def test_who_does_not_stop_in_time_is_reported_and_the_rest_goes_on_stopping() -> None:
+    async def main() -> None:
+        story = Story()
+        stuck: list[str] = []
+        supervisor = Supervisor(
+            [story.service("a"), story.service("slow", stop_seconds=100.0), story.service("c")],
+            clock=LoopClock(0.0),
+            rng=random.Random(1),
+            options=SupervisorOptions(stop_seconds_max=5.0),
+            stuck=stuck.append,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await asyncio.sleep(1)
+            supervisor.stop()
+        assert stuck == ["slow"]
+        assert story.lines[3:] == ["c stops", "a stops", "slow stops"]
+
+    run(main())
+
+
+def test_readiness_asks_the_service_while_it_runs() -> None:
+    async def main() -> None:
+        story = Story()
+        synced = False
+        supervisor = supervise(story, story.service("a", is_ready=lambda: synced))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await asyncio.sleep(1)
+            assert not supervisor.health().ready
+            synced = True
+            assert supervisor.health().ready
+            supervisor.stop()
+        assert not supervisor.health().ready
+
+    run(main())
+
+
+def test_two_services_of_one_name_are_refused() -> None:
+    async def main() -> None:
+        story = Story()
+        with pytest.raises(ValueError, match="different names"):
+            supervise(story, story.service("a"), story.service("a"))
+
+    run(main())

@@ -1,0 +1,73 @@
+"""The virtual-time loop: jumps, order of equal deadlines, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fairlead.runtime.clock import LoopClock
+from fairlead.sim.loop import Deadlock, SimulationError, run
+
+
+def test_a_year_of_sleep_passes_at_once_and_to_the_exact_instant() -> None:
+    async def main() -> float:
+        await asyncio.sleep(365 * 86_400.0)
+        return LoopClock(1_000.0).now()
+
+    assert run(main()) == 1_000.0 + 365 * 86_400.0
+
+
+def test_timers_with_equal_deadlines_run_in_the_order_they_were_set() -> None:
+    async def main() -> list[int]:
+        seen: list[int] = []
+        loop = asyncio.get_running_loop()
+        for i in range(50):
+            loop.call_at(10.0, seen.append, i)
+        await asyncio.sleep(11)
+        return seen
+
+    assert run(main()) == list(range(50))
+
+
+def test_a_cancelled_timer_does_not_move_time() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        loop.call_at(100.0, print).cancel()
+        await asyncio.sleep(1)
+        return loop.time()
+
+    assert run(main()) == 1.0
+
+
+def test_timeouts_follow_virtual_time() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            await asyncio.sleep(6)
+
+    with pytest.raises(TimeoutError):
+        run(main())
+
+
+def test_waiting_for_what_never_comes_is_a_deadlock() -> None:
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        run(main())
+
+
+def test_threads_sockets_processes_and_signals_are_refused() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(SimulationError, match="threads"):
+            await asyncio.to_thread(threading.get_ident)
+        with pytest.raises(SimulationError, match="sockets"):
+            await asyncio.open_connection("127.0.0.1", 1)
+        with pytest.raises(SimulationError, match="processes"):
+            await asyncio.create_subprocess_exec("true")
+        with pytest.raises(SimulationError, match="signals"):
+            loop.add_signal_handler(2, print)
+
+    run(main())
