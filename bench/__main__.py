@@ -29,9 +29,8 @@ def main() -> int:
     given = parser.parse_args()
     earlier = json.loads(given.compare.read_text()) if given.compare else []
     print(f"this core is {slowness():.2f} x as slow as the reference core", flush=True)
-    reports: list[Report] = []
-    for _ in range(given.runs):
-        reports.append(_run([given.only] if given.only else names))
+    chosen = [given.only] if given.only else names
+    reports = [_run(chosen) for _ in range(given.runs)]
     report = reports[-1]
     good = report.write()
     print(f"written to {OUT}")

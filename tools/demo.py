@@ -196,8 +196,12 @@ def demo(cluster: Cluster) -> None:
 def main() -> int:
     """Run the demo in a directory that stays for a look, and stop all of it again."""
     data = Path(tempfile.gettempdir()) / f"fairlead-demo-{os.getuid()}"
-    shutil.rmtree(data, ignore_errors=True)
     cluster = Cluster(data)
+    if (data / "run.json").exists():  # a demo that was killed, or still runs, has left its cluster
+        subprocess.run(
+            [BIN / "fairlead", "down", "--data", str(data)], capture_output=True, check=False,
+        )  # fmt: skip
+    shutil.rmtree(data, ignore_errors=True)
     code = 0
     try:
         demo(cluster)

@@ -220,6 +220,19 @@ async def p60_p62_definitions(r: Recorder) -> None:
         "limit": {"type": "number", "minimum": 1, "maximum": 5, "exclusiveMaximum": True},
     }  # fmt: skip
     crd["spec"]["versions"][0]["selectableFields"] = [{"jsonPath": ".spec.mode"}]
+    ruled = widget_crd()
+    rule = {"rule": "self.size > 0", "message": "must be positive"}
+    ruled["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"][
+        "x-kubernetes-validations"
+    ] = [rule]
+    await r("cel", "POST", CRDS, ruled, query={"dryRun": "All"})
+    converted = widget_crd()
+    hook = {"url": "https://127.0.0.1:1/convert"}
+    converted["spec"]["conversion"] = {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": hook, "conversionReviewVersions": ["v1"]},
+    }
+    await r("conversion", "POST", CRDS, converted, query={"dryRun": "All"})
     await r("create-definition", "POST", CRDS, crd)
     await r("empty", "GET", WIDGETS)
     made = (await r("create", "POST", WIDGETS, widget("w", free={"x": 1}, kept=None, nope=1))).json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import re
@@ -50,6 +51,11 @@ class Gang:
 
     def submit(self, *arguments: str) -> None:
         """Submit it and wait until all members run."""
+        self.submit_only(*arguments)
+        self.until_attempt_runs(1)
+
+    def submit_only(self, *arguments: str) -> None:
+        """Submit it."""
         self.home.mkdir()
         member = self.home / "member.py"
         member.write_text(MEMBER)
@@ -57,7 +63,6 @@ class Gang:
         script.write_text(f'exec {sys.executable} -S {member} "$1"\n')
         self.shell.run("submit", str(script), "--name", self.name, "--nodes", "4", "--cpus",
                        "100m", *arguments, "--", str(self.home))  # fmt: skip
-        self.until_attempt_runs(1)
 
     def until_attempt_runs(self, attempt: int) -> None:
         """Wait until all members of the attempt run."""
@@ -93,6 +98,16 @@ class Gang:
         expected = [(attempt, rank) for attempt in range(1, attempts + 1) for rank in RANKS]
         assert starts == Counter(expected)
         assert not (self.home / "twice").exists(), (self.home / "twice").read_text()
+
+    def check_no_member_ran_twice(self) -> None:
+        """Check that no member began twice in an attempt, and none beside its successor."""
+        starts = Counter((attempt, rank) for attempt, rank, _ in self._journal())
+        assert set(starts.values()) <= {1}, starts
+        assert not (self.home / "twice").exists(), (self.home / "twice").read_text()
+
+    def starts(self) -> int:
+        """Return how many members have begun, of all attempts."""
+        return len(self._journal())
 
     def check_log_is_whole(self, *arguments: str, attempt: int, is_ended: bool) -> None:
         """Check that the logs of an attempt have every line that the members printed, once."""
@@ -138,6 +153,21 @@ def _is_unlocked(lock: Path) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+def write_config_map(shell: Shell, name: str) -> tuple[int, str]:
+    """Write a ConfigMap of 1 kB and return the code and the message of the answer."""
+    record = json.loads((shell.data / "run.json").read_text())
+    token = (shell.data / "token").read_text().strip()
+    body = json.dumps({"metadata": {"name": name}, "data": {"a": "x" * 1000}})
+    connection = http.client.HTTPConnection(record["server"].removeprefix("http://"), timeout=30)
+    try:
+        connection.request("POST", "/api/v1/namespaces/default/configmaps", body,
+                           {"Authorization": f"Bearer {token}"})  # fmt: skip
+        answer = connection.getresponse()
+        return answer.status, str(json.loads(answer.read()).get("message", ""))
+    finally:
+        connection.close()
 
 
 def job_names(shell: Shell) -> set[str]:

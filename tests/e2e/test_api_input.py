@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.e2e.cli_world import Shell
@@ -117,6 +117,12 @@ def receive(connection: socket.socket) -> bytes:
     return data
 
 
+def send_for_ever(connection: socket.socket, data: bytes) -> NoReturn:
+    """Send the same again and again until the connection breaks: ConnectionError."""
+    while True:
+        connection.sendall(data)
+
+
 def receive_until(connection: socket.socket, mark: bytes) -> bytes:
     """Return what comes up to and with the mark."""
     data = bytearray()
@@ -148,8 +154,7 @@ def test_a_body_without_end_is_refused_at_the_limit_and_cut_off(api: Api) -> Non
         connection.sendall(chunk * 4)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
         with pytest.raises(ConnectionError):
-            for _ in range(100_000):
-                connection.sendall(chunk)
+            send_for_ever(connection, chunk)
 
 
 BODIES: dict[str, tuple[bytes, str, int]] = {

@@ -22,6 +22,7 @@ from tests.e2e.disaster_world import (
     log_of_cluster,
     manifest_of,
     processes_of,
+    write_config_map,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("disasters")]
@@ -153,6 +154,21 @@ def test_the_cluster_may_die_again_while_it_picks_up_the_pieces(cluster: Shell) 
     gang.check_ran_once(attempts=2)
 
 
+@pytest.mark.parametrize("starts", [0, 1, 3])
+def test_a_crash_while_the_gang_is_starting_runs_no_member_twice(
+    cluster: Shell, starts: int
+) -> None:
+    gang = Gang(cluster, f"starting-{starts}")
+    gang.submit_only()
+    eventually(lambda: gang.starts() >= starts, expected=True)
+    crash(cluster)
+    cluster.up()
+    status = gang.finish()
+    gang.check_no_member_ran_twice()
+    assert status["attempts"][-1]["reason"] == "Succeeded"
+    assert status.get("userFailures", 0) == 0
+
+
 def test_a_program_that_always_fails_reaches_its_restart_limit(cluster: Shell) -> None:
     script = cluster.root / "fails.sh"
     script.write_text("echo attempt $FAIRLEAD_ATTEMPT; exit 1\n")
@@ -234,18 +250,103 @@ def test_a_file_size_limit_ends_the_cluster_with_a_clear_word_and_loses_nothing(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limited,
     )  # fmt: skip
     eventually(lambda: shell.run("ps", code=None).code, 0)
-    acknowledged: set[str] = set()
-    for _ in range(50):
-        done = shell.run("submit", "job.sh", "--hold", code=None)
-        if done.code != 0:
-            break
-        acknowledged.add(done.out.strip())
+    kept = shell.run("submit", "job.sh", "--hold").out.strip()
+    answers: list[tuple[int, str]] = []
+    while not answers or answers[-1][0] == 201:
+        answers.append(write_config_map(shell, f"map-{len(answers)}"))
     _, err = process.communicate(timeout=60)
-    assert len(acknowledged) > 0
+    assert answers[-1][0] == 500
+    assert "the write is not stored" in answers[-1][1]
     assert process.returncode == 5, err
-    assert "error[E704]: " in err
-    assert "ulimit -f" in err
+    assert "error[E704]: a limit on the size of files stops the writing" in err
+    assert "ulimit -f unlimited" in err
     shell.up()
-    assert acknowledged <= job_names(shell)
-    assert len(job_names(shell) - acknowledged) <= 1  # the one that got no answer in time
+    assert job_names(shell) == {kept}
+    codes = [write_config_map(shell, f"map-{i}")[0] for i in range(len(answers))]
+    assert codes == [409] * (len(answers) - 1) + [201], "what was acknowledged is there, no more"
+
+
+def test_rot_in_the_log_is_told_and_nothing_is_cut_away(shell: Shell) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    names = [shell.run("submit", "job.sh", "--hold").out.strip() for _ in range(3)]
     shell.down()
+    log = shell.data / "store" / "log-1"
+    whole = log.read_bytes()
+    place = whole.index(names[0].encode())
+    rotten = whole[:place] + b"X" + whole[place + 1 :]
+    log.write_bytes(rotten)
+    refused = shell.up(code=4)
+    assert refused.err.startswith(f"error[E709]: {log} is damaged at byte ")
+    assert log.read_bytes() == rotten
+    log.write_bytes(whole)  # the backup
+    shell.up()
+    assert job_names(shell) == set(names)
+
+
+def test_a_damaged_history_can_be_moved_away_and_costs_no_job(shell: Shell) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    name = shell.run("submit", "job.sh", "--hold").out.strip()
+    shell.down()
+    for file in shell.data.glob("history.db-*"):
+        file.unlink()
+    history = shell.data / "history.db"
+    history.write_bytes(b"\0" * 20_000)
+    refused = shell.up(code=4)
+    assert refused.err.startswith(f"error[E709]: cannot use the job history {history}")
+    history.rename(shell.root / "history.damaged")
+    shell.up()
+    assert job_names(shell) == {name}
+
+
+def test_a_write_that_power_loss_tore_is_forgotten_and_all_before_it_is_there(
+    shell: Shell,
+) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    names = [shell.run("submit", "job.sh", "--hold").out.strip() for _ in range(2)]
+    crash(shell)
+    with (shell.data / "store" / "log-1").open("ab") as log:
+        log.write(b"\x00\x02\x00\x00half a record")
+    shell.up()
+    assert job_names(shell) == set(names)
+    names.append(shell.run("submit", "job.sh", "--hold").out.strip())
+    crash(shell)
+    shell.up()
+    assert job_names(shell) == set(names)
+
+
+def test_a_wrong_token_and_a_directory_that_cannot_be_made_are_told(cluster: Shell) -> None:
+    text = (cluster.data / "kubeconfig").read_text()
+    other = cluster.root / "other-kubeconfig"
+    other.write_text(text.replace((cluster.data / "token").read_text().strip(), "wrong"))
+    for command in ("ps", "nodes"):
+        refused = cluster.run(command, "--kubeconfig", str(other), code=5)
+        assert refused.err.startswith("error[E401]: ")
+    for bad in ("/proc/fairlead", "/dev/null/fairlead"):
+        refused = cluster.run("up", "--data", bad, code=5)
+        assert refused.err.startswith("error[E703]: /")
+        assert "help: " in refused.err
+
+
+def test_ctrl_c_at_the_clusters_terminal_ends_members_in_order(shell: Shell) -> None:
+    script = shell.root / "polite.sh"
+    script.write_text(
+        "trap 'echo int >> ends; exit 9' INT\ntrap 'echo term >> ends; exit 0' TERM\n"
+        "echo started >> starts\nwhile :; do sleep 0.05; done\n"
+    )
+    process = subprocess.Popen(
+        shell.command("up", "--data", str(shell.data), "--listen", "127.0.0.1:0"),
+        env=shell.environment, cwd=shell.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.run("submit", "polite.sh", "--name", "polite", "--nodes", "2", "--cpus", "100m")
+    starts = shell.root / "starts"
+    eventually(lambda: starts.exists() and starts.read_text().count("started"), 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert (shell.root / "ends").read_text() == "term\nterm\n"
+    assert processes_of(shell.data) == []
+    shell.up()
+    eventually(lambda: starts.read_text().count("started"), 4)
+    assert shell.job("polite")["status"]["attempt"] == 2

@@ -216,7 +216,8 @@ API_BROKEN: dict[str, tuple[Any, int, set[str]]] = {
     "name is long": ({**as_json(), "metadata": {"name": "b" * 300}}, 422, {"metadata.name"}),
     "name is null": ({**as_json(), "metadata": {"name": None}}, 422, {"metadata.name"}),
     "name is a number": ({**as_json(), "metadata": {"name": 7}}, 400, set()),
-    "labels is a list": ({**as_json(), "metadata": {"name": "broken", "labels": ["a"]}}, 400, set()),
+    "labels is a list": (
+        {**as_json(), "metadata": {"name": "broken", "labels": ["a"]}}, 400, set()),
     "large annotations": (
         {**as_json(), "metadata": {"name": "broken", "annotations": {"a": "b" * 300_000}}}, 422,
         {"metadata.annotations"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from tests.e2e.cli_world import Shell, eventually
 from fairlead.cli.cluster.state import identity
 
 pytestmark = pytest.mark.e2e
+KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
 
 STEPS = """
 for step in $(seq 1 600); do
@@ -226,3 +228,28 @@ def test_a_full_disk_ends_the_cluster_with_a_clear_word_and_loses_nothing(
     names = shell.run("ps", "-o", "name").out
     assert set(kept) <= {f"{name}\n" for name in names.splitlines()}
     shell.down()
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL")
+def test_kubectl_works_with_the_kubeconfig_that_up_writes(shell: Shell) -> None:
+    assert KUBECTL is not None
+    shell.up("--nodes", "2", "--listen", "127.0.0.1:0")
+    shell.run("run", "--name", "done", "--cpus", "100m", "--", "true")
+    command = [KUBECTL, "--kubeconfig", str(shell.data / "kubeconfig")]
+
+    def kubectl(*arguments: str) -> str:
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, env=shell.environment,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    rows = [line.split()[:2] for line in kubectl("get", "nodes", "--no-headers").splitlines()]
+    assert ["v00000", "Ready"] in rows
+    assert len(rows) == 3
+    header, row = kubectl("get", "fj").splitlines()
+    assert header.split() == ["NAME", "STATE", "RUNNING", "MEMBERS", "ATTEMPT", "REASON", "AGE"]
+    assert row.split()[:2] == ["done", "Succeeded"]
+    assert "Succeeded: its one member ended well" in kubectl("describe", "fj", "done")
+    assert "restart" in kubectl("explain", "fj.spec")

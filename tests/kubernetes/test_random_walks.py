@@ -186,6 +186,7 @@ async def test_both_servers_walk_the_same_way(plane: ControlPlane) -> None:
                     where = f"FAIRLEAD_SEED={SEED}, step {number} of {STEPS}: {step}"
                     assert a.status == b.status, f"{where}\n{a.json}\n{b.json}"
                     assert brief(a.json) == brief(b.json), where
+                    assert len(sides[0].versions) == len(sides[1].versions), where
                 for side in sides:
                     await side.target.request("POST", MAPS, config(LAST, team="red"))
                 async with asyncio.timeout(SECONDS_MAX):

@@ -7,6 +7,7 @@ that its producer always supplies; a unit test renders every one of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -143,6 +144,10 @@ def resource_word(resource: str) -> str:
     return _RESOURCE_WORDS.get(resource, resource)
 
 
+#: A counted noun of the templates that must lose its plural.
+_ONE = re.compile(r"\b1 (node|member|job)s\b")
+
+
 def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str:
     """Return the message: the template with the facts, amounts in units that people read.
 
@@ -156,4 +161,4 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
             amount = shown.get(name)
             if isinstance(amount, int):
                 shown[name] = humanize(resource, amount)
-    return REASONS[reason].template.format_map(shown)
+    return _ONE.sub(r"1 \1", REASONS[reason].template.format_map(shown))

@@ -93,7 +93,8 @@ def admit(crd: dict[str, Any], now: str) -> None:
     kind = str(names.get("kind", ""))
     names.setdefault("singular", kind.lower())
     names.setdefault("listKind", f"{kind}List")
-    crd["spec"] = {**spec, "names": names, "conversion": {"strategy": "None"}}
+    conversion = spec.get("conversion") or {"strategy": "None"}
+    crd["spec"] = {**spec, "names": names, "conversion": conversion}
     old = _map(crd.get("status"))
     status: dict[str, Any] = dict(old)
     status["acceptedNames"] = names

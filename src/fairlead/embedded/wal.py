@@ -7,10 +7,11 @@ A data directory holds
     snapshot-N       all live objects at one version, ended by a frame that counts them
     log-N, log-N+1   what was written since, in version order
 
-A frame is length, crc32, payload. The writer thread takes whatever queued up during the last sync,
+The writer thread takes whatever queued up during the last sync,
 writes it with one call and one fdatasync, then reports the version reached: that is the group
-commit. A frame that is cut off or damaged ends the last log: what follows was never acknowledged,
-so it is cut away. Anywhere else damage is an error: acknowledged writes would be lost.
+commit. A frame that is cut off or damaged ends the last log: it belongs to the batch that was under
+way, never acknowledged, so it is cut away. Anywhere else, also before the beginning of a later
+batch, damage is an error: acknowledged writes would be lost.
 
 Compaction starts log-N+1, writes snapshot-N+1 beside it in a second thread, renames it into place
 once it is on disk, and only then deletes what it replaces. A failed write or sync of the log is
@@ -21,25 +22,25 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import mmap
 import os
-import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
-from zlib import crc32
 
-import msgspec
+from fairlead.embedded.frames import (
+    Entry,
+    batch_begins_after,
+    encode_batch,
+    encode_end,
+    encode_frame,
+    read_frames,
+)
 
 FORMAT = "fairlead store 1\n"
-_FRAME = struct.Struct("<II")
-_PAYLOAD = struct.Struct("<QBBHHH")  # version, operation, reserved, lengths of table, ns, name
-_PUT, _DELETE, _END = 1, 2, 3
 _CHUNK_BYTES = 1 << 20
-FRAME_BYTES_MAX = 64 << 20
 
 
 class StoreError(Exception):
@@ -80,30 +81,6 @@ class DamagedData(StoreError):
         )
         self.path = path
         self.offset = offset
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One logged write: `data` None is a deletion."""
-
-    version: int
-    table: str
-    namespace: str
-    name: str
-    data: bytes | None
-
-
-def encode_frame(entry: Entry) -> bytes:
-    """Return the frame of one write."""
-    if entry.data is None:
-        return _frame(entry, _DELETE, b"")
-    return _frame(entry, _PUT, entry.data)
-
-
-def _frame(entry: Entry, operation: int, data: bytes) -> bytes:
-    table, namespace, name = entry.table.encode(), entry.namespace.encode(), entry.name.encode()
-    head = _PAYLOAD.pack(entry.version, operation, 0, len(table), len(namespace), len(name))
-    payload = b"".join((head, table, namespace, name, data))
-    return _FRAME.pack(len(payload), crc32(payload)) + payload
 
 
 class LogFile(Protocol):
@@ -231,46 +208,10 @@ def _numbered(directory: Path, stem: str) -> list[int]:
     return sorted(int(n[len(stem) + 1 :]) for n in names if n[len(stem) + 1 :].isdigit())
 
 
-def read_frames(path: Path) -> Iterator[tuple[int, Entry]]:
-    """Yield (offset of the frame's end, entry) up to the first frame that is cut off or damaged.
-
-    The end frame of a snapshot comes as an entry of table "" with the count in `name`.
-    """
-    if path.stat().st_size == 0:
-        return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        offset, size = 0, len(data)
-        while offset + _FRAME.size <= size:
-            length, checksum = _FRAME.unpack_from(data, offset)
-            end = offset + _FRAME.size + length
-            if length < _PAYLOAD.size or length > FRAME_BYTES_MAX or end > size:
-                return
-            payload = data[offset + _FRAME.size : end]
-            if crc32(payload) != checksum:
-                return
-            yield end, _decode(payload)
-            offset = end
-
-
-def _decode(payload: bytes) -> Entry:
-    version, operation, _, table, namespace, name = _PAYLOAD.unpack_from(payload)
-    a = _PAYLOAD.size
-    b = a + table
-    c = b + namespace
-    d = c + name
-    return Entry(
-        version,
-        payload[a:b].decode(),
-        payload[b:c].decode(),
-        payload[c:d].decode(),
-        payload[d:] if operation == _PUT else None,
-    )
-
-
 def replay(directory: Path, apply: Callable[[Entry], None]) -> tuple[Recovery, int]:
     """Give every logged write to `apply`, oldest first; return what was found and the last log.
 
-    Cuts a torn tail off the last log. Raises DamagedData when any other file is damaged.
+    Cuts a torn last batch off the last log. Raises DamagedData when anything else is damaged.
     """
     for leftover in directory.glob("*.tmp"):
         leftover.unlink()
@@ -289,7 +230,7 @@ def replay(directory: Path, apply: Callable[[Entry], None]) -> tuple[Recovery, i
                 writes += 1
                 apply(entry)
         bytes_cut = path.stat().st_size - end
-        if bytes_cut and number != logs[-1]:
+        if bytes_cut and (number != logs[-1] or batch_begins_after(path, end)):
             raise DamagedData(path, end)
         if bytes_cut:
             os.truncate(path, end)
@@ -425,7 +366,7 @@ class Log:
     def _commit(self, entries: list[Entry]) -> None:
         if not entries:
             return
-        data = b"".join(map(encode_frame, entries))
+        data = encode_batch(entries)
         self._file.write(data)
         self._file.sync()
         self._good_bytes += len(data)
@@ -482,7 +423,7 @@ class Log:
                 if size >= _CHUNK_BYTES:
                     file.write(b"".join(chunk))
                     chunk, size = [], 0
-            chunk.append(_frame(Entry(order.version, "", "", str(count), None), _END, b""))
+            chunk.append(encode_end(order.version, count))
             file.write(b"".join(chunk))
             file.sync()
         except OSError:

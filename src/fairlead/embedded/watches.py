@@ -199,9 +199,11 @@ class WatchHub:
 
     def discard(self, feed: Feed) -> None:
         """Feed it no more; harmless when that is so already."""
-        feeds = self._feeds.get(feed.filter.info.name, [])
+        name = feed.filter.info.name
+        feeds = self._feeds.get(name, [])
         if feed in feeds:
-            feeds.remove(feed)
+            # A new list: the garbage collector may end a watch in the middle of a delivery.
+            self._feeds[name] = [other for other in feeds if other is not feed]
         for timer in feed.timers:
             timer.cancel()
         feed.timers.clear()

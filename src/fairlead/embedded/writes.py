@@ -214,6 +214,14 @@ def _dry(info: ResourceInfo, key: Key, obj: Obj, version: str) -> Record:
     return record
 
 
+def _under_version(record: Record, obj: Obj, version: str) -> Record:
+    """The answer to the write that removed an object: it shows the version that it replaced."""
+    obj["metadata"]["resourceVersion"] = version
+    record.data = msgspec.json.encode(obj, order="sorted")
+    record.drop_caches()
+    return record
+
+
 # ---------------------------------------------------------------------- replace and patch
 
 
@@ -343,8 +351,8 @@ def _update(
         # The event shows what was stored last, as the real store's does.
         last = record_typed(info, current.key, record.version, copy(old))
         context.store.remove(info, last)
-    else:
-        context.store.put(info, record)
+        return _under_version(record, new, before["resourceVersion"])
+    context.store.put(info, record)
     return record
 
 

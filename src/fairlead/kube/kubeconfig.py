@@ -142,7 +142,7 @@ def resolve(config: Kubeconfig, context: str = "") -> Connection:
             f"{cluster.place}.server: want a URL such as https://host:6443, got '{server}'"
         )
     return Connection(
-        server=server,
+        server=_without_user(server),
         source=f"context '{name}' of {files}",
         namespace=_text(chosen.values, "namespace", chosen.place) or "default",
         certificate_authority=_bytes(cluster, "certificate-authority"),
@@ -151,6 +151,17 @@ def resolve(config: Kubeconfig, context: str = "") -> Connection:
         proxy_url=_proxy(cluster),
         **_credentials(user),
     )
+
+
+def _without_user(server: str) -> str:
+    """Return a server's URL without `user:password@`.
+
+    kubectl sends no token over plain HTTP, but takes Basic credentials from the URL; a kubeconfig
+    of the embedded cluster therefore holds the token in both places, and we use the user's.
+    """
+    scheme, _, rest = server.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def load_connection(

@@ -248,6 +248,43 @@ def test_damage_where_acknowledged_writes_were_is_an_error(tmp_path: Path) -> No
         reopen(tmp_path)
 
 
+def batches(directory: Path, *sizes: int) -> list[int]:
+    """Write that many objects per batch and return the log's size after each."""
+
+    async def main() -> list[int]:
+        store = Store.open(directory)
+        found: list[int] = []
+        for batch, size in enumerate(sizes):
+            for i in range(size):
+                version = write(store, f"b{batch}-{i}", "x" * 50).version
+            await store.committed(version)
+            found.append((directory / "log-1").stat().st_size)
+        await store.close()
+        return found
+
+    return asyncio.run(main())
+
+
+def test_damage_before_a_later_batch_is_an_error_wherever_it_is(tmp_path: Path) -> None:
+    ends = batches(tmp_path, 2, 1, 3)
+    log = tmp_path / "log-1"
+    whole = log.read_bytes()
+    for offset in range(ends[1]):
+        log.write_bytes(whole[:offset] + bytes((whole[offset] ^ 0x20,)) + whole[offset + 1 :])
+        with pytest.raises(DamagedData):
+            reopen(tmp_path)
+        assert log.stat().st_size == len(whole), "what is left is kept for a person to look at"
+
+
+def test_damage_within_the_last_batch_cuts_it_off(tmp_path: Path) -> None:
+    ends = batches(tmp_path, 2, 1, 3)
+    log = tmp_path / "log-1"
+    whole = log.read_bytes()
+    for offset in range(ends[1], ends[1] + 40):  # of its first record; the other two are whole
+        log.write_bytes(whole[:offset] + bytes((whole[offset] ^ 0x20,)) + whole[offset + 1 :])
+        assert sorted(reopen(tmp_path)[0]) == ["b0-0", "b0-1", "b1-0"]
+
+
 class FullDisk(DiskFile):
     """Takes `room` bytes, then half a write, then nothing."""
 

@@ -208,3 +208,10 @@ def test_importing_it_loads_neither_yaml_nor_aiohttp_nor_asyncio() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert answer.stdout.decode().strip() == "[]"
+
+
+def test_credentials_in_the_url_are_for_kubectl_alone(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    write_kubeconfig(path, "http://fairlead:secret@127.0.0.1:7443", "secret", "fairlead")
+    connection = load_connection(path=path)
+    assert (connection.server, connection.token) == ("http://127.0.0.1:7443", "secret")

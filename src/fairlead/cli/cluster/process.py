@@ -28,6 +28,7 @@ from fairlead.cli.cluster.state import (
     write_running,
 )
 from fairlead.cli.errors import CliError, Code, fail
+from fairlead.embedded.http.server import Server
 from fairlead.embedded.wal import DamagedData, DirectoryInUse, StoreError, WrongFormat
 from fairlead.kube.kubeconfig import KubeconfigError, write_kubeconfig
 from fairlead.runtime.clock import SystemClock
@@ -62,10 +63,11 @@ def run_cluster(
     log = configure(clock=clock, level=level, stream=stream)
     cluster = Cluster(settings, read_token(settings.data), clock=clock, log=log)
 
-    def announce(server: str, port: int) -> None:
-        remember(settings, port)
-        write_kubeconfig(settings.data / KUBECONFIG_FILE, server, cluster.token, CONTEXT)
-        running = _this_process(server, clock.now())
+    def announce(server: Server) -> None:
+        remember(settings, server.port)
+        kubeconfig = settings.data / KUBECONFIG_FILE
+        write_kubeconfig(kubeconfig, server.kubectl_url, cluster.token, CONTEXT)
+        running = _this_process(server.url, clock.now())
         write_running(settings.data, running)
         settle_garbage_collector()
         ready(running)

@@ -87,8 +87,8 @@ class Cluster:
         if self._supervisor is not None:
             self._supervisor.stop()
 
-    async def run(self, announce: Callable[[str, int], None]) -> None:
-        """Run until stopped; `announce(server, port)` is called once when everything is ready.
+    async def run(self, announce: Callable[[Server], None]) -> None:
+        """Run until stopped; `announce(server)` is called once when everything is ready.
 
         Raises StoreError, HistoryError, ListenFailed, StoreLost or OSError when it cannot go on.
         """
@@ -130,7 +130,7 @@ class Cluster:
             )
             extensions = Extensions(parts, self._clock)
             server = await stack.enter_async_context(self._listen(service, nodes, extensions))
-            await self._supervise(supervisor, lambda: announce(server.url, server.port))
+            await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
                 await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
 

@@ -251,9 +251,9 @@ def _succeed(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> 
         finished_at=stamp(now),
         reason=EndReason.SUCCEEDED.value,
     )
-    count = plural(job.member_count, "member")
     took = now - parse_time(job.status.started_at or closed.started_at or stamp(now))
-    text = f"Succeeded: all {count} ended well after {duration(took)}"
+    all_ = "its one member" if job.member_count == 1 else f"all {job.member_count} members"
+    text = f"Succeeded: {all_} ended well after {duration(took)}"
     if attempt.number > 1:
         text += f" and {plural(attempt.number, 'attempt')}"
     new = replace(
@@ -287,7 +287,8 @@ def _started(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> 
     new = with_attempt(status, replace(attempt, started_at=stamp(now)))
     new = replace(new, members=counts_of(view), started_at=status.started_at or stamp(now))
     new = with_condition(view, new, now, Condition(names.RUNNING, "True", "AllMembersRun"))
-    text = f"Started: all {plural(job.member_count, 'member')} run (attempt {attempt.number}"
+    all_ = "its one member runs" if job.member_count == 1 else f"all {job.member_count} members run"
+    text = f"Started: {all_} (attempt {attempt.number}"
     if attempt.resumed_from_step is not None:
         text += f", resumed from step {attempt.resumed_from_step}"
     note = Note(EventReason.STARTED, text + ")")

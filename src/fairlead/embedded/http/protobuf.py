@@ -1,4 +1,4 @@
-"""The protobuf bodies that kubectl cannot be talked out of.
+"""The protobuf bodies that kubectl, and leader election in Go, cannot be talked out of.
 
 The typed clients of client-go (from v0.33 on) write protobuf and have no fallback when that is
 refused: `kubectl create namespace`, `create configmap`, `drain`, `auth can-i` and some more would
@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from fairlead.api.status import BadRequest, UnsupportedMediaType
+from fairlead.api.times import format_time
 
 _MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -142,6 +143,26 @@ def _int_or_string(value: int | bytes) -> int | str:
     return _text(fields.get(3, b"")) if fields.get(1, 0) else _signed(fields.get(2, 0))
 
 
+def _instant(value: int | bytes) -> tuple[int, int]:
+    """Seconds and nanoseconds since the epoch."""
+    fields = dict(_fields(_bytes(value)))
+    return _signed(fields.get(1, 0)), _signed(fields.get(2, 0))
+
+
+def _time(value: int | bytes) -> str | None:
+    """A `Time`: RFC 3339 in whole seconds; none for the zero of Go, which is in the year 1."""
+    seconds, _ = _instant(value)
+    return format_time(seconds) if seconds > 0 else None
+
+
+def _micro_time(value: int | bytes) -> str | None:
+    """A `MicroTime`: RFC 3339 with six decimals."""
+    seconds, nanos = _instant(value)
+    if seconds <= 0:
+        return None
+    return f"{format_time(seconds).removesuffix('Z')}.{nanos // 1000:06d}Z"
+
+
 _S = _Shape
 _TEXTS = _Message({1: _Entry("key", _text), 2: _Entry("value", _text)})
 _BLOBS = _Message({1: _Entry("key", _text), 2: _Entry("value", _base64)})
@@ -154,6 +175,7 @@ _META = _Entry("metadata", _Message({
     1: _Entry("name", _text), 2: _Entry("generateName", _text), 3: _Entry("namespace", _text),
     4: _Entry("selfLink", _nothing), 5: _Entry("uid", _text), 6: _Entry("resourceVersion", _text),
     7: _Entry("generation", _signed), 8: _Entry("creationTimestamp", _nothing),
+    9: _Entry("deletionTimestamp", _nothing), 10: _Entry("deletionGracePeriodSeconds", _nothing),
     11: _Entry("labels", _TEXTS, _S.MAP), 12: _Entry("annotations", _TEXTS, _S.MAP),
     13: _Entry("ownerReferences", _OWNER, _S.LIST), 14: _Entry("finalizers", _text, _S.LIST),
     17: _Entry("managedFields", _nothing),
@@ -176,6 +198,29 @@ _BUDGET_SPEC = _Message({
     1: _Entry("minAvailable", _int_or_string, _S.SET), 2: _Entry("selector", _SELECTOR, _S.SET),
     3: _Entry("maxUnavailable", _int_or_string, _S.SET),
     4: _Entry("unhealthyPodEvictionPolicy", _text),
+})  # fmt: skip
+_LEASE_SPEC = _Message({
+    1: _Entry("holderIdentity", _text, _S.SET), 2: _Entry("leaseDurationSeconds", _signed, _S.SET),
+    3: _Entry("acquireTime", _micro_time), 4: _Entry("renewTime", _micro_time),
+    5: _Entry("leaseTransitions", _signed, _S.SET), 6: _Entry("strategy", _text, _S.SET),
+    7: _Entry("preferredHolder", _text, _S.SET),
+})  # fmt: skip
+_REFERENCE = _Message({
+    1: _Entry("kind", _text), 2: _Entry("namespace", _text), 3: _Entry("name", _text),
+    4: _Entry("uid", _text), 5: _Entry("apiVersion", _text), 6: _Entry("resourceVersion", _text),
+    7: _Entry("fieldPath", _text),
+})  # fmt: skip
+_EVENT = _Message({
+    1: _META, 2: _Entry("involvedObject", _REFERENCE, _S.SET), 3: _Entry("reason", _text),
+    4: _Entry("message", _text),
+    5: _Entry("source", _Message({1: _Entry("component", _text), 2: _Entry("host", _text)})),
+    6: _Entry("firstTimestamp", _time), 7: _Entry("lastTimestamp", _time),
+    8: _Entry("count", _signed), 9: _Entry("type", _text), 10: _Entry("eventTime", _micro_time),
+    11: _Entry("series", _Message({
+        1: _Entry("count", _signed), 2: _Entry("lastObservedTime", _micro_time),
+    })),
+    12: _Entry("action", _text), 13: _Entry("related", _REFERENCE),
+    14: _Entry("reportingComponent", _text), 15: _Entry("reportingInstance", _text),
 })  # fmt: skip
 
 
@@ -207,6 +252,11 @@ _READERS: Mapping[tuple[str, str], Callable[[int | bytes], dict[str, Any]]] = {
         1: _META, 2: _Entry("value", _signed, _S.SET), 3: _Entry("globalDefault", _boolean),
         4: _Entry("description", _text), 5: _Entry("preemptionPolicy", _text),
     }),
+    ("coordination.k8s.io/v1", "Lease"): _Message({
+        1: _META, 2: _Entry("spec", _LEASE_SPEC, _S.SET),
+    }),
+    ("v1", "Event"): _EVENT,
+    ("v1", "Binding"): _Message({1: _META, 2: _Entry("target", _REFERENCE)}),
     ("policy/v1", "PodDisruptionBudget"): _Message({
         1: _META, 2: _Entry("spec", _BUDGET_SPEC), 3: _Entry("status", _nothing),
     }),

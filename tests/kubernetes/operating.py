@@ -1,0 +1,237 @@
+"""Our controllers on a real API server, and a witness that checks their promises.
+
+`Witness` watches jobs, pods and nodes from before the first of them exists. A real server's
+resource versions are revisions of one store, so events of several kinds, sorted by them, are the
+order in which everything was committed; `judge` feeds them in that order to the checkers of the
+simulator. So an over-commitment that lasted for one revision is found, whoever was slow to see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.kubernetes.controlplane import ControlPlane
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.status import Expired, NotFound
+from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.embedded.virtual import VirtualNodes
+from fairlead.embedded.virtual_fleet import NodeFleet
+from fairlead.embedded.virtual_profile import NodeShape, Profile, load_profile
+from fairlead.kube.client import HttpClient
+from fairlead.kube.kubeconfig import load_connection
+from fairlead.kube.transport import HttpOptions
+from fairlead.runtime.client import Client, EventType
+from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.events import Recorder
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.sim.checkers import Checkers
+
+CLOCK = SystemClock()
+POLICY = JobsPolicy(peer_naming=PeerNaming.DNS)
+LOOK_SECONDS = 0.05
+SHAPE = NodeShape(resources={"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "8"})
+
+
+def http_client(plane: ControlPlane, *, token: str | None = None) -> HttpClient:
+    """A client as the tester, or as the owner of another token."""
+    connection = load_connection(path=plane.kubeconfig(token=token))
+    return HttpClient(connection, HttpOptions())
+
+
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds_max: float) -> None:
+    """Return once the condition holds; another process does the work."""
+    async with asyncio.timeout(seconds_max):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def is_served(client: Client, resource: Resource[Any]) -> bool:
+    try:
+        await client.list(resource)
+    except NotFound:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One committed write."""
+
+    version: int
+    resource: Resource[Any]
+    type: EventType
+    object: Any
+
+
+@dataclass(slots=True)
+class Witness:
+    """Records every committed write of jobs, pods and nodes."""
+
+    client: Client
+    seen: list[_Seen] = field(default_factory=list)
+    progress: dict[str, int] = field(default_factory=dict)
+
+    async def watch(self, resource: Resource[Any], version: str) -> None:
+        """Record until cancelled; the history of the server is long enough for one test."""
+        while True:
+            async for event in self.client.watch(
+                resource, resource_version=version, timeout_seconds=60
+            ):
+                version = event.resource_version
+                self.progress[resource.name] = int(version)
+                if event.object is not None:
+                    self.seen.append(_Seen(int(version), resource, event.type, event.object))
+
+    async def caught_up(self) -> None:
+        """Return once all watches have shown what is committed now."""
+        for resource in (JOBS, PODS, NODES):
+            now = await self.client.list(resource)
+            last = max((int(o.metadata.resource_version) for o in now.items), default=0)
+
+            async def reached(name: str = resource.name, wanted: int = last) -> bool:
+                return self.progress.get(name, 0) >= wanted
+
+            await until(reached, 20)
+
+    def judge(self) -> Checkers:
+        """Return the checkers after all writes, in the order of their commits; PromiseBroken."""
+        checkers = Checkers()
+        known: dict[tuple[str, tuple[str, str]], Any] = {}
+        for seen in sorted(self.seen, key=lambda each: each.version):
+            key = (seen.resource.name, seen.object.metadata.key)
+            old = known.pop(key, None)
+            new = None if seen.type is EventType.DELETED else seen.object
+            if new is not None:
+                known[key] = new
+            _feed(checkers, new, old if old is not None else seen.object)
+        return checkers
+
+
+def _feed(checkers: Checkers, new: Any, old: Any) -> None:
+    some = new or old
+    if isinstance(some, Job):
+        checkers.job(new, old if new is not None else some, CLOCK.now())
+    elif isinstance(some, Pod):
+        checkers.pod(new, None if new is old else old, CLOCK.now())
+    elif isinstance(some, Node):
+        checkers.node(new, old)
+
+
+@asynccontextmanager
+async def witnessed(client: Client) -> AsyncIterator[Witness]:
+    """Record from now on; the writes are judged at the end of the block."""
+    witness = Witness(client)
+    async with asyncio.TaskGroup() as group:
+        tasks: list[asyncio.Task[None]] = []
+        for resource in (JOBS, PODS, NODES):
+            version = (await client.list(resource)).resource_version
+            tasks.append(group.create_task(witness.watch(resource, version)))
+        yield witness
+        await witness.caught_up()
+        for task in tasks:
+            task.cancel()
+    witness.judge()
+
+
+async def _recording_is_possible(error: Expired) -> None:
+    raise AssertionError("the server forgot its history during a test") from error
+
+
+@asynccontextmanager
+async def virtual_nodes(
+    client: Client, count: int, *, profile: Profile | None = None, seed: int = 1
+) -> AsyncIterator[VirtualNodes]:
+    """Nodes that run pods by pretending to; gone, with their pods, at the end of the block."""
+    nodes = VirtualNodes(
+        client, NodeFleet(count, SHAPE), profile or load_profile("instant"),
+        clock=CLOCK, rng=random.Random(seed),
+    )  # fmt: skip
+    await nodes.start()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(nodes.run())
+        await nodes.wait_synced()
+        yield nodes
+        task.cancel()
+    await client.delete_collection(NODES)
+
+
+class Pair:
+    """Scheduler and jobs controller with everything of their own, as one replica has them."""
+
+    def __init__(self, client: Client, *, policy: JobsPolicy = POLICY, seed: int = 2) -> None:
+        self._rng = random.Random(seed)
+        self.events = Recorder(client, CLOCK, "fairlead", rng=self._rng)
+        scheduler = SchedulerMirrors.make(client, clock=CLOCK, rng=self._rng)
+        jobs = JobsMirrors.make(client, policy, clock=CLOCK, rng=self._rng)
+        self.scheduler = SchedulerController(client, scheduler, events=self.events)
+        self.jobs = JobsController(
+            client, jobs, history=MemoryHistory(), events=self.events, policy=policy, clock=CLOCK
+        )
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.events.run())
+            for controller in (self.scheduler, self.jobs):
+                group.create_task(self._loop(controller).run())
+
+    def _loop(self, controller: Controller) -> ControllerLoop:
+        return ControllerLoop(controller, clock=CLOCK, rng=self._rng)
+
+
+@asynccontextmanager
+async def controllers(client: Client, *, policy: JobsPolicy = POLICY) -> AsyncIterator[Pair]:
+    """Both controllers, for the length of the block."""
+    pair = Pair(client, policy=policy)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(pair.run())
+        yield pair
+        task.cancel()
+
+
+def job_body(
+    name: str, members: int, *, seconds: float | None = None, annotations: dict[str, str] | None = None,
+    cpu: str = "1", gpus: int = 8, **spec: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A job of one role whose members take all GPUs of a node and end after `seconds`."""
+    notes = dict(annotations or {})
+    if seconds is not None:
+        notes["fairlead.dev/simulate-seconds"] = str(seconds)
+    resources = {"cpu": cpu} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    template = {
+        "metadata": {"annotations": notes},
+        "spec": {
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.example/train:1",
+                    "command": ["train"],
+                    "resources": {"requests": resources, "limits": resources},
+                    "securityContext": {"runAsNonRoot": True},
+                }
+            ]
+        },
+    }
+    role = {"name": "worker", "count": members, "template": template}
+    return {"metadata": {"name": name}, "spec": {"roles": [role], **spec}}
+
+
+async def ended(client: Client, name: str, *, seconds_max: float = 60) -> Job:
+    """Return the job once it has ended."""
+
+    async def is_over() -> bool:
+        return (await client.get(JOBS, name, namespace="default")).is_finished
+
+    await until(is_over, seconds_max)
+    return await client.get(JOBS, name, namespace="default")
