@@ -125,18 +125,22 @@ class Report:
         """Judge by `bounds`, or by the file."""
         if bounds is None:
             bounds = tomllib.loads((HERE / "bounds.toml").read_text())
-        self._bounds = bounds
+        self.bounds = bounds
         self.figures: list[Figure] = []
 
     def add(self, name: str, value: float, unit: str) -> None:
         """Judge one figure. A time must be divided by `slowness()` before, a rate multiplied."""
-        entry = self._bounds.get(name, {})
+        entry = self.bounds.get(name, {})
         bound, ok = judge(value, entry)
         self.figures.append(Figure(name, value, unit, bound, ok))
         sign = "" if bound is None else (">=" if "at_least" in entry else "<=")
         mark = "  no bound" if ok is None else "  ok" if ok else "  MISSED"
         limit = "" if bound is None else f"   {sign} {bound:g} {unit}"
         print(f"{name:44} {value:>14,.4g} {unit:<12}{limit:<26}{mark}", flush=True)
+
+    def skip(self, name: str, why: str) -> None:
+        """Say in one line that a group was not measured here; it is judged nowhere."""
+        print(f"{name:44} skipped: {why}", flush=True)
 
     def write(self) -> bool:
         """Write `bench/out/latest.json`; True when no bound was missed."""

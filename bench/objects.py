@@ -47,6 +47,50 @@ def pod_body(name: str, *, node: str = "", namespace: str = "default") -> dict[s
     }  # fmt: skip
 
 
+def small_pod_body(name: str) -> dict[str, Any]:
+    """Return a plain pod of one container that nobody owns, as any API server takes it."""
+    amounts = {"cpu": "4", "memory": "16Gi", GPU: "1"}
+    container = {
+        "name": "main", "image": "train:1", "command": ["python", "train.py"],
+        "env": [{"name": "RANK", "value": "17"}, {"name": "WORLD_SIZE", "value": "64"}],
+        "resources": {"requests": amounts, "limits": amounts},
+    }  # fmt: skip
+    return {
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": "train"}},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+
+
+def node_body(name: str) -> dict[str, Any]:
+    """Return a node with eight GPUs as an agent would register it, about 1.5 kB of JSON."""
+    at = "2026-11-21T00:00:00Z"
+    conditions = [
+        {
+            "type": kind, "status": "True" if kind == "Ready" else "False", "reason": "AsExpected",
+            "message": "as expected", "lastHeartbeatTime": at, "lastTransitionTime": at,
+        }
+        for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    ]  # fmt: skip
+    amounts = {"cpu": "96", "memory": "768Gi", "ephemeral-storage": "1Ti", "pods": "110", GPU: "8"}
+    labels = {
+        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+        "topology.kubernetes.io/zone": "zone-1", "topology.kubernetes.io/region": "region-1",
+        "node.kubernetes.io/instance-type": "gpu-8",
+    }  # fmt: skip
+    info = {
+        "architecture": "amd64", "bootID": "boot", "containerRuntimeVersion": "containerd://2.1.0",
+        "kernelVersion": "6.12.0", "kubeProxyVersion": "", "kubeletVersion": "v1.36.3",
+        "machineID": "machine", "operatingSystem": "linux", "osImage": "Linux", "systemUUID": "one",
+    }  # fmt: skip
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {
+            "capacity": amounts, "allocatable": amounts, "conditions": conditions,
+            "addresses": [{"type": "Hostname", "address": name}], "nodeInfo": info,
+        },
+    }
+
+
 def status_patch(serial: int) -> dict[str, Any]:
     """Return what a node reports of a pod that started."""
     address = f"10.{serial >> 16 & 255}.{serial >> 8 & 255}.{serial & 255}"

@@ -1,7 +1,8 @@
-"""An API server in a process of its own: `python -m bench.server DIRECTORY`.
+"""An API server in a process of its own: `python -m bench.server DIRECTORY [CERTIFICATES]`.
 
 On uvloop with its log in the directory, as in `fairlead up`, but without nodes and controllers. It
-prints its port, answers one JSON line of counts for each line on its input, and ends with it.
+prints its port, answers one JSON line of counts for each line on its input, and ends with it. With
+a directory of certificates (`apiserver.crt`, `apiserver.key`) it speaks TLS.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import sys
 import uuid
 from pathlib import Path
@@ -26,8 +28,15 @@ from fairlead.runtime.clock import SystemClock
 TOKEN = "token-of-the-benchmark"
 
 
-async def main(directory: Path) -> None:
+def _tls(certificates: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "apiserver.crt", certificates / "apiserver.key")
+    return context
+
+
+async def main(directory: Path, certificates: Path | None) -> None:
     """Serve until the input ends."""
+    tls = None if certificates is None else _tls(certificates)
     store = Store.open(directory)
     service = Service(
         store, Registry.with_builtins(), SystemClock(),
@@ -37,7 +46,7 @@ async def main(directory: Path) -> None:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with asyncio.TaskGroup() as group, serve(service, token=TOKEN) as server:
+    async with asyncio.TaskGroup() as group, serve(service, token=TOKEN, tls=tls) as server:
         running = group.create_task(service.run())
         settle_garbage_collector()  # as `fairlead up` does
         print(server.port, flush=True)
@@ -54,4 +63,5 @@ async def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(Path(sys.argv[1])))
+    given = [Path(argument) for argument in sys.argv[1:]]
+    uvloop.run(main(given[0], given[1] if len(given) > 1 else None))

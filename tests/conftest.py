@@ -18,6 +18,8 @@ settings.register_profile("repeatable", derandomize=True)
 if not os.environ.get("FAIRLEAD_RANDOM"):
     settings.load_profile("repeatable")
 
+WITHOUT = "no real control plane"
+
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
@@ -26,4 +28,14 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         with control_plane(tmp_path_factory.mktemp("plane")) as running:
             yield running
     except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+        pytest.skip(f"{WITHOUT}: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line what did not run for want of a real control plane."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    texts = [str(report.longrepr[-1]) for report in skipped if isinstance(report.longrepr, tuple)]
+    missing = [text for text in texts if WITHOUT in text]
+    if missing:
+        reason = missing[0].removeprefix("Skipped: ")
+        terminalreporter.write_line(f"the kubernetes suite: {len(missing)} tests skipped: {reason}")

@@ -314,6 +314,15 @@ def test_a_write_that_power_loss_tore_is_forgotten_and_all_before_it_is_there(
     assert job_names(shell) == set(names)
 
 
+def test_of_three_starts_at_once_one_wins_and_the_others_say_so(shell: Shell) -> None:
+    arguments = ("up", "--detach", "--data", str(shell.data), "--listen", "127.0.0.1:0")
+    starts = [shell.start(*arguments) for _ in range(3)]
+    errors = [start.communicate(timeout=60)[1] for start in starts]
+    assert sorted(start.returncode for start in starts) == [0, 4, 4], errors
+    assert sum(error.startswith("error[E701]: ") for error in errors) == 2
+    assert shell.run("ps").code == 0
+
+
 def test_a_wrong_token_and_a_directory_that_cannot_be_made_are_told(cluster: Shell) -> None:
     text = (cluster.data / "kubeconfig").read_text()
     other = cluster.root / "other-kubeconfig"

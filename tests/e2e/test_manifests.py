@@ -50,6 +50,7 @@ BROKEN: dict[str, tuple[str | bytes, list[str]]] = {
     "no members": (changed("count: 2", "count: 0"), ["E103 8 spec.roles[0].count"]),
     "negative members": (changed("count: 2", "count: -4"), ["E103 8 spec.roles[0].count"]),
     "half a member": (changed("count: 2", "count: 1.5"), ["E103 8 spec.roles[0].count"]),
+    "members as a power": (changed("count: 2", "count: 1e3"), ["E103 8 spec.roles[0].count"]),
     "too many members": (changed("count: 2", "count: 100001"), ["E103 8 spec.roles[0].count"]),
     "members beyond numbers": (
         changed("count: 2", "count: " + "9" * 400), ["E103 8 spec.roles[0].count"]),

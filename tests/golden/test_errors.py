@@ -168,6 +168,10 @@ CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
                           Exit.REFUSED),
     "disk-full": (_raise(explain(SETTINGS, StoreLost(OSError(errno.ENOSPC, "No space left")))),
                   Exit.REFUSED),
+    "file-size-limit": (_raise(explain(SETTINGS, StoreLost(OSError(errno.EFBIG, "Too large")))),
+                        Exit.REFUSED),
+    "disk-error": (_raise(explain(SETTINGS, StoreLost(OSError(errno.EIO, "I/O error")))),
+                   Exit.REFUSED),
     "start-failed": (_raise(explain(SETTINGS, StartFailed("jobs", "KeyError: 'x'"))), Exit.FAILED),
 }  # fmt: skip
 

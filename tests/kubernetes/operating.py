@@ -17,10 +17,11 @@ from typing import Any
 
 from tests.kubernetes.controlplane import ControlPlane
 
+from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS, Resource
-from fairlead.api.status import Expired, NotFound
+from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
+from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -62,6 +63,32 @@ async def is_served(client: Client, resource: Resource[Any]) -> bool:
     except NotFound:
         return False
     return True
+
+
+async def install_kinds(client: Client) -> None:
+    """Create our kinds and return once they are served."""
+    for manifest in crd.manifests():
+        try:
+            await client.create(CRDS, manifest)
+        except AlreadyExists:
+            continue
+
+    async def is_ready() -> bool:
+        return await is_served(client, JOBS)
+
+    await until(is_ready, 20)
+
+
+async def sweep(client: Client) -> None:
+    """Delete all jobs, pods and nodes, whatever holds them."""
+    for job in (await client.list(JOBS)).items:
+        namespace, name = job.metadata.key
+        if job.metadata.finalizers:
+            free = {"metadata": {"finalizers": None}}
+            await client.patch(JOBS, name, free, namespace=namespace)
+    await client.delete_collection(JOBS)
+    await client.delete_collection(PODS, grace_period_seconds=0)
+    await client.delete_collection(NODES)
 
 
 @dataclass(slots=True)
@@ -142,10 +169,6 @@ async def witnessed(client: Client) -> AsyncIterator[Witness]:
         for task in tasks:
             task.cancel()
     witness.judge()
-
-
-async def _recording_is_possible(error: Expired) -> None:
-    raise AssertionError("the server forgot its history during a test") from error
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """client-go, unmodified, against the embedded API: informer, leader election, conflicts.
 
-`tools/kubernetes/cmd/informers` prints what it sees. Its connections are cut in the middle, and it must
-go on from where it was; once with a history so short that it is answered 410 and lists again.
+`tools/kubernetes/cmd/informers` prints what it sees. Its connections are cut in the middle, and it
+must go on from where it was; once with a history so short that it is answered 410 and lists again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _program() -> Path:
     try:
         program = find_binaries() / "informers"
     except NoControlPlane as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"no real control plane: {reason}")
     if not program.exists():
         pytest.skip("the program informers is not built: make kubernetes")
     return program

@@ -20,6 +20,7 @@ PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by 
 HELD_BY = f"{GROUP}/held-by"
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
+FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements
 
 # Finalizers.
 JOB_FINALIZER = f"{GROUP}/job"

@@ -58,6 +58,8 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
                 "cluster", "down", "Stop the cluster on this machine; its state is kept."
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
+            "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
+            "controller": Entry("controller", "controller", "Run the controllers on a cluster."),
         },
     ),
     (

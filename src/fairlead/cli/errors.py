@@ -161,7 +161,9 @@ CODES: dict[Code, CodeInfo] = {
         Exit.CONFLICT, "The data directory was written by another version of fairlead."
     ),
     Code.DATA_UNWRITABLE: CodeInfo(Exit.REFUSED, "The data directory cannot be written."),
-    Code.DISK_FULL: CodeInfo(Exit.REFUSED, "The disk that holds the data directory is full."),
+    Code.DISK_FULL: CodeInfo(
+        Exit.REFUSED, "The disk of the data directory is full, or a limit on file sizes is reached."
+    ),
     Code.START_FAILED: CodeInfo(Exit.FAILED, "The cluster did not start; its log says why."),
     Code.NOT_RUNNING: CodeInfo(Exit.UNREACHABLE, "No cluster runs on this data directory."),
     Code.LISTEN_ADDRESS: CodeInfo(Exit.USAGE, "The listen address cannot be used."),

@@ -10,6 +10,7 @@ does not answer.
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import json
 import socket
@@ -48,7 +49,7 @@ class Api:
     """A connection to one cluster, opened at the first request and again when it broke."""
 
     def __init__(self, connection: Connection, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.target = connection
+        self.target = _with_credentials(connection)
         self._timeout_seconds = timeout_seconds
         self._http: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None  # of the latest request, also when it streams
@@ -244,6 +245,25 @@ class Api:
                     "running jobs are not affected"),
             help=("fairlead up starts a cluster here, fairlead status tells what runs",),
         )  # fmt: skip
+
+
+def _with_credentials(target: Connection) -> Connection:
+    """Return the connection with what its credential plugin answers, if it has one."""
+    if target.exec_plugin is None:
+        return target
+    from fairlead.kube.exec_auth import PluginError, run_plugin
+
+    try:
+        credential = run_plugin(target)
+    except PluginError as error:
+        raise fail(Code.KUBECONFIG, str(error)) from error
+    return dataclasses.replace(
+        target,
+        exec_plugin=None,
+        token=credential.token,
+        client_certificate=credential.certificate.encode(),
+        client_key=credential.key.encode(),
+    )
 
 
 def _connect(target: Connection, timeout_seconds: float) -> http.client.HTTPConnection:

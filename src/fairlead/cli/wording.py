@@ -16,6 +16,7 @@ _TYPES = {
     "object": "a mapping of fields", "array": "a list",
 }  # fmt: skip
 _TYPE = re.compile(r"in body must be of type (\w+)")
+_EXPECTED_INT = "Expected `int`, got "  # msgspec, of 1e3 and the like
 _BOUND = re.compile(r"in body should (?:be|have) ((?:greater|less) than(?: or equal to)? \S+|"
                     r"at (?:least|most) .+)$")  # fmt: skip
 _ITEMS = re.compile(r"should have (at (?:least|most) \d+ \w+)")
@@ -39,6 +40,8 @@ def reword(message: str, field: str, got: str | None) -> tuple[str, str]:
         return f"{message.partition(': ')[2] or name} stands twice; each must be different", ""
     if match := _TYPE.search(message):
         return f"{shown}must be {_TYPES.get(match[1], match[1])}", ""
+    if _EXPECTED_INT in message:
+        return f"{shown}must be a whole number", ""
     if QUANTITY in message and "should match" in message:
         return f"{shown}is not a quantity such as 500m, 8 or 16Gi", ""
     if match := _ITEMS.search(message) or _BOUND.search(message):

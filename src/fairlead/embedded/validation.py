@@ -99,8 +99,7 @@ def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[Problem]
             found.append(Problem(path, ProblemType.INVALID, why, finalizer))
         if not is_qualified_name(finalizer):
             why = "name part must consist of alphanumeric characters, '-', '_' or '.'"
-            path = f"metadata.finalizers[{i}]"
-            found.append(Problem(path, ProblemType.INVALID, why, finalizer))
+            found.append(Problem("metadata.finalizers", ProblemType.INVALID, why, finalizer))
     return found
 
 

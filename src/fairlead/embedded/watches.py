@@ -10,13 +10,14 @@ last version seen.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from fairlead.api.selectors import EVERYTHING, Selector
+from fairlead.api.selectors import EVERYTHING, Operator, Selector
 from fairlead.embedded.options import WatchOptions, WatchStart
 from fairlead.embedded.records import Record, StoreEvent
 from fairlead.embedded.registry import ResourceInfo, field_reader
@@ -24,13 +25,15 @@ from fairlead.embedded.store import Store
 from fairlead.runtime.client import EventType, WatchEvent
 
 BOOKMARK_SECONDS = 60.0
+#: Texts that JSON holds as they are; numbers, which have several forms, are not among them.
+_AS_STORED = re.compile(r"[A-Za-z][-A-Za-z0-9.]*", re.ASCII)
 
 
 class WatchFilter:
     """What a list or watch selects: a kind, a namespace ("" for all), labels and fields."""
 
-    __slots__ = ("_fields", "_labels", "fields", "has_selector", "info", "labels", "namespace",
-                 "selects_all")  # fmt: skip
+    __slots__ = ("_fields", "_labels", "_needed", "fields", "has_selector", "info", "labels",
+                 "namespace", "selects_all")  # fmt: skip
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class WatchFilter:
         self.fields = fields
         self._labels = labels.requirements
         self._fields = fields.requirements
+        self._needed = _needed_bytes(info, fields)
         #: True when labels or fields are selected by.
         self.has_selector = bool(labels or fields)
         #: True when every object of the kind is selected.
@@ -58,6 +62,9 @@ class WatchFilter:
             return False
         if self._labels and not self.labels.matches(record.labels):
             return False
+        for needed in self._needed:
+            if needed not in record.data:
+                return False
         names = tuple(requirement.key for requirement in self._fields)
         return self.fields.matches(field_reader(self.info, names).read(record.data))
 
@@ -90,6 +97,22 @@ class WatchFilter:
         if self.matches(event.record):
             return (EventType.MODIFIED if was else EventType.ADDED), event.record
         return (EventType.DELETED, event.left()) if was else None
+
+
+def _needed_bytes(info: ResourceInfo, fields: Selector) -> tuple[bytes, ...]:
+    """Return what the stored bytes of any selected object contain: to search is ten times cheaper
+    than to decode, and one node's pods are few among all.
+    """
+    needed: list[bytes] = []
+    for requirement in fields.requirements:
+        field = info.selectable.get(requirement.key)
+        values = requirement.values
+        if requirement.operator is not Operator.IN or len(values) != 1 or field is None:
+            continue
+        # A default may be absent from the bytes, and other characters may be escaped there.
+        if not field.default and _AS_STORED.fullmatch(values[0]):
+            needed.append(values[0].encode())
+    return tuple(needed)
 
 
 class WatchItem(msgspec.Struct, gc=False, eq=False):

@@ -19,6 +19,7 @@ from fairlead.api.status import AlreadyExists
 from fairlead.embedded import admission, builtins, crds, errors, structural, validation
 from fairlead.embedded.context import Context
 from fairlead.embedded.errors import Finding, Problem, ProblemType
+from fairlead.embedded.metadata import metadata_of
 from fairlead.embedded.options import WriteOptions
 from fairlead.embedded.records import Key, Record, record_typed
 from fairlead.embedded.registry import ResourceInfo
@@ -34,33 +35,21 @@ _NEVER_STORED = ("managedFields", "selfLink")
 #: What code that trusts the structure runs into when a body has another one.
 _STUMBLES = (AttributeError, KeyError, TypeError, ValueError)
 
-_OPTIONAL = ("labels", "annotations", "finalizers", "ownerReferences")
-
 Obj = dict[str, Any]
 
 
 def check_kind(info: ResourceInfo, body: Obj) -> None:
     """Take `kind` and `apiVersion` out of a body; BadRequest when they are of another kind."""
     api_version, kind = body.pop("apiVersion", None), body.pop("kind", None)
-    if api_version is not None and api_version != info.api_version:
+    if api_version not in (None, "", info.api_version):
         raise errors.bad_request(
             f"the API version in the data ({api_version}) does not match the expected API version "
             f"({info.api_version})"
         )
-    if kind is not None and kind != info.kind:
+    if kind not in (None, "", info.kind):
         raise errors.bad_request(
             f"the kind in the data ({kind}) does not match the expected kind ({info.kind})"
         )
-
-
-def _metadata(body: Obj) -> Obj:
-    metadata = body.get("metadata")
-    if metadata is None:
-        metadata = {}
-    if not isinstance(metadata, dict):
-        raise errors.bad_request("metadata: must be an object")
-    # As in Go, what is empty is as good as not there.
-    return {k: v for k, v in metadata.items() if k not in _OPTIONAL or v not in ({}, [], None)}
 
 
 def _check_namespace(info: ResourceInfo, namespace: str, metadata: Obj) -> None:
@@ -93,7 +82,7 @@ def create(
     BadRequest, Invalid, Forbidden, NotFound (namespace), AlreadyExists.
     """
     check_kind(info, body)
-    body["metadata"] = metadata = _metadata(body)
+    body["metadata"] = metadata = metadata_of(info, body)
     _check_namespace(info, namespace, metadata)
     if metadata.get("resourceVersion"):
         raise errors.bad_request("resourceVersion should not be set on objects to be created")
@@ -240,7 +229,7 @@ def replace(
     """
     current = context.store.latest(info.name, key)
     check_kind(info, body)
-    body["metadata"] = metadata = _metadata(body)
+    body["metadata"] = metadata = metadata_of(info, body)
     _check_namespace(info, key[0], metadata)
     name = metadata.get("name")
     if not name:
@@ -289,7 +278,7 @@ def patch(
         del new["kind"], new["apiVersion"]
     else:
         check_kind(info, new)
-    new["metadata"] = metadata = _metadata(new)
+    new["metadata"] = metadata = metadata_of(info, new)
     if metadata.get("name") not in (key[1], None):
         raise errors.bad_request(
             f"the name of the object ({metadata['name']}) does not match the name on the URL "

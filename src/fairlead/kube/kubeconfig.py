@@ -3,8 +3,9 @@
 The rules are kubectl's (kubernetes.io/docs, "Organizing cluster access using kubeconfig files"):
 KUBECONFIG lists files, the first one to name a cluster, user, context or the current context wins,
 files that do not exist are skipped, paths inside a file are relative to that file. What is not
-supported (exec plugins, auth providers) is refused where it is used, never ignored: a request that
+supported (auth providers, passwords) is refused where it is used, never ignored: a request that
 goes out under the wrong name is worse than none. Every error names file, place and remedy.
+Credential plugins are read here and run by `fairlead.kube.exec_auth`.
 
 Importing this module is cheap (the YAML parser is loaded when a file is read).
 """
@@ -66,6 +67,35 @@ class Kubeconfig:
         return tuple(sorted(self.entries.get(section, {})))
 
 
+class Interactive(Enum):
+    """Whether a credential plugin may talk to a person."""
+
+    NEVER = "Never"
+    IF_AVAILABLE = "IfAvailable"
+    ALWAYS = "Always"
+
+
+#: Versions of the plugin protocol that are spoken here.
+EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+#: The extension of a cluster that is handed to plugins.
+EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """A program that prints credentials (kubernetes.io/docs, "client-go credential plugins")."""
+
+    command: str
+    api_version: str
+    place: str
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    install_hint: str = ""
+    interactive: Interactive = Interactive.IF_AVAILABLE
+    gets_cluster: bool = False
+    cluster_config: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """All that a client needs to reach a server. Certificates are PEM bytes.
@@ -87,6 +117,7 @@ class Connection:
     proxy_url: str = ""
     impersonate_user: str = ""
     impersonate_groups: tuple[str, ...] = ()
+    exec_plugin: ExecPlugin | None = None
 
 
 def config_paths(
@@ -149,6 +180,7 @@ def resolve(config: Kubeconfig, context: str = "") -> Connection:
         skip_server_verification=cluster.values.get("insecure-skip-tls-verify") is True,
         server_name=_text(cluster.values, "tls-server-name", cluster.place),
         proxy_url=_proxy(cluster),
+        exec_plugin=_exec_plugin(user, cluster),
         **_credentials(user),
     )
 
@@ -287,7 +319,6 @@ def _proxy(cluster: Entry) -> str:
 
 
 _REFUSED = {
-    "exec": "runs a credential plugin, which is not supported yet",
     "auth-provider": "uses an auth provider, which Kubernetes itself removed in 1.26",
     "username": "uses a password, which Kubernetes itself removed in 1.19",
     "password": "uses a password, which Kubernetes itself removed in 1.19",
@@ -325,6 +356,71 @@ def _credentials(user: Entry | None) -> dict[str, Any]:
         "impersonate_user": _text(user.values, "as", user.place),
         "impersonate_groups": tuple(str(group) for group in cast("list[object]", groups)),
     }
+
+
+def _exec_plugin(user: Entry | None, cluster: Entry) -> ExecPlugin | None:
+    """Return the user's credential plugin; None when there is none, or a token goes before it."""
+    found: object = user.values.get("exec") if user is not None else None
+    if user is None or not found:
+        return None
+    place = f"{user.place}.exec"
+    if not isinstance(found, dict):
+        raise KubeconfigError(f"{place}: want a mapping, got a {type(found).__name__}")
+    values = cast("dict[str, Any]", found)
+    command = _text(values, "command", place)
+    if not command:
+        raise KubeconfigError(f"{place}.command: want the name of a program, got nothing")
+    version = _text(values, "apiVersion", place)
+    if version not in EXEC_VERSIONS:
+        raise KubeconfigError(
+            f"{place}.apiVersion: want {' or '.join(EXEC_VERSIONS)}, got '{version}'; update the "
+            "tool that wrote this file and let it write it again"
+        )
+    mode = _text(values, "interactiveMode", place) or Interactive.IF_AVAILABLE.value
+    if mode not in {each.value for each in Interactive}:
+        raise KubeconfigError(
+            f"{place}.interactiveMode: want {', '.join(i.value for i in Interactive)}, got '{mode}'"
+        )
+    if os.sep in command and not Path(command).is_absolute():
+        command = str(user.file.absolute().parent / command)
+    return ExecPlugin(
+        command=command,
+        api_version=version,
+        place=place,
+        arguments=tuple(str(each) for each in _listed(values, "args", place)),
+        environment=tuple(_variables(values, place)),
+        install_hint=_text(values, "installHint", place),
+        interactive=Interactive(mode),
+        gets_cluster=values.get("provideClusterInfo") is True,
+        cluster_config=_exec_config(cluster),
+    )
+
+
+def _listed(values: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    listed: object = values.get(key) or []
+    if not isinstance(listed, list):
+        raise KubeconfigError(f"{place}.{key}: want a list, got a {type(listed).__name__}")
+    return cast("list[Any]", listed)
+
+
+def _variables(values: Mapping[str, Any], place: str) -> list[tuple[str, str]]:
+    out: list[tuple[str, str]] = []
+    for number, item in enumerate(_listed(values, "env", place)):
+        record = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        name = _text(record, "name", f"{place}.env[{number}]")
+        if not name:
+            raise KubeconfigError(f"{place}.env[{number}]: want a mapping with name and value")
+        out.append((name, _text(record, "value", f"{place}.env[{number}]")))
+    return out
+
+
+def _exec_config(cluster: Entry) -> Any:
+    for item in _listed(cluster.values, "extensions", cluster.place):
+        if isinstance(item, dict):
+            extension = cast("dict[str, Any]", item)
+            if extension.get("name") == EXEC_EXTENSION:
+                return extension.get("extension")
+    return None
 
 
 def write_kubeconfig(

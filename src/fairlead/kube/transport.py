@@ -3,7 +3,9 @@
 Everything that goes wrong comes out as an exception of `fairlead.api.status`: what the server says
 in a Status, a connection that broke as `Unavailable`, a server that accepts and then says nothing
 as `Timeout`. Requests and streams have separate bounded pools, so that open watches cannot starve
-requests. A token file is read again every minute, and at once after a 401.
+requests. A token file is read again every minute, and at once after a 401; a credential plugin is
+run again when what it answered has expired, and after a 401. New client certificates need new
+connections: requests under way end on the old ones.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import asyncio
 import math
 import ssl
 import tempfile
-from collections.abc import AsyncGenerator, Generator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +36,7 @@ from fairlead.api.status import (
     Unavailable,
     error_from_status,
 )
+from fairlead.kube.exec_auth import Credential, PluginCredentials, PluginError
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 
 JSON = "application/json"
@@ -75,6 +79,12 @@ class Transport:
         self._token = connection.token.strip()
         self._token_read_at: float | None = None
         self._closed = False
+        self._plugin: PluginCredentials | None = None
+        if connection.exec_plugin is not None:
+            self._plugin = PluginCredentials(connection, time.time)
+        self._credential = Credential()
+        #: Sessions of the certificate before this one, for requests under way.
+        self._retired: tuple[aiohttp.ClientSession, ...] = ()
 
     async def request(
         self,
@@ -94,11 +104,9 @@ class Transport:
             total=self.options.request_seconds, sock_connect=self.options.connect_seconds
         )
         with self._api_errors(method, path):
-            if self._requests is None:
-                self._requests = self._session(self.options.connections_max)
             url = self._url(path, params)
             async with self._respond(
-                self._requests, method, url, headers=headers, body=body, limits=limits
+                self._request_session, method, url, headers=headers, body=body, limits=limits
             ) as response:
                 return await response.read()
 
@@ -127,11 +135,9 @@ class Transport:
         )
         headers = CIMultiDict({"Accept": accept})
         with self._api_errors(method, path):
-            if self._streams is None:
-                self._streams = self._session(self.options.streams_max)
             url = self._url(path, params)
             async with self._respond(
-                self._streams, method, url, headers=headers, body=None, limits=limits
+                self._stream_session, method, url, headers=headers, body=None, limits=limits
             ) as response:
                 async for chunk in response.content.iter_any():
                     yield chunk
@@ -139,16 +145,56 @@ class Transport:
     async def close(self) -> None:
         """Close all connections; further calls raise `Unavailable`."""
         self._closed = True
-        for session in (self._requests, self._streams):
+        for session in (self._requests, self._streams, *self._retired):
             if session is not None:
                 await session.close()
 
     # Inside
 
+    def _request_session(self) -> aiohttp.ClientSession:
+        if self._requests is None:
+            self._requests = self._session(self.options.connections_max)
+        return self._requests
+
+    def _stream_session(self) -> aiohttp.ClientSession:
+        if self._streams is None:
+            self._streams = self._session(self.options.streams_max)
+        return self._streams
+
+    async def _use_plugin(self, plugin: PluginCredentials, *, refused: Credential | None) -> None:
+        """Take on the plugin's credential; Unavailable when it has none for us now."""
+        try:
+            credential = await plugin.get(refused=refused)
+        except PluginError as error:
+            raise Unavailable(str(error)) from error
+        if credential is self._credential:
+            return
+        old, self._credential = self._credential, credential
+        self._token = credential.token
+        is_same = (old.certificate, old.key) == (credential.certificate, credential.key)
+        if is_same or self._tls is None:
+            return
+        connection = replace(
+            self.connection,
+            client_certificate=credential.certificate.encode(),
+            client_key=credential.key.encode(),
+        )
+        try:
+            self._tls = tls_context(connection)
+        except KubeconfigError as error:
+            raise Unavailable(f"credential plugin: {error}") from error
+        outdated, self._retired = (
+            self._retired,
+            tuple(session for session in (self._requests, self._streams) if session is not None),
+        )
+        self._requests = self._streams = None
+        for session in outdated:
+            await session.close()
+
     @asynccontextmanager
     async def _respond(
         self,
-        session: aiohttp.ClientSession,
+        session_of: Callable[[], aiohttp.ClientSession],
         method: str,
         url: URL,
         *,
@@ -158,10 +204,14 @@ class Transport:
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Yield a successful response; raise the ApiError of any other. One retry after a 401."""
         anew = False
+        used: Credential | None = None
         while True:
+            if self._plugin is not None:
+                await self._use_plugin(self._plugin, refused=used)
+                used = self._credential
             self._authorize(headers, anew=anew)
             async with asyncio.timeout(self.options.request_seconds):
-                response = await session.request(
+                response = await session_of().request(
                     method,
                     url,
                     data=body,
@@ -176,7 +226,8 @@ class Transport:
                     yield response
                     return
                 error = await self._error(response, f"{method} {url.path}")
-            can_retry = isinstance(error, Unauthorized) and self.connection.token_file is not None
+            has_another = self.connection.token_file is not None or self._plugin is not None
+            can_retry = isinstance(error, Unauthorized) and has_another
             if anew or not can_retry:
                 raise error
             anew = True

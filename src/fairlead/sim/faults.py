@@ -170,6 +170,10 @@ class FaultyClient:
         except TimeoutError:
             self._switch.injected += 1
             raise Unavailable("injected: the watch was cut") from None
+        finally:  # now, and not when the collector comes by: that would be another order
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
 
     async def create(
         self,

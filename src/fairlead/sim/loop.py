@@ -14,8 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -149,11 +155,54 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         raise SimulationError("signals are not allowed in a simulation")
 
 
+def _is_ours() -> bool:
+    """True when the caller of the fenced function is Fairlead's own code."""
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    return caller is not None and str(caller.f_globals.get("__name__")).startswith("fairlead.")
+
+
+def _refusing(name: str, instead: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def fenced(*args: Any, **kwargs: Any) -> Any:
+        if _is_ours():
+            raise SimulationError(f"{name} is not allowed in a simulation: use {instead}")
+        return original(*args, **kwargs)
+
+    return fenced
+
+
+#: What lets real time, threads or the outside in; libraries below us may still use it.
+_FENCED: tuple[tuple[Any, str, str], ...] = (
+    (time, "time", "a Clock argument"),
+    (time, "monotonic", "the loop's time"),
+    (time, "perf_counter", "a Clock argument"),
+    (time, "sleep", "asyncio.sleep"),
+    (threading.Thread, "start", "asyncio.TaskGroup"),
+    (socket, "create_connection", "the in-process client"),
+    (subprocess, "run", "a virtual node"),
+    (subprocess, "Popen", "a virtual node"),
+)
+
+
+@contextmanager
+def _fence() -> Generator[None]:
+    """Make the wall clock, threads, sockets and processes raise when our own code uses them."""
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _FENCED]
+    for owner, name, instead in _FENCED:
+        label = f"{getattr(owner, '__name__', owner)}.{name}"
+        setattr(owner, name, _refusing(label, instead, getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end under virtual time and return its result.
 
     Like `asyncio.run`: tasks that are left over are cancelled. Raises `Deadlock` when nothing can
     ever run again.
     """
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with _fence(), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

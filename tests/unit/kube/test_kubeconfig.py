@@ -147,7 +147,8 @@ def test_a_context_that_names_a_missing_cluster_is_refused_at_its_place(tmp_path
 @pytest.mark.parametrize(
     ("user", "cluster", "said"),
     [
-        ({"exec": {"command": "aws"}}, {}, "users[0].user.exec: user 'u' runs a credential plugin"),
+        ({"exec": {"command": "aws"}}, {}, "users[0].user.exec.apiVersion: want client.auth"),
+        ({"exec": {"args": []}}, {}, "users[0].user.exec.command: want the name of a program"),
         ({"auth-provider": {"name": "gcp"}}, {}, "uses an auth provider"),
         ({"username": "a", "password": "b"}, {}, "uses a password"),
         ({"as-uid": "1"}, {}, "impersonates"),

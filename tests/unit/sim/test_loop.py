@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
-from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.clock import LoopClock, SystemClock
 from fairlead.sim.loop import Deadlock, SimulationError, run
 
 
@@ -71,3 +72,17 @@ def test_threads_sockets_processes_and_signals_are_refused() -> None:
             loop.add_signal_handler(2, print)
 
     run(main())
+
+
+def test_the_wall_clock_and_threads_raise_for_our_own_code_and_only_there() -> None:
+    async def main() -> None:
+        ours: dict[str, object] = {"__name__": "fairlead.somewhere", "time": time}
+        for call in ("time.time()", "time.monotonic()", "time.sleep(0)"):
+            with pytest.raises(SimulationError, match="not allowed in a simulation"):
+                eval(call, ours)  # a caller whose module is ours
+        assert time.time() > 0
+        with pytest.raises(SimulationError, match=r"time.time is not allowed"):
+            SystemClock().now()
+
+    run(main())
+    assert SystemClock().now() > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from fairlead.cli.cluster.settings import Settings
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -25,7 +24,7 @@ class Controllers:
 
     def __init__(
         self,
-        settings: Settings,
+        policy: JobsPolicy,
         client: Client,
         history: History,
         *,
@@ -33,7 +32,7 @@ class Controllers:
         metrics: Metrics,
         log: Logger,
     ) -> None:
-        self._settings = settings
+        self._policy = policy
         self._client = client
         self._history = history
         self._clock = clock
@@ -60,11 +59,10 @@ class Controllers:
         await self._run(controller)
 
     async def _run_jobs(self) -> None:
-        policy = JobsPolicy(checkpoint_root=str(self._settings.data / "checkpoints"))
-        mirrors = JobsMirrors.make(self._client, policy, clock=self._clock, rng=_rng())
+        mirrors = JobsMirrors.make(self._client, self._policy, clock=self._clock, rng=_rng())
         controller = JobsController(
             self._client, mirrors, history=self._history, events=self._events,
-            policy=policy, clock=self._clock,
+            policy=self._policy, clock=self._clock,
         )  # fmt: skip
         await self._run(controller)
 

@@ -28,6 +28,7 @@ from fairlead.cli.cluster.controllers import Controllers
 from fairlead.cli.cluster.extensions import Extensions, Parts
 from fairlead.cli.cluster.nodes import Nodes
 from fairlead.cli.cluster.settings import Settings
+from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
@@ -106,8 +107,9 @@ class Cluster:
             client = InProcessClient(service)
             await install_crds(client)
             nodes = Nodes(self._settings, client, self._clock, self._log)
+            policy = JobsPolicy(checkpoint_root=str(data / "checkpoints"))
             controllers = Controllers(
-                self._settings, client, history, clock=self._clock,
+                policy, client, history, clock=self._clock,
                 metrics=self._metrics, log=self._log,
             )  # fmt: skip
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()

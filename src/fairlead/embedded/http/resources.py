@@ -279,13 +279,7 @@ class Resources:
                     f"{call.info.kind}: strict decoding error: {', '.join(texts)}"
                 )
             warnings += texts
-        kind = body.get("kind", call.info.kind)
-        version = body.get("apiVersion", call.info.api_version)
-        if (version, kind) != (call.info.api_version, call.info.kind):
-            raise BadRequest(
-                f"the body is of apiVersion {str(version)[:80]!r} and kind {str(kind)[:80]!r}, but "
-                f"this path takes {call.info.api_version!r} and {call.info.kind!r}"
-            )
+        _check_kind(call.info, body)
         return dict(body)
 
     def _write_options(self, call: Call, warnings: list[str]) -> WriteOptions:
@@ -419,3 +413,22 @@ class Resources:
         body = await read_body(request, self._limits)
         value = as_object(decode_body(body, media_type(request), self._limits))
         return value_answer(review.answer(value), 201)
+
+
+def _check_kind(info: ResourceInfo, body: Mapping[str, Any]) -> None:
+    """BadRequest when the body is of another kind, or a custom resource of no kind at all.
+
+    Built-in kinds may leave out what the path says (apimachinery `pkg/runtime/serializer/json`
+    takes the default of the type that it decodes into; a custom resource has no such type).
+    """
+    given = (body.get("apiVersion"), body.get("kind"))
+    wanted = (info.api_version, info.kind)
+    if given == wanted:
+        return
+    if info.is_builtin and all(g in (None, "", w) for g, w in zip(given, wanted, strict=True)):
+        return
+    version, kind = ("nothing" if value is None else repr(str(value)[:80]) for value in given)
+    raise BadRequest(
+        f"the body is of apiVersion {version} and kind {kind}, but "
+        f"this path takes {info.api_version!r} and {info.kind!r}"
+    )

@@ -1,0 +1,169 @@
+"""One replica of the controllers on a real cluster.
+
+    HttpClient -> LeaderElector -> LeaderClient (writes during the term only) -> scheduler, jobs
+    probes and metrics over HTTP, for the kubelet and Prometheus
+
+The controllers are those of the embedded cluster, unchanged; only how peers are named differs. They
+exist while this replica leads, and are made anew for each term: whatever they knew is in the API.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from fairlead import __version__
+from fairlead.api.job import JobState
+from fairlead.cli.cluster.controllers import Controllers
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.history import History
+from fairlead.runtime.leader import LeaderClient, LeaderElector, LeaderOptions, Term, fence
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.supervisor import Health, Service, Supervisor
+
+JOBS_STATES = [state.value for state in JobState]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """What a replica is told. `identity` must be unique to the process."""
+
+    identity: str
+    host: str = "0.0.0.0"  # noqa: S104 # the kubelet and Prometheus come from outside the pod
+    port: int = 8080
+    leader: LeaderOptions = field(default_factory=LeaderOptions)
+    policy: JobsPolicy = field(default_factory=lambda: JobsPolicy(peer_naming=PeerNaming.DNS))
+
+
+class ProbesFailed(Exception):
+    """The address of the probes cannot be listened on."""
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {cause.strerror or cause}")
+        self.host = host
+        self.port = port
+        self.cause = cause
+
+
+class Operator:
+    """One replica, run once. `stop` ends it in order and hands the lease over."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        client: Client,
+        history: History,
+        *,
+        clock: Clock,
+        log: Logger,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._history = history
+        self._clock = clock
+        self._log = log
+        self._rng = random.Random()  # noqa: S311 # jitter, not secrets
+        registry = CollectorRegistry()
+        self._metrics = Metrics(registry, version=__version__)
+        self._fenced = Counter(
+            "fairlead_fenced_jobs_total", "Jobs touched at the start of a term.", registry=registry
+        )
+        self.elector = LeaderElector(
+            client, settings.identity, clock=clock, rng=self._rng, options=settings.leader, log=log
+        )
+        leading = Gauge("fairlead_leader", "1 while this replica leads.", registry=registry)
+        leading.set_function(lambda: float(self.elector.is_leading))
+        self._controllers: Supervisor | None = None
+        self._supervisor = Supervisor(
+            [Service("leader", lambda: self.elector.run(self._lead))],
+            clock=clock, rng=self._rng, log=log, crashed=self._metrics.crashed,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Begin the orderly end; `run` returns when it is done."""
+        self._supervisor.stop()
+
+    async def run(self, announce: Callable[[int], None]) -> None:
+        """Run until stopped; `announce(port)` is called once probes are answered. ProbesFailed."""
+        async with self._probes() as port:
+            announce(port)
+            await self._supervisor.run()
+
+    async def _lead(self, term: Term) -> None:
+        client = LeaderClient(self._client, term)
+        touched = await fence(client, term, rng=self._rng, options=self._settings.leader)
+        self._fenced.inc(touched)
+        self._log.info("Fenced", jobs=touched, term=term.token)
+        controllers = Controllers(
+            self._settings.policy, client, self._history, clock=self._clock,
+            metrics=self._metrics, log=self._log,
+        )  # fmt: skip
+        self._controllers = Supervisor(
+            controllers.services(), clock=self._clock, rng=self._rng, log=self._log,
+            crashed=self._metrics.crashed,
+        )  # fmt: skip
+        try:
+            await self._controllers.run()
+        finally:
+            self._controllers = None
+
+    # Probes
+
+    @asynccontextmanager
+    async def _probes(self) -> AsyncGenerator[int]:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._scrape)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        host, port = self._settings.host, self._settings.port
+        try:
+            site = web.TCPSite(runner, host, port)
+            await site.start()
+            yield int(runner.addresses[0][1])
+        except OSError as error:
+            raise ProbesFailed(host, port, error) from error
+        finally:
+            await runner.cleanup()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Live as long as the loop answers and nothing fatal has happened."""
+        return _answer(is_ok=self._supervisor.health().live, lines=[])
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        """Ready to act or to take over: it knows who leads; who leads has all controllers ready."""
+        lines = [_line("lease", is_ok=self.elector.is_in_touch, text=f"held by {self._holder()}")]
+        is_ok = self.elector.is_in_touch
+        if self.elector.term is not None:
+            controllers = self._controllers
+            health = controllers.health() if controllers is not None else Health(True, ())
+            is_started = bool(health.services)
+            is_ok = is_ok and is_started and health.ready
+            lines += [
+                _line(s.name, is_ok=s.ready, text=s.state.value) for s in health.services
+            ] or [_line("controllers", is_ok=False, text="starting")]
+        return _answer(is_ok=is_ok, lines=lines)
+
+    def _holder(self) -> str:
+        return self.elector.holder or "nobody"
+
+    async def _scrape(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _line(name: str, *, is_ok: bool, text: str) -> str:
+    return f"[{'+' if is_ok else '-'}] {name}: {text}"
+
+
+def _answer(*, is_ok: bool, lines: list[str]) -> web.Response:
+    body = "\n".join([*lines, "ok" if is_ok else "not ok"]) + "\n"
+    return web.Response(text=body, status=200 if is_ok else 503)

@@ -1,0 +1,90 @@
+"""`controller`: the scheduler and the jobs controller against a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from fairlead.cli.common import Common, common
+from fairlead.cli.connect import Choice
+from fairlead.cli.errors import Exit
+
+LISTEN_DEFAULT = "0.0.0.0:8080"
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead controller                          in a pod: its service account
+      fairlead controller --context staging        beside the cluster, for a look
+      fairlead controller --listen 127.0.0.1:0     probes and metrics on a free port
+
+    Several may run at a time: one leads, the others take over when it ends or falls silent.
+    SIGTERM hands over at once.
+    """
+)
+@click.option(
+    "--listen", metavar="ADDR", default=LISTEN_DEFAULT, show_default=True,
+    help="HOST:PORT of /healthz, /readyz and /metrics.",
+)  # fmt: skip
+@click.option(
+    "--lease", metavar="NAME", default="fairlead-controller", show_default=True,
+    help="Lease that the leader holds, in the namespace of -n.",
+)  # fmt: skip
+@click.option(
+    "--lease-seconds", metavar="N", type=click.IntRange(2, 3600), default=15, show_default=True,
+    help="A leader that is silent for so long is replaced.",
+)  # fmt: skip
+@click.option(
+    "--peer-naming", type=click.Choice(["dns", "address"]), default="dns", show_default=True,
+    help="How members find each other: names of a headless service, or pod addresses.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint-root", metavar="DIR", default="",
+    help="Directory of the nodes under which jobs get checkpoints. [default: none]",
+)  # fmt: skip
+@click.option(
+    "--history", metavar="FILE", default="",
+    help="SQLite file that keeps jobs that have ended. [default: in memory]",
+)  # fmt: skip
+@common(output=False)
+def controller(
+    common_: Common, *, listen: str, lease: str, lease_seconds: int, peer_naming: str,
+    checkpoint_root: str, history: str,
+) -> int:  # fmt: skip
+    """Run the controllers on a Kubernetes cluster.
+
+    In a pod it uses the pod's service account, elsewhere the kubeconfig. `fairlead install` puts
+    it on a cluster. Logs are JSON unless stderr is a terminal.
+    """
+    from fairlead.cli.cluster.operator import OperatorSettings
+    from fairlead.cli.cluster.operator_process import (
+        NAMESPACE_DEFAULT,
+        Where,
+        connection_of,
+        identity_of,
+        run_operator,
+    )
+    from fairlead.cli.cluster.settings import parse_listen
+    from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+    from fairlead.decide.lease import LeaseTimes
+    from fairlead.runtime.leader import LeaderOptions
+
+    host, port = parse_listen(listen)
+    where = Where(Choice(common_.kubeconfig, common_.context), os.environ)
+    connection = connection_of(where)
+    naming = PeerNaming.DNS if peer_naming == "dns" else PeerNaming.ADDRESS
+    namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or NAMESPACE_DEFAULT
+    settings = OperatorSettings(
+        identity=identity_of(os.environ),
+        host=host,
+        port=port,
+        leader=LeaderOptions(lease, namespace, LeaseTimes.of(float(lease_seconds))),
+        policy=JobsPolicy(peer_naming=naming, checkpoint_root=checkpoint_root),
+    )
+    path = Path(history).absolute() if history else None
+    run_operator(settings, connection, history_path=path, verbosity=common_.verbosity)
+    return Exit.OK

@@ -1,0 +1,490 @@
+"""Leader election: of several replicas one acts, and one that lost the lease cannot.
+
+`LeaderElector` campaigns for a Lease and runs `lead` while it holds it: renewed every few seconds,
+given up `renew_seconds_max` after the last renewal that succeeded (counted from its start), handed
+over at once on a stop. What to do with a lease is decided in `fairlead.decide.lease`.
+
+A lease alone does not make a former leader harmless. A process that was paused, or whose packets
+were, may send after it lost the lease what it had decided before. Two things stop it:
+
+1. `LeaderClient` lets no write out once the term's deadline has passed, and aborts those under
+   way. So whatever is sent late was *decided* before the deadline, on what was stored then.
+2. `fence` runs at the start of each term, before anything is read to decide on: it touches every
+   job that a former leader may still be about to place. Placing is a compare-and-swap on the job's
+   resourceVersion; each one decided earlier fails from then on. The compare-and-swap alone would
+   not do: two leaders can give one node to two jobs, each write being right for its own job.
+
+All other writes take no room (statuses, releases), have a uid as precondition (deletes), or are
+named after an attempt that has its place (pods); docs/design/real-cluster.md walks through them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, assert_never
+
+from fairlead.api import names
+from fairlead.api.core import Lease
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, LEASES, Resource
+from fairlead.api.status import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    NotFound,
+    Timeout,
+    Unavailable,
+)
+from fairlead.decide.lease import (
+    CreateLease,
+    LeaseTimes,
+    LeaveLease,
+    Seen,
+    TakeLease,
+    campaign,
+    release,
+    renewal,
+    see,
+)
+from fairlead.runtime.backoff import BackoffOptions, delay_seconds
+from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderOptions:
+    """Which lease, how it lives, and limits."""
+
+    name: str = "fairlead-controller"
+    namespace: str = "fairlead-system"
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+    #: Part of each wait that is random, so that candidates do not act in step.
+    jitter: float = 0.2
+    #: Jobs that are fenced side by side.
+    fence_parallel_max: int = 64
+    fence_retries_max: int = 8
+
+
+class Term:
+    """One leadership: `token` is unique to it, `deadline` moves on with each renewal."""
+
+    def __init__(self, lease: Lease, deadline: float) -> None:
+        #: The version of the write that took the lease; versions only grow.
+        self.token = lease.metadata.resource_version
+        self.lease = lease
+        #: By the running loop's time, which no one sets back.
+        self.deadline = deadline
+
+    @property
+    def is_over(self) -> bool:
+        """True once others may hold the lease, or soon may."""
+        return asyncio.get_running_loop().time() >= self.deadline
+
+    def end(self) -> None:
+        """Let nothing more out."""
+        self.deadline = float("-inf")
+
+
+Lead = Callable[[Term], Coroutine[Any, Any, None]]
+
+
+class LeaderElector:
+    """One candidate. `identity` must be unique to the process (name plus something random)."""
+
+    def __init__(
+        self,
+        client: Client,
+        identity: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: LeaderOptions | None = None,
+        log: Logger = SILENT,
+    ) -> None:
+        self.identity = identity
+        self.terms_count = 0
+        self.term: Term | None = None
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._options = options or LeaderOptions()
+        self._log = log
+        self._seen: Seen | None = None
+        self._looked_at: float | None = None
+
+    @property
+    def is_leading(self) -> bool:
+        """True while writes are let out."""
+        return self.term is not None and not self.term.is_over
+
+    @property
+    def holder(self) -> str:
+        """Who held the lease when we last looked; empty: nobody, or we have not looked."""
+        return "" if self._seen is None else self._seen.holder
+
+    @property
+    def is_in_touch(self) -> bool:
+        """True when the lease was read or written within its duration: we know who leads."""
+        if self._looked_at is None:
+            return False
+        times = self._options.times
+        return asyncio.get_running_loop().time() - self._looked_at < times.duration_seconds
+
+    async def run(self, lead: Lead) -> None:
+        """Campaign, lead, lose, campaign again, until cancelled.
+
+        `lead` is cancelled when the term is over; when it returns or raises, the lease is given
+        away and this returns or raises (in a group), too.
+        """
+        while True:
+            term = await self._acquire()
+            self.terms_count += 1
+            self.term = term
+            self._log.info("Became leader", identity=self.identity, term=term.token)
+            try:
+                is_finished = await self._lead(term, lead)
+            finally:
+                self.term = None
+            if is_finished:
+                return
+
+    # Campaigning
+
+    async def _acquire(self) -> Term:
+        failures = 0
+        while True:
+            began_at = self._now()
+            wait = self._options.times.look_every_seconds
+            try:
+                async with asyncio.timeout(self._options.times.renew_seconds_max):
+                    lease, wait = await self._try_to_acquire()
+                failures = 0
+                if lease is not None:
+                    return Term(lease, began_at + self._options.times.renew_seconds_max)
+            except (ApiError, TimeoutError) as error:
+                self._log.warning("Cannot reach the lease", error=str(error) or "no answer in time")
+                wait = delay_seconds(self._rng, failures, BackoffOptions(wait, 4 * wait))
+                failures += 1
+            await asyncio.sleep(self._jittered(wait))
+
+    async def _try_to_acquire(self) -> tuple[Lease | None, float]:
+        """Look, and take the lease if it is free. Return it, or how long to wait."""
+        await self._look()
+        assert self._seen is not None
+        options, now = self._options, self._now()
+        step = campaign(self._seen, self.identity, options.times, now=now, wall=self._clock.now())
+        try:
+            match step:
+                case LeaveLease(until):
+                    return None, max(until - now, 0.0)
+                case CreateLease(body):
+                    made = {"metadata": {"name": options.name}, **body}
+                    lease = await self._client.create(LEASES, made, namespace=options.namespace)
+                case TakeLease(patch):
+                    lease = await self._patch(patch)
+                case _:
+                    assert_never(step)
+        except (AlreadyExists, Conflict):
+            return None, 0.0  # somebody was faster: look who
+        self._note(lease)
+        return lease, 0.0
+
+    async def _look(self) -> None:
+        try:
+            lease = await self._client.get(
+                LEASES, self._options.name, namespace=self._options.namespace
+            )
+        except NotFound:
+            lease = None
+        self._note(lease)
+
+    def _note(self, lease: Lease | None) -> None:
+        now = self._now()
+        before = self.holder
+        self._looked_at = now
+        self._seen = see(self._seen, lease, now)
+        if self._seen.holder != before:
+            self._log.info("Lease changed hands", holder=self._seen.holder, before=before)
+
+    async def _patch(self, patch: Mapping[str, Any]) -> Lease:
+        return await self._client.patch(
+            LEASES, self._options.name, patch, namespace=self._options.namespace
+        )
+
+    # Leading
+
+    async def _lead(self, term: Term, lead: Lead) -> bool:
+        """Run `lead` for this term; True when it ended by itself."""
+        ended = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await lead(term)
+            finally:
+                ended.set()
+
+        is_finished = False
+        try:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(work(), name="lead")
+                await self._renew_until_over(term, ended)
+                is_finished = ended.is_set()
+                task.cancel()
+        finally:
+            # The group has ended, hence our writes have: who takes over finds us silent.
+            await self._release(term)
+        return is_finished
+
+    async def _renew_until_over(self, term: Term, ended: asyncio.Event) -> None:
+        """Renew until the term's deadline has passed, the lease is another's, or work has ended."""
+        wait = self._options.times.renew_every_seconds
+        while not term.is_over:
+            try:
+                async with asyncio.timeout(min(self._jittered(wait), term.deadline - self._now())):
+                    await ended.wait()
+                return  # noqa: TRY300 - the wait was for this
+            except TimeoutError:
+                wait = await self._renew(term)
+        self._log.error("Lost the lease", identity=self.identity, holder=self.holder)
+
+    async def _renew(self, term: Term) -> float:
+        """Try once to renew; return how long to wait for the next time."""
+        times = self._options.times
+        began_at = self._now()
+        try:
+            async with asyncio.timeout_at(term.deadline):
+                lease = await self._patch(renewal(term.lease, self._clock.now()))
+        except (Conflict, NotFound):
+            return await self._judge_conflict(term)
+        except (ApiError, TimeoutError) as error:
+            self._log.warning("Renewal failed", error=str(error) or "no answer in time")
+            return times.renew_every_seconds / 4
+        self._note(lease)
+        term.lease = lease
+        term.deadline = began_at + times.renew_seconds_max
+        return times.renew_every_seconds
+
+    async def _judge_conflict(self, term: Term) -> float:
+        """The lease is not as we wrote it: ours all the same (a lost answer), or another's."""
+        try:
+            async with asyncio.timeout_at(term.deadline):
+                await self._look()
+        except (ApiError, TimeoutError):
+            return self._options.times.renew_every_seconds / 4
+        seen = self._seen
+        if seen is None or seen.lease is None or seen.holder != self.identity:
+            term.end()
+            return 0.0
+        term.lease = seen.lease
+        return 0.0
+
+    async def _release(self, term: Term) -> None:
+        """Give the lease away if it is still ours; never fails."""
+        if term.is_over:
+            return
+        deadline = term.deadline
+        term.end()
+        try:
+            async with asyncio.timeout_at(deadline):
+                self._note(await self._patch(release(term.lease, self._clock.now())))
+        except (ApiError, TimeoutError) as error:
+            self._log.warning("Lease not handed over", error=str(error) or "no answer in time")
+        else:
+            self._log.info("Handed the lease over", identity=self.identity)
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * (1.0 - self._options.jitter * self._rng.random())
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+# Fencing
+
+
+def needs_fence(job: Job) -> bool:
+    """Tell whether a scheduler that saw the job like this might place it."""
+    if job.is_finished or job.status.attempt == 0:
+        return False
+    placement = job.status.placement
+    return placement is None or placement.attempt != job.status.attempt
+
+
+async def fence(
+    client: Client, term: Term, *, rng: random.Random, options: LeaderOptions | None = None
+) -> int:
+    """Make every placement that was decided before this term fail; return the jobs touched.
+
+    Raises the ApiError of a write that does not get through: a term must not start without.
+    """
+    options = options or LeaderOptions()
+    jobs = [job for job in (await client.list(JOBS)).items if needs_fence(job)]
+    work = iter(jobs)
+    body = {"metadata": {"annotations": {names.FENCE: term.token}}}
+
+    async def touch_all(rest: Iterator[Job]) -> None:
+        for job in rest:
+            await _touch(client, job, body, rng=rng, options=options)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(options.fence_parallel_max, len(jobs))):
+            group.create_task(touch_all(work))
+    return len(jobs)
+
+
+async def _touch(
+    client: Client, job: Job, body: Mapping[str, Any], *, rng: random.Random, options: LeaderOptions
+) -> None:
+    namespace, name = job.metadata.key
+    for attempt in range(options.fence_retries_max + 1):
+        try:
+            await client.patch(JOBS, name, body, namespace=namespace)
+        except NotFound:
+            return
+        except ApiError as error:
+            is_last = attempt == options.fence_retries_max
+            if is_last or not (error.retryable or isinstance(error, Conflict)):
+                raise
+            delay = delay_seconds(rng, attempt, BackoffOptions(0.1, 2.0))
+            await asyncio.sleep(max(delay, error.retry_after_seconds))
+        else:
+            return
+
+
+class LeaderClient:
+    """A `Client` that writes only during a term; reads pass. Closing it closes nothing."""
+
+    def __init__(self, inner: Client, term: Term) -> None:
+        self._inner = inner
+        self._term = term
+
+    async def _during_term(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self._term.is_over:
+            raise Unavailable("not written: this replica is no longer the leader")
+        try:
+            async with asyncio.timeout_at(self._term.deadline):
+                return await call()
+        except TimeoutError as error:
+            raise Timeout("given up: this replica is no longer the leader") from error
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """See `Client`."""
+        return await self._inner.get(resource, name, namespace=namespace)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> ObjectList[T]:
+        """See `Client`."""
+        return await self._inner.list(
+            resource, namespace=namespace, label_selector=label_selector,
+            field_selector=field_selector,
+        )  # fmt: skip
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: int | None = None,
+    ) -> AsyncIterator[WatchEvent[T]]:
+        """See `Client`."""
+        return self._inner.watch(
+            resource, resource_version=resource_version, namespace=namespace,
+            label_selector=label_selector, field_selector=field_selector,
+            timeout_seconds=timeout_seconds,
+        )  # fmt: skip
+
+    async def create(
+        self,
+        resource: Resource[T],
+        obj: T | Mapping[str, Any],
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        """See `Client`."""
+        return await self._during_term(
+            lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run)
+        )
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        patch_type: PatchType = PatchType.MERGE,
+        dry_run: bool = False,
+    ) -> T:
+        """See `Client`."""
+        return await self._during_term(
+            lambda: self._inner.patch(
+                resource, name, patch, namespace=namespace, subresource=subresource,
+                patch_type=patch_type, dry_run=dry_run,
+            )
+        )  # fmt: skip
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        name: str,
+        *,
+        namespace: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
+        """See `Client`."""
+        await self._during_term(
+            lambda: self._inner.delete(
+                resource, name, namespace=namespace, grace_period_seconds=grace_period_seconds,
+                propagation=propagation, uid=uid, resource_version=resource_version,
+            )
+        )  # fmt: skip
+
+    async def delete_collection(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """See `Client`."""
+        await self._during_term(
+            lambda: self._inner.delete_collection(
+                resource, namespace=namespace, label_selector=label_selector,
+                field_selector=field_selector, grace_period_seconds=grace_period_seconds,
+                propagation=propagation,
+            )
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Do nothing: the client is the process's, not the term's."""

@@ -1,0 +1,264 @@
+"""Two replicas of `fairlead controller` on a real API server, and what befalls the leader.
+
+Every test runs gangs meanwhile and ends with the judgement of a witness that saw every write: no
+node over-committed, no gang placed in part, none twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.operating import (
+    ended,
+    http_client,
+    install_kinds,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+    witnessed,
+)
+
+from fairlead.api.resources import JOBS, LEASES
+from fairlead.api.status import NotFound
+from fairlead.kube.client import HttpClient
+
+pytestmark = pytest.mark.kubernetes
+LEASE_SECONDS = 3
+KILLS = 6
+LEASE = "fairlead-controller"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of our own: others empty theirs between tests."""
+    try:
+        with control_plane(tmp_path_factory.mktemp("plane")) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    await install_kinds(client)
+    yield client
+    await sweep(client)
+    await client.delete_collection(LEASES, namespace="default")
+    await client.close()
+
+
+@dataclass
+class Replica:
+    """One process of `fairlead controller`."""
+
+    process: asyncio.subprocess.Process
+    identity: str = ""
+    port: int = 0
+    lines: list[dict[str, object]] = field(default_factory=list)
+
+    async def read(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            entry = json.loads(line)
+            self.lines.append(entry)
+            if entry["message"] == "Started":
+                self.identity, self.port = entry["identity"], entry["port"]
+
+    async def get(self, path: str) -> tuple[int, str]:
+        def fetch() -> tuple[int, str]:
+            url = f"http://127.0.0.1:{self.port}{path}"
+            try:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        return await asyncio.to_thread(fetch)
+
+    def said(self, message: str) -> bool:
+        return any(entry["message"] == message for entry in self.lines)
+
+
+@dataclass
+class Replicas:
+    """Starts replicas and ends them all."""
+
+    kubeconfig: Path
+    group: asyncio.TaskGroup
+    running: list[Replica] = field(default_factory=list)
+
+    async def start(self) -> Replica:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", "controller", "--kubeconfig", str(self.kubeconfig),
+            "-n", "default", "--listen", "127.0.0.1:0", "--lease-seconds", str(LEASE_SECONDS),
+            stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+            limit=1 << 22,
+        )  # fmt: skip
+        replica = Replica(process)
+        self.running.append(replica)
+        self.group.create_task(replica.read())
+
+        async def is_up() -> bool:
+            assert process.returncode is None, replica.lines
+            return bool(replica.port)
+
+        await until(is_up, 30)
+        return replica
+
+    def kill(self, replica: Replica) -> None:
+        replica.process.kill()
+        self.running.remove(replica)
+
+
+@asynccontextmanager
+async def replicas(cluster: ControlPlane) -> AsyncIterator[Replicas]:
+    async with asyncio.TaskGroup() as group:
+        world = Replicas(cluster.kubeconfig(), group)
+        try:
+            yield world
+        finally:
+            for replica in world.running:
+                if replica.process.returncode is None:
+                    os.kill(replica.process.pid, signal.SIGCONT)
+                    replica.process.kill()
+                await replica.process.wait()
+
+
+async def holder(client: HttpClient) -> str:
+    try:
+        return (await client.get(LEASES, LEASE, namespace="default")).spec.holder_identity
+    except NotFound:
+        return ""
+
+
+async def leader(client: HttpClient, world: Replicas, *, seconds_max: float = 30) -> Replica:
+    """Return the living replica that leads, once one does."""
+    found: list[Replica] = []
+
+    async def one_leads() -> bool:
+        name = await holder(client)
+        found[:] = [r for r in world.running if r.identity and r.identity == name]
+        return bool(found)
+
+    await until(one_leads, seconds_max)
+    return found[0]
+
+
+async def submit(client: HttpClient, count: int, rng: random.Random) -> list[str]:
+    names = [f"gang-{number:02d}" for number in range(count)]
+    for name in names:
+        members = rng.choice([5, 10, 20, 30])
+        body = job_body(name, members, seconds=rng.uniform(0.5, 2.0))
+        await client.create(JOBS, body, namespace="default")
+    return names
+
+
+async def test_one_leads_the_other_stands_by_and_sigterm_hands_over_at_once(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    async with witnessed(client), virtual_nodes(client, 10), replicas(cluster) as world:
+        first = await world.start()
+        assert await leader(client, world) is first
+        second = await world.start()
+
+        async def ready(replica: Replica) -> bool:
+            return (await replica.get("/readyz"))[0] == 200
+
+        await until(lambda: ready(first), 20)
+        await until(lambda: ready(second), 20)
+        assert (await first.get("/healthz"))[0] == (await second.get("/healthz"))[0] == 200
+        assert "fairlead_leader 1.0" in (await first.get("/metrics"))[1]
+        assert "fairlead_leader 0.0" in (await second.get("/metrics"))[1]
+        assert "[+] scheduler" in (await first.get("/readyz"))[1]
+        assert f"held by {first.identity}" in (await second.get("/readyz"))[1]
+
+        await client.create(JOBS, job_body("across", 10, seconds=3), namespace="default")
+        start = time.monotonic()
+        first.process.terminate()
+        assert await asyncio.wait_for(first.process.wait(), 10) == 0
+        world.running.remove(first)
+        assert await leader(client, world) is second
+        seconds = time.monotonic() - start
+        assert first.said("Handed the lease over")
+        assert seconds < LEASE_SECONDS * 2 / 3, "it waited for the lease to run out"
+        assert (await ended(client, "across")).status.state == "Succeeded"
+        print(f"SIGTERM to the other leading: {seconds:.2f} s of a lease of {LEASE_SECONDS} s")
+
+
+async def test_gangs_run_through_though_the_leader_is_killed_again_and_again(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    rng = random.Random(4)
+    takeovers: list[float] = []
+    async with (
+        witnessed(client) as witness,
+        virtual_nodes(client, 40),
+        replicas(cluster) as world,
+    ):
+        for _ in range(2):
+            await world.start()
+        await leader(client, world)
+        names = await submit(client, 40, rng)
+        for _ in range(KILLS):
+            await asyncio.sleep(rng.uniform(0.0, 1.5))
+            victim = await leader(client, world)
+            world.kill(victim)
+            start = time.monotonic()
+            fresh = asyncio.ensure_future(world.start())
+            await leader(client, world, seconds_max=3 * LEASE_SECONDS)
+            takeovers.append(time.monotonic() - start)
+            await fresh
+        for name in names:
+            job = await ended(client, name, seconds_max=120)
+            assert job.status.state == "Succeeded"
+            assert job.status.attempt == 1, "a change of the leader costs a gang nothing"
+    assert len(witness.judge().finished) == len(names)
+    print(f"take-over after kill -9: {', '.join(f'{s:.2f}' for s in takeovers)} s")
+
+
+async def test_a_leader_that_slept_through_its_lease_wakes_up_harmless(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    """SIGSTOP at random moments; it wakes up when the other has placed jobs on the same nodes."""
+    rng = random.Random(5)
+    async with witnessed(client), virtual_nodes(client, 30), replicas(cluster) as world:
+        for _ in range(2):
+            await world.start()
+        await leader(client, world)
+        names = await submit(client, 30, rng)
+        for _ in range(4):
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+            sleeper = await leader(client, world)
+            os.kill(sleeper.process.pid, signal.SIGSTOP)
+
+            async def another_leads(asleep: str = sleeper.identity) -> bool:
+                return await holder(client) not in ("", asleep)
+
+            await until(another_leads, 4 * LEASE_SECONDS)
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+            os.kill(sleeper.process.pid, signal.SIGCONT)
+
+            async def noticed(replica: Replica = sleeper) -> bool:
+                return replica.said("Lost the lease")
+
+            await until(noticed, 10)
+            sleeper.lines.clear()
+        for name in names:
+            job = await ended(client, name, seconds_max=120)
+            assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
