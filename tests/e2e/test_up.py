@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,16 +166,9 @@ def test_down_never_signals_a_process_that_merely_has_the_number(shell: Shell) -
     (shell.data / "run.json").unlink()
 
 
-def test_two_hundred_nodes_answer_within_two_seconds(shell: Shell) -> None:
-    started = time.monotonic()
+def test_up_returns_when_all_its_nodes_are_there(shell: Shell) -> None:
     shell.up("--nodes", "200", "--listen", "127.0.0.1:0")
-    seconds = time.monotonic() - started
-    assert re_count(shell) == 201
-    assert seconds < 10  # the figure itself belongs to the benchmarks; this catches a hang
-
-
-def re_count(shell: Shell) -> int:
-    return shell.run("nodes", "-o", "name").out.count("\n")
+    assert shell.run("nodes", "-o", "name").out.count("\n") == 201
 
 
 @pytest.fixture
