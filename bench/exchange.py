@@ -1,8 +1,8 @@
 """Clients for any API server, with TLS or without: `python -m bench.exchange PLAN`.
 
 PLAN is one JSON object, see `Plan`. Unlike `bench.load` this reads chunked answers too, keeps no
-bodies (an answer may have tens of megabytes), and so costs both servers' measurements the same. It
-prints `"ready"`, waits for a line, works, and prints its result as one JSON line.
+bodies (an answer may have tens of megabytes), and loads nothing of the server, so that it starts in
+no time. It prints `"ready"`, waits for a line, works, and prints its result as one JSON line.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
 import uvloop
 
-from bench.load import WatchCounter
 from bench.objects import encoded, node_body, small_pod_body, status_patch
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -50,12 +49,14 @@ class Plan(msgspec.Struct, frozen=True):
     tag: str = ""
     per_second: float = 0
     version: str = ""
+    serials: int = 0  # names are used again after so many; 0: never
+    offset: int = 0  # makes the contents of one plan differ from those of another
 
 
 def request(plan: Plan, serial: int) -> bytes:
     """Return request number `serial` of a plan, whole."""
     patch = "application/merge-patch+json"
-    pod = f"{PODS}/{plan.tag}-{serial}"
+    pod = f"{PODS}/{plan.tag}-{serial % plan.serials if plan.serials else serial}"
     if plan.kind == "get-pod":
         return _line(plan, "GET", pod)
     if plan.kind == "list-nodes":
@@ -69,7 +70,7 @@ def request(plan: Plan, serial: int) -> bytes:
         body = encoded(node_body(f"{plan.tag}-{serial}"), kind="Node")
         return _line(plan, "POST", NODES, body=body)
     if plan.kind == "patch-status":
-        body = encoded(status_patch(serial))
+        body = encoded(status_patch(plan.offset + serial))
         return _line(plan, "PATCH", f"{pod}/status", body=body, content=patch)
     raise AssertionError(plan.kind)
 
@@ -162,6 +163,23 @@ class Exchange(asyncio.Protocol):
             self.done.set_exception(ConnectionError("the server closed the connection"))
 
 
+class EventCounter(asyncio.Protocol):
+    """Counts the events of one watch: a brace and a line end close each, and nothing else."""
+
+    def __init__(self) -> None:
+        self.events = self.received_bytes = 0
+        self.is_open = True
+        self._last = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+        self.events += data.count(b"}\n") + (self._last == b"}" and data[:1] == b"\n")
+        self._last = data[-1:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+
+
 async def call(plan: Plan) -> dict[str, Any]:
     """Send the plan's requests; all are made before the clock starts."""
     made = iter([request(plan, serial) for serial in range(plan.count)])
@@ -194,10 +212,10 @@ async def call(plan: Plan) -> dict[str, Any]:
 async def watch(plan: Plan) -> dict[str, Any]:
     """Open `connections` watches and wait until each has seen `count` events."""
     loop = asyncio.get_running_loop()
-    counters: list[WatchCounter] = []
+    counters: list[EventCounter] = []
     for _ in range(plan.connections):
         transport, counter = await loop.create_connection(
-            WatchCounter, "127.0.0.1", plan.target.port, ssl=plan.target.context
+            EventCounter, "127.0.0.1", plan.target.port, ssl=plan.target.context
         )
         transport.write(request(plan, 0))
         counters.append(counter)
@@ -216,9 +234,9 @@ async def _wait_for_the_line() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
-async def _until(reached: Any) -> None:
+async def _until(reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WATCH_SECONDS_MAX
-    while not reached() and time.monotonic() < deadline:
+    while not reached() and time.monotonic() < deadline:  # noqa: ASYNC110 # counters, no events
         await asyncio.sleep(0.01)
 
 

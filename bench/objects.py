@@ -85,8 +85,11 @@ def node_body(name: str) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "labels": labels},
         "status": {
-            "capacity": amounts, "allocatable": amounts, "conditions": conditions,
-            "addresses": [{"type": "Hostname", "address": name}], "nodeInfo": info,
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": conditions,
+            "addresses": [{"type": "Hostname", "address": name}],
+            "nodeInfo": info,
         },
     }
 

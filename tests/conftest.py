@@ -7,6 +7,7 @@ time; FAIRLEAD_RANDOM=1 lets it look for new ones.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,9 @@ from hypothesis import settings
 
 from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts us in the background ignores Ctrl-C for us and for all that we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("repeatable", derandomize=True)
 if not os.environ.get("FAIRLEAD_RANDOM"):
     settings.load_profile("repeatable")

@@ -12,7 +12,6 @@ import random
 import statistics
 import tempfile
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.service import Service
 from fairlead.embedded.store import Store
+from fairlead.embedded.uids import Uids
 from fairlead.runtime.clock import SystemClock
 
 WATCHERS = 20
@@ -50,7 +50,7 @@ async def _measure(directory: Path | None) -> tuple[float, float]:
     store = Store.open(directory)
     service = Service(
         store, Registry.with_builtins(), SystemClock(),
-        ids=lambda: str(uuid.uuid4()), rng=random.Random(1),
+        ids=Uids(), rng=random.Random(1),
     )  # fmt: skip
     await service.bootstrap()
     client = InProcessClient(service)

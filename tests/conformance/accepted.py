@@ -2,7 +2,8 @@
 
 `differences.yaml` holds them: `answers` by scenario/step and path into the recorded answer (shell
 patterns; a pattern that matches nothing is an error too, so the file cannot outlive its reasons),
-`tests` by the name of the conformance test that a real server does not pass.
+`tests` by the name of the conformance test, with its parameters if it has any beside the target,
+that a real server does not pass.
 """
 
 from __future__ import annotations
@@ -44,5 +45,5 @@ def accepted_answers() -> tuple[Accepted, ...]:
 
 
 def accepted_tests() -> dict[str, str]:
-    """Return the tests that a real server does not pass: name to reason."""
+    """Return the tests that a real server does not pass: name, with parameters, to reason."""
     return yaml.safe_load(FILE.read_text())["tests"] or {}

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from tests.conformance.http_server import Running, running
 from tests.conformance.over_http import HttpTarget
 
+from fairlead.embedded.store import Store
+
 
 class EmbeddedTarget(HttpTarget):
     """The embedded server behind its socket; `server` is for what only a test of it may touch."""
@@ -20,13 +22,13 @@ class EmbeddedTarget(HttpTarget):
 
 
 @asynccontextmanager
-async def embedded_target() -> AsyncIterator[EmbeddedTarget]:
+async def embedded_target(store: Store | None = None) -> AsyncIterator[EmbeddedTarget]:
     """A fresh embedded server, set up and torn down in one task, as task groups demand."""
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     done = asyncio.Event()
 
     async def hold() -> None:
-        async with running() as server:
+        async with running(store) as server:
             ready.set_result(server)
             await done.wait()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from tests.conformance import scenarios_admission as admission
 from tests.conformance import scenarios_reads as reads
 from tests.conformance import scenarios_writes as writes
 from tests.conformance.recorder import Recorder
@@ -14,6 +15,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     writes.p01_p06_objects_of_every_kind,
     writes.p04_p08_what_is_not_trusted_and_names,
     writes.p08_pods_that_are_wrong,
+    admission.p04_metadata_of_wrong_types,
+    admission.p04_bodies_without_a_kind,
+    admission.p08_pod_specs_that_are_wrong,
     writes.p11_p13_puts,
     writes.p15_bindings_and_evictions,
     writes.p16_p20_patches,

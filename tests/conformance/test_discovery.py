@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from tests.conformance.http_server import running, widget_crd
 from tests.conformance.target import Target
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+
+
+def query_of(url: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(url).query))
 
 
 def by_name(items: list[dict[str, Any]], key: str = "name") -> dict[str, dict[str, Any]]:
@@ -96,6 +102,59 @@ async def test_53_a_new_kind_appears_in_discovery_and_goes_with_its_definition()
         while (await api.call("GET", "/apis/example.dev/v1"))[0] == 200:
             pass
         assert "example.dev" not in by_name((await api.call("GET", "/apis"))[1]["groups"])
+
+
+async def test_55_openapi_v3_is_an_index_of_documents_whose_urls_change_with_them(
+    target: Target,
+) -> None:
+    index = (await target.request("GET", "/openapi/v3")).json["paths"]
+    assert {"api/v1", "apis/coordination.k8s.io/v1", "apis/policy/v1"} <= index.keys()
+    assert "apis/example.dev/v1" not in index
+    for path in ("api/v1", "apis/coordination.k8s.io/v1"):
+        url = index[path]["serverRelativeURL"]
+        assert url.startswith(f"/openapi/v3/{path}?hash=")
+        kept = await target.request("GET", f"/openapi/v3/{path}", query=query_of(url))
+        assert (kept.status, kept.json["openapi"]) == (200, "3.0.0")
+        assert kept.headers["Cache-Control"] == "public, immutable"
+        assert kept.headers["ETag"].strip('"') == query_of(url)["hash"]
+        plain = await target.request("GET", f"/openapi/v3/{path}")
+        assert plain.json == kept.json
+    schemas = (await target.request("GET", "/openapi/v3/api/v1")).json["components"]["schemas"]
+    pod = schemas["io.k8s.api.core.v1.Pod"]
+    kind = {"group": "", "kind": "Pod", "version": "v1"}
+    assert kind in pod["x-kubernetes-group-version-kind"]
+    assert {"metadata", "spec", "status"} <= pod["properties"].keys()
+    assert (await target.request("GET", "/openapi/v3/apis/nope.dev/v1")).status == 404
+
+
+async def test_55_a_new_kind_appears_in_openapi_and_changes_only_its_own_urls(
+    target: Target,
+) -> None:
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    before = (await target.request("GET", "/openapi/v3")).json["paths"]
+    await target.request("POST", crds, widget_crd())
+    path = "apis/example.dev/v1"
+    async with asyncio.timeout(20):  # a real server publishes it some time later
+        while (  # noqa: ASYNC110 -- another process does the work
+            path not in (after := (await target.request("GET", "/openapi/v3")).json["paths"])
+        ):
+            await asyncio.sleep(0.1)
+    assert after["api/v1"] == before["api/v1"]
+    assert "hash=" in after[path]["serverRelativeURL"]
+    schemas = (await target.request("GET", f"/openapi/v3/{path}")).json["components"]["schemas"]
+    assert "dev.example.v1.Widget" in schemas
+
+
+async def test_55_openapi_v2_is_one_document(target: Target) -> None:
+    answer = await target.request("GET", "/openapi/v2")
+    assert (answer.status, answer.json["swagger"]) == (200, "2.0")
+    pod = answer.json["definitions"]["io.k8s.api.core.v1.Pod"]
+    assert {"metadata", "spec", "status"} <= pod["properties"].keys()
+    assert "/api/v1/namespaces/{namespace}/pods" in answer.json["paths"]
+    again = await target.request(
+        "GET", "/openapi/v2", headers={"If-None-Match": answer.headers["ETag"]}
+    )
+    assert again.status == 304
 
 
 async def test_65_a_client_may_ask_what_it_may_do(target: Target) -> None:

@@ -132,6 +132,11 @@ async def test_52_patch_types_that_are_not_there_get_415_that_names_those_that_a
         (b'{"metadata": {"name": "x"}, "data": [1]}', ""),
         (b'{"metadata": {"name": "x", "annotations": {"a": 184467440737095516160}}}', ""),
     ],
+    ids=(
+        "empty", "open", "list", "text", "null", "not-utf8", "nan", "huge-float", "deep-object",
+        "deep-list", "pod", "metadata-number", "name-number", "labels-list", "data-list",
+        "huge-integer",
+    ),
 )  # fmt: skip
 async def test_52_a_bad_body_is_refused_and_nothing_is_stored(
     target: Target, body: bytes, word: str

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
 import pytest
+from tests.conformance.conftest import BOTH
+from tests.conformance.embedded import embedded_target
 from tests.conformance.http_server import config, pod, widget, widget_crd
 from tests.conformance.target import Answer, Target
+from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.real import Cleaner, connected
+
+from fairlead.embedded.store import Store, StoreOptions
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"
 PODS = f"{NS}/pods"
+WIDGETS = "/apis/example.dev/v1/namespaces/default/widgets"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -62,6 +75,55 @@ async def test_p36_pages_of_a_selection_do_not_count_the_rest(target: Target) ->
 @pytest.mark.parametrize("token", ["garbage", "e30", "eyJ2IjoieCJ9", "!!"])
 async def test_p36_a_made_up_token_is_400(target: Target, token: str) -> None:
     assert (await target.request("GET", MAPS, query={"continue": token})).status == 400
+
+
+@asynccontextmanager
+async def forgetful(
+    where: str, request: pytest.FixtureRequest
+) -> AsyncIterator[tuple[Target, Callable[[], Awaitable[None]]]]:
+    """A server, and what makes it forget the past."""
+    if where == "embedded":
+        async with embedded_target(Store.open(None, StoreOptions(history_max=4))) as target:
+
+            async def write_much() -> None:
+                for i in range(8):
+                    await target.request("POST", WIDGETS, widget(f"z{i}"))
+
+            yield target, write_much
+        return
+    plane: ControlPlane = request.getfixturevalue("plane")
+
+    async def compact() -> None:
+        await asyncio.to_thread(plane.compact)
+
+    async with connected(plane) as target:
+        try:
+            yield target, compact
+        finally:
+            await Cleaner(target).clean()
+
+
+@pytest.mark.parametrize("where", BOTH)
+async def test_p37_a_page_of_a_forgotten_snapshot_is_410_with_a_token_that_goes_on(
+    where: str, request: pytest.FixtureRequest
+) -> None:
+    async with forgetful(where, request) as (target, forget):
+        # Of a kind that is newer than the snapshot asked for: no cache can have kept that.
+        await target.request("POST", CRDS, widget_crd())
+        for name in "abc":
+            assert (await target.request("POST", WIDGETS, widget(name))).status == 201
+        page = await target.request("GET", WIDGETS, query={"limit": "1"})
+        token = page.json["metadata"]["continue"]
+        parts = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        await forget()
+        old = base64.urlsafe_b64encode(json.dumps(parts | {"rv": 2}).encode()).decode().rstrip("=")
+        gone = await target.request("GET", WIDGETS, query={"limit": "1", "continue": old})
+        assert (gone.status, gone.json.get("reason")) == (410, "Expired")
+        # Not the snapshot of before, but nothing is left out that was there all the time.
+        onward = {"limit": "2", "continue": gone.json["metadata"]["continue"]}
+        rest = await target.request("GET", WIDGETS, query=onward)
+        assert (rest.status, names(rest)) == (200, ["b", "c"])
+        assert int(rest.json["metadata"]["resourceVersion"]) >= parts["rv"]
 
 
 async def test_p38_versions_and_matches_that_do_not_go_together_are_refused(

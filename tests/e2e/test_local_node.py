@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import pytest
 from tests.e2e.local_world import Api, LocalWorld, local_world, pod_body
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStateTerminated, Pod
-from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
+from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
 
 pytestmark = pytest.mark.e2e
 
@@ -79,6 +80,49 @@ async def test_exit_codes_signals_and_missing_programs_are_told_apart(tmp_path: 
         await world.until("imageless", lambda _: len(world.api.stored(EVENTS)) >= 2)
         said = {event.reason: event.message for event in world.api.stored(EVENTS)}
         assert "busybox" in said["ImageIgnored"]
+
+
+async def test_a_container_waits_for_the_config_that_its_variables_come_from(
+    tmp_path: Path,
+) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod(
+            "p",
+            container={
+                "command": ["sh", "-c", 'echo "$MODE|$TOKEN|$K"'],
+                "env": [
+                    {"name": "K", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}
+                ],
+                "envFrom": [
+                    {"configMapRef": {"name": "settings"}},
+                    {"secretRef": {"name": "later", "optional": True}},
+                    {"secretRef": {"name": "loud"}},
+                ],
+            },
+        )
+
+        def waits_for(what: str) -> Callable[[Pod], bool]:
+            def test(pod: Pod) -> bool:
+                statuses = pod.status.container_statuses
+                waiting = statuses[0].state.waiting if statuses else None
+                return waiting is not None and waiting == ContainerStateWaiting(
+                    "CreateContainerConfigError", f"{what} not found"
+                )
+
+            return test
+
+        async def make(resource: Resource[Any], name: str, **data: str) -> None:
+            body = {"metadata": {"name": name}, "data": data}
+            await world.api.create(resource, body, namespace="default")
+
+        await world.until("p", waits_for('configmap "settings"'))
+        await make(CONFIG_MAPS, "settings", MODE="fast")
+        await world.until("p", waits_for('secret "loud"'))
+        await make(SECRETS, "loud", TOKEN="aHVzaA==")
+        await world.until("p", waits_for('secret "keys"'))
+        await make(SECRETS, "keys", token="c2VjcmV0")
+        await world.until_phase("p", "Succeeded")
+        assert world.log("p") == "fast|hush|secret\n"
 
 
 async def test_environment_fields_config_files_and_mount_paths(

@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.disaster_world import job_names, log_of_cluster
 
+from fairlead.api.resources import JOBS
+
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("manifests")]
 
 GOOD = """\
@@ -194,9 +196,10 @@ def containers(*values: Any) -> dict[str, Any]:
     return role(template={"spec": {"containers": list(values)}})
 
 
+KIND = {"apiVersion": JOBS.api_version, "kind": JOBS.kind}
 API_BROKEN: dict[str, tuple[Any, int, set[str]]] = {
-    "no spec": ({"metadata": {"name": "broken"}}, 422, {"spec"}),
-    "spec is a list": ({"metadata": {"name": "broken"}, "spec": []}, 422, {"spec"}),
+    "no spec": (KIND | {"metadata": {"name": "broken"}}, 422, {"spec"}),
+    "spec is a list": (KIND | {"metadata": {"name": "broken"}, "spec": []}, 422, {"spec"}),
     "no roles": (as_json(roles=[]), 422, {"spec.roles"}),
     "roles is null": (as_json(roles=None), 422, {"spec.roles"}),
     "three at once": (

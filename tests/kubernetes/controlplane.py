@@ -22,10 +22,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tools" / "kubernetes" / "build.sh"
@@ -59,11 +60,18 @@ class ControlPlane:
     token: str
     admin_token: str
     processes: tuple[tuple[str, int], ...]
+    etcd_url: str
 
     @property
     def ca_file(self) -> Path:
         """The authority that signed the server's certificate."""
         return self.directory / "ca.crt"
+
+    def compact(self) -> None:
+        """Let etcd forget all but the latest version of everything."""
+        versions = _etcd(self.etcd_url, "range", {"key": "AA=="})
+        revision = versions["header"]["revision"]
+        _etcd(self.etcd_url, "compaction", {"revision": revision, "physical": True})
 
     def kubeconfig(self, *, token: str | None = None) -> Path:
         """Write and return a kubeconfig for the tester (or another token)."""
@@ -158,6 +166,14 @@ def _call(url: str, token: str, context: ssl.SSLContext, body: object = None) ->
         return error.code, error.read()
 
 
+def _etcd(url: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Call etcd through its gateway for JSON (etcd documentation, "gRPC gateway")."""
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}/v3/kv/{verb}", data=data, method="POST")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.loads(answer.read())
+
+
 def _await_ready(
     plane: ControlPlane, context: ssl.SSLContext, process: subprocess.Popen[bytes]
 ) -> None:
@@ -195,8 +211,11 @@ def _give_rights(plane: ControlPlane, context: ssl.SSLContext) -> None:
 
 
 @contextmanager
-def control_plane(directory: Path) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver with their state in `directory`, until the end of the block."""
+def control_plane(directory: Path, *, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver with their state in `directory`, until the end of the block.
+
+    `flags` are further ones for kube-apiserver.
+    """
     binaries = find_binaries()
     pki = binaries / "pki"
     subprocess.run([pki, directory], check=True)
@@ -222,7 +241,7 @@ def control_plane(directory: Path) -> Iterator[ControlPlane]:
             f"--token-auth-file={tokens}", "--authorization-mode=RBAC",
             f"--authentication-config={authentication}",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            "--allow-privileged=true",
+            "--allow-privileged=true", *flags,
         ])  # fmt: skip
         plane = ControlPlane(
             url=f"https://127.0.0.1:{api_port}",
@@ -231,6 +250,7 @@ def control_plane(directory: Path) -> Iterator[ControlPlane]:
             token="tester-token",
             admin_token="admin-token",
             processes=(("etcd", etcd_pid), ("kube-apiserver", server.pid)),
+            etcd_url=etcd_url,
         )
         context = ssl.create_default_context(cafile=str(plane.ca_file))
         _await_ready(plane, context, server)

@@ -224,14 +224,11 @@ async def controllers(client: Client, *, policy: JobsPolicy = POLICY) -> AsyncIt
 
 
 def job_body(
-    name: str, members: int, *, seconds: float | None = None, annotations: dict[str, str] | None = None,
-    cpu: str = "1", gpus: int = 8, **spec: Any,
-) -> dict[str, Any]:  # fmt: skip
+    name: str, members: int, *, seconds: float | None = None, gpus: int = 8, **spec: Any
+) -> dict[str, Any]:
     """A job of one role whose members take all GPUs of a node and end after `seconds`."""
-    notes = dict(annotations or {})
-    if seconds is not None:
-        notes["fairlead.dev/simulate-seconds"] = str(seconds)
-    resources = {"cpu": cpu} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    notes = {} if seconds is None else {"fairlead.dev/simulate-seconds": str(seconds)}
+    resources = {"cpu": "1"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     template = {
         "metadata": {"annotations": notes},
         "spec": {
@@ -256,5 +253,9 @@ async def ended(client: Client, name: str, *, seconds_max: float = 60) -> Job:
     async def is_over() -> bool:
         return (await client.get(JOBS, name, namespace="default")).is_finished
 
-    await until(is_over, seconds_max)
+    try:
+        await until(is_over, seconds_max)
+    except TimeoutError:
+        job = await client.get(JOBS, name, namespace="default")
+        raise AssertionError(f"{name} does not end: {job.status}") from None
     return await client.get(JOBS, name, namespace="default")

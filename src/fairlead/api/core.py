@@ -10,6 +10,12 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api.core_env import (
+    ContainerPort,
+    EnvFromSource,
+    FileKeySelector,
+    ResourceFieldSelector,
+)
 from fairlead.api.meta import Amount, Instant, ObjectMeta, Wire
 
 
@@ -120,6 +126,8 @@ class EnvVarSource(Wire, frozen=True):
     config_map_key_ref: KeySelector | None = None
     secret_key_ref: KeySelector | None = None
     field_ref: FieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    file_key_ref: FileKeySelector | None = None
 
 
 class EnvVar(Wire, frozen=True):
@@ -148,6 +156,8 @@ class Container(Wire, frozen=True):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     volume_mounts: tuple[VolumeMount, ...] = ()
     restart_policy: str | None = None
@@ -348,6 +358,13 @@ class PodTemplate(Wire, frozen=True):
 
 class ConfigMap(Wire, frozen=True):
     """Small data as files or variables."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+
+
+class Secret(Wire, frozen=True):
+    """Small data that is not for everybody; the values are base64."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] = {}

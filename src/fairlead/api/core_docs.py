@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fairlead.api import webhooks
+
 KEPT = "Kept as written and handed back; nothing on the embedded cluster acts on it."
 KIND = "Name of the kind, in CamelCase."
 API_VERSION = "Group and version of the kind, such as fairlead.dev/v1alpha1."
@@ -114,6 +116,35 @@ _CONTAINER = {
         "configMapKeyRef": "A key of a ConfigMap.",
         "secretKeyRef": "A key of a Secret.",
         "fieldRef": "A field of the pod.",
+        "resourceFieldRef": "A request or limit of the container.",
+        "fileKeyRef": "A key of a file of variables.",
+    },
+    "ResourceFieldSelector": {
+        "resource": "What is taken, such as limits.cpu.",
+        "containerName": "Container that it is taken from; by default this one.",
+        "divisor": "Unit in which the amount is given.",
+    },
+    "FileKeySelector": {
+        "key": "Key whose value is taken.",
+        "path": "Path of the file within the volume.",
+        "volumeName": "Name of the volume that holds the file.",
+        "optional": "True: start even if it is not there.",
+    },
+    "EnvironmentReference": {
+        "name": "Name of the ConfigMap or Secret, in the pod's namespace.",
+        "optional": "True: start even if it is not there.",
+    },
+    "EnvFromSource": {
+        "prefix": "Put before each key.",
+        "configMapRef": "A ConfigMap whose keys become variables.",
+        "secretRef": "A Secret whose keys become variables.",
+    },
+    "ContainerPort": {
+        "containerPort": "Number of the port.",
+        "name": "Name of the port, unique in the pod.",
+        "protocol": "TCP, UDP or SCTP.",
+        "hostPort": "Port of the node that leads to it.",
+        "hostIP": "Address of the node that leads to it.",
     },
     "EnvVar": {
         "name": "Name of the variable.",
@@ -133,6 +164,8 @@ _CONTAINER = {
         "args": "Further arguments.",
         "workingDir": "Directory to start in.",
         "env": "Environment variables.",
+        "envFrom": "ConfigMaps and Secrets whose keys all become variables; `env` wins.",
+        "ports": "Ports that the container listens on, for information.",
         "resources": "Resources that the container needs and may use.",
         "volumeMounts": "Where volumes appear in the container.",
         "restartPolicy": "Always makes an init container one that runs beside the others.",
@@ -255,6 +288,7 @@ _POD = {
 
 _OTHERS = {
     "ConfigMap": {"data": "The values, by key."},
+    "Secret": {"data": "The values, by key, in base64."},
     "NamespaceStatus": {"phase": "Active, or Terminating while its objects are deleted."},
     "Namespace": {"status": "Whether it is in use."},
     "ServicePort": {
@@ -313,4 +347,6 @@ _OTHERS = {
     },
 }
 
-DOCS: Mapping[str, Mapping[str, str]] = {**_META, **_NODE, **_CONTAINER, **_POD, **_OTHERS}
+DOCS: Mapping[str, Mapping[str, str]] = {
+    **_META, **_NODE, **_CONTAINER, **_POD, **_OTHERS, **webhooks.DOCS,
+}  # fmt: skip

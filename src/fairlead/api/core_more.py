@@ -34,16 +34,6 @@ class LocalObjectReference(Wire, frozen=True):
     name: str = ""
 
 
-class ContainerPort(Wire, frozen=True):
-    """A port that a container listens on; for information."""
-
-    container_port: int
-    name: str = ""
-    protocol: str = "TCP"
-    host_port: int | None = None
-    host_ip: str = msgspec.field(name="hostIP", default="")
-
-
 class VolumeDevice(Wire, frozen=True):
     """A block device of a volume."""
 
@@ -64,13 +54,6 @@ class ResourceRequirementsMore(Wire, frozen=True):
     claims: tuple[ResourceClaimUse, ...] = ()
 
 
-class EnvVarSourceMore(Wire, frozen=True):
-    """Further sources."""
-
-    resource_field_ref: Object | None = None
-    file_key_ref: Object | None = None
-
-
 class VolumeMountMore(Wire, frozen=True):
     """Further options of a mount."""
 
@@ -82,8 +65,6 @@ class VolumeMountMore(Wire, frozen=True):
 class ContainerMore(Wire, frozen=True):
     """Further fields of a container."""
 
-    ports: tuple[ContainerPort, ...] = ()
-    env_from: tuple[Object, ...] = ()
     volume_devices: tuple[VolumeDevice, ...] = ()
     resize_policy: tuple[Object, ...] = ()
     restart_policy_rules: tuple[Object, ...] = ()
@@ -368,11 +349,9 @@ class LeaseSpecMore(Wire, frozen=True):
     preferred_holder: str = ""
 
 
-class Secret(Wire, frozen=True):
-    """Small data that not everybody may see."""
+class SecretMore(Wire, frozen=True):
+    """Further fields of a secret."""
 
-    metadata: ObjectMeta = ObjectMeta()
-    data: dict[str, str] = {}
     string_data: dict[str, str] = {}
     type: str = ""
     immutable: bool | None = None
@@ -428,8 +407,8 @@ class PodDisruptionBudget(Wire, frozen=True):
 MORE: dict[type, type] = {
     ObjectMeta: ObjectMetaMore,
     core.ResourceRequirements: ResourceRequirementsMore,
-    core.EnvVarSource: EnvVarSourceMore,
     core.VolumeMount: VolumeMountMore,
+    core.Secret: SecretMore,
     core.Container: ContainerMore,
     core.ConfigMapVolumeSource: ConfigMapVolumeSourceMore,
     core.EmptyDirVolumeSource: EmptyDirVolumeSourceMore,

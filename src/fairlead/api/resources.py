@@ -46,6 +46,7 @@ class Resource(Generic[T]):
 PODS = Resource("", "v1", "pods", "Pod", core.Pod)
 NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap)
+SECRETS = Resource("", "v1", "secrets", "Secret", core.Secret)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", core.Namespace, namespaced=False)
 SERVICES = Resource("", "v1", "services", "Service", core.Service)
 EVENTS = Resource("", "v1", "events", "Event", core.Event)
@@ -61,5 +62,6 @@ CRDS = Resource(
 JOBS = Resource(names.GROUP, names.VERSION, "jobs", "Job", Job)
 
 ALL: tuple[Resource[object], ...] = (
-    PODS, NODES, CONFIG_MAPS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS, JOBS,
+    PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS,
+    JOBS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

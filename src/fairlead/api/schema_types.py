@@ -76,6 +76,10 @@ LISTS: Mapping[tuple[str, str], ListRule] = {
     ("ServiceAccount", "secrets"): _by("name"),
     ("ServiceAccount", "imagePullSecrets"): _by("name"),
     ("PodDisruptionBudgetStatus", "conditions"): _by("type"),
+    ("MutatingWebhookConfiguration", "webhooks"): _by("name"),
+    ("ValidatingWebhookConfiguration", "webhooks"): _by("name"),
+    ("MutatingWebhook", "matchConditions"): _by("name"),
+    ("ValidatingWebhook", "matchConditions"): _by("name"),
     ("JobSpec", "roles"): _by("name"),
     ("JobSpec", "after"): _by("job"),
     ("JobStatus", "conditions"): _by("type"),
@@ -89,7 +93,10 @@ _COMPLETE = frozenset((
     "SchedulingGate", "NodeSelectorRequirement", "NodeSelectorTerm", "NodeSelector", "NodeAffinity",
     "Affinity", "PodSpec", "Pod", "PodTemplate", "ConfigMap", "Namespace", "ServicePort",
     "ServiceSpec", "Service", "PriorityClass", "LeaseSpec", "Lease", "Node", "NodeSpec", "Secret",
-    "ContainerPort", "HostAlias",
+    "ContainerPort", "HostAlias", "MutatingWebhookConfiguration", "MutatingWebhook",
+    "ValidatingWebhookConfiguration", "ValidatingWebhook", "RuleWithOperations",
+    "WebhookClientConfig", "ServiceReference", "LabelSelector", "LabelSelectorRequirement",
+    "MatchCondition",
 ))  # fmt: skip
 #: Marks the schema of such a struct.
 COMPLETE = "x-fairlead-complete"

@@ -71,6 +71,8 @@ class ApiError(Exception):
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
     retryable: ClassVar[bool] = False
+    #: What goes into `Warning:` headers beside the error.
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,

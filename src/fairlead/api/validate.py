@@ -16,6 +16,7 @@ import msgspec
 from fairlead.api import quantity
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
+from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
 
@@ -182,6 +183,7 @@ def _template(role: Role, path: str) -> Iterator[StatusCause]:
                 yield _cause("Duplicate", f"{at}.name", f'Duplicate value: "{container.name}"')
             seen.add(container.name)
             yield from _resources(container, f"{at}.resources")
+    yield from pod_spec_causes(spec, path)
 
 
 def _restart_policy(path: str, value: str) -> StatusCause:

@@ -59,7 +59,9 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
             "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
-            "controller": Entry("controller", "controller", "Run the controllers on a cluster."),
+            "controller": Entry(
+                "controller", "controller", "Run the controllers on a Kubernetes cluster."
+            ),
         },
     ),
     (

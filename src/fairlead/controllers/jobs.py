@@ -29,6 +29,7 @@ from fairlead.controllers.jobs_state import (
     job_key_of,
     owned_of,
     placed_nodes,
+    refusal_of,
     subject,
     troubles_of,
 )
@@ -63,6 +64,7 @@ from fairlead.runtime.events import EventKind
 from fairlead.runtime.history import History, HistoryError, record_of
 from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
 from fairlead.runtime.queue import KeyQueue
+from fairlead.runtime.reader import MirrorReader, follow
 
 #: Jobs that one cycle looks at; the rest waits for the next one, which starts at once.
 JOBS_PER_CYCLE_MAX = 512
@@ -95,6 +97,8 @@ class JobsMirrors:
     nodes: Mirror[Node]
     config_maps: Mirror[ConfigMap]
     services: Mirror[Service] | None = None
+    #: Given where mirrors are shared: holds the controller's handlers, and takes their faults.
+    reader: MirrorReader | None = None
 
     @classmethod
     def make(
@@ -150,12 +154,15 @@ class JobsController:
         self._counts_written_at: dict[str, float] = {}
         self._refusals: dict[str, PodRefusal] = {}
         self._bodies = PodBodies(client)
-        mirrors.jobs.on_change(self._on_job)
-        mirrors.pods.on_change(self._on_pod)
-        mirrors.nodes.on_change(self._on_node)
-        mirrors.config_maps.on_change(self._on_config_map)
+        reader = mirrors.reader
+        self._unregister = [
+            follow(mirrors.jobs, self._on_job, reader),
+            follow(mirrors.pods, self._on_pod, reader),
+            follow(mirrors.nodes, self._on_node, reader),
+            follow(mirrors.config_maps, self._on_config_map, reader),
+        ]
         if mirrors.services is not None:
-            mirrors.services.on_change(self._on_service)
+            self._unregister.append(follow(mirrors.services, self._on_service, reader))
 
     @property
     def name(self) -> str:
@@ -172,6 +179,11 @@ class JobsController:
             self._mirrors.config_maps,
         ]
         return all_ if self._mirrors.services is None else [*all_, self._mirrors.services]
+
+    def close(self) -> None:
+        """Take the handlers off the mirrors, if those live longer than the controller."""
+        for unregister in self._unregister:
+            unregister()
 
     # Observing
 
@@ -212,9 +224,10 @@ class JobsController:
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pod, is_there = subject(change)
-        key, owner = job_key_of(pod), owner_reference_of(pod.metadata)
-        if key is None or owner is None:
+        owner = owner_reference_of(pod.metadata)
+        if owner is None:
             return
+        key = (pod.metadata.namespace, owner.name)
         book = self._book(owner.uid)
         node = pod.spec.node_name
         count = book.pods.nodes.get(node, 0)
@@ -353,9 +366,9 @@ class JobsController:
             self._queue.add((namespace, job_name))
 
     def failed(self, action: Action, error: ApiError) -> None:
-        """Note that a job's pods are refused for good: its attempt cannot go on."""
+        """Note that a job's pods are refused: its attempt cannot go on."""
         if isinstance(action, CreatePod | CreateConfigMap | CreateService):
-            self._refuse(action.job, Refusal.POD_REJECTED, error.message)
+            self._refuse(action.job, refusal_of(error), error.message)
 
     def recorded(self, decision: Decision) -> None:
         """Nothing of its own to count: the loop's observer sees every action."""

@@ -13,9 +13,10 @@ from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
+from fairlead.api.status import ApiError, BadRequest, Forbidden, Invalid, TooLarge
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.pods import JobPods, owner_reference_of
-from fairlead.decide.jobs.view import DependencyState, NodeTrouble, Owned
+from fairlead.decide.jobs.view import DependencyState, NodeTrouble, Owned, Refusal
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change
 
@@ -182,3 +183,17 @@ def troubles_of(
     else:
         found = (name for group in nodes for name in group if name in troubles)
     return {name: troubles[name] for name in sorted(found)}
+
+
+def refusal_of(error: ApiError) -> Refusal:
+    """Tell a pod that would be refused again from one that waits for room or for somebody's help.
+
+    A full quota, an account that is still being made and our own lack of rights are Forbidden, too,
+    and only the words tell (kubernetes `plugin/pkg/admission`, apiserver `endpoints/handlers`).
+    """
+    words = ("exceeded quota", "looking up service account", "being terminated", "cannot create")
+    if isinstance(error, Forbidden):
+        is_lasting = not any(each in error.message for each in words)
+    else:
+        is_lasting = isinstance(error, BadRequest | Invalid | TooLarge)
+    return Refusal.POD_REJECTED if is_lasting else Refusal.POD_HELD_BACK

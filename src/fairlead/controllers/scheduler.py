@@ -32,6 +32,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.reader import MirrorReader, follow
 
 
 class EventSink(Protocol):
@@ -57,6 +58,8 @@ class SchedulerMirrors:
     jobs: Mirror[Job]
     pods: Mirror[Pod]
     nodes: Mirror[Node]
+    #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
+    reader: MirrorReader | None = None
 
     @classmethod
     def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> SchedulerMirrors:
@@ -90,10 +93,11 @@ class SchedulerController:
         self._mirrors = mirrors
         self._policy = policy or PlacementPolicy()
         self._events = events
+        reader = mirrors.reader
         self._unregister = (
-            mirrors.nodes.on_change(self._node_changed),
-            mirrors.jobs.on_change(self._job_changed),
-            mirrors.pods.on_change(self._pod_changed),
+            follow(mirrors.nodes, self._node_changed, reader),
+            follow(mirrors.jobs, self._job_changed, reader),
+            follow(mirrors.pods, self._pod_changed, reader),
         )
 
     @property

@@ -64,13 +64,21 @@ def admit_create(context: Context, info: ResourceInfo, obj: dict[str, Any]) -> N
     elif info is builtins.PRIORITY_CLASSES:
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
     elif info is builtins.SERVICES:
-        obj["spec"] = _default_service(obj.get("spec") or {})
+        obj["spec"] = _default_service(_spec_of(obj))
         obj["status"] = {"loadBalancer": {}}
     elif info is builtins.CLAIMS:
-        obj["spec"] = {"volumeMode": "Filesystem", **(obj.get("spec") or {})}
+        obj["spec"] = {"volumeMode": "Filesystem", **_spec_of(obj)}
         obj["status"] = {"phase": "Pending"}
     elif info is builtins.NODES:
         obj.setdefault("spec", {})
+
+
+def _spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the spec; TypeError when it is something else, even something empty."""
+    spec = obj.get("spec")
+    if spec is not None and not isinstance(spec, dict):
+        raise TypeError("spec must be an object")
+    return spec or {}
 
 
 def admit_secret(obj: dict[str, Any]) -> None:
@@ -96,7 +104,7 @@ def _default_service(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admit_pod(context: Context, pod: dict[str, Any]) -> None:
-    spec = default_pod_spec(pod.get("spec") or {})
+    spec = default_pod_spec(_spec_of(pod))
     _set_priority(context, pod["metadata"]["name"], spec)
     add_tolerations(spec)
     status: dict[str, Any] = {"phase": "Pending", "qosClass": qos_class(spec)}
@@ -126,7 +134,7 @@ def default_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod's spec with what it leaves open filled in."""
     out = dict(spec)
     for field, value in _SPEC_DEFAULTS.items():
-        if out.get(field) is None:
+        if out.get(field) in (None, ""):
             out[field] = value
     grace = out["terminationGracePeriodSeconds"]
     if isinstance(grace, int) and grace < 0:  # `pkg/apis/core/v1/defaults.go`

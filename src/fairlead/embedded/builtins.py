@@ -97,8 +97,22 @@ CRDS = ResourceInfo(
     subresources=("status",), selectable=_CLUSTER_META,
     unconditional_update_allowed=False, tracks_generation=True,
 )  # fmt: skip
+#: Which admission webhooks are called; their own objects are never sent to one.
+MUTATING_WEBHOOKS = ResourceInfo(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False, categories=("api-extensions",), selectable=_CLUSTER_META,
+    unconditional_update_allowed=False, tracks_generation=True,
+)  # fmt: skip
+VALIDATING_WEBHOOKS = ResourceInfo(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False, categories=("api-extensions",), selectable=_CLUSTER_META,
+    unconditional_update_allowed=False, tracks_generation=True,
+)  # fmt: skip
+WEBHOOK_KINDS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 BUILTINS = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, EVENTS, LEASES,
-    PRIORITY_CLASSES, CLAIMS, BUDGETS, CRDS,
+    PRIORITY_CLASSES, CLAIMS, BUDGETS, CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
 )  # fmt: skip

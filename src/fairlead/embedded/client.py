@@ -8,6 +8,7 @@ least once, as a call over a network would.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,11 +20,11 @@ from fairlead.embedded.records import Record
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.embedded.service import Service
 from fairlead.embedded.sharing import PodSharing
-from fairlead.embedded.watches import Watch
+from fairlead.embedded.watches import Watch, WatchItem
 from fairlead.runtime.client import ObjectList, PatchType, Propagation, WatchEvent
 
 T = TypeVar("T")
-_PLAIN = (dict, list, str, int, float, bool, type(None))
+_PLAIN = frozenset((dict, list, str, int, float, bool, type(None)))
 
 
 class InProcessClient:
@@ -192,7 +193,7 @@ class InProcessClient:
 
 def _plain(obj: Any) -> dict[str, Any]:
     """Return a plain object whose top level may be changed; the service changes no more."""
-    if type(obj) is dict and all(type(value) in _PLAIN for value in obj.values()):
+    if type(obj) is dict and _PLAIN.issuperset(map(type, obj.values())):
         return dict(obj)
     return to_wire(obj)
 
@@ -215,25 +216,28 @@ class _TypedWatch(AsyncIterator[WatchEvent[T]]):
         self._client = client
         self._resource = resource
         self._namespace = namespace
+        self._type = resource.type
         self._options = options
         self._watch: Watch | None = None
+        self._buffer: deque[WatchItem] = deque()  # the watch's, once it is open
 
     async def __anext__(self) -> WatchEvent[T]:
-        watch = self._watch
-        if watch is None:
-            watch = self._client.open_watch(self._resource, self._namespace, self._options)
-            self._watch = watch
-        buffer = watch.feed.buffer
+        buffer = self._buffer
         if not buffer:
-            await watch.feed.wait()
+            watch = self._watch
+            if watch is None:
+                watch = self._client.open_watch(self._resource, self._namespace, self._options)
+                self._watch = watch
+                buffer = self._buffer = watch.feed.buffer
+            if not buffer:
+                await watch.feed.wait()
         item = buffer.popleft()
         event = item.event
-        if event is None or (
-            event.object is not None and type(event.object) is not self._resource.type
-        ):
-            record, type_ = item.record, self._resource.type
-            obj = None if record is None else self._client.shared(record, type_)
-            event = item.event = WatchEvent(item.type, obj, str(item.version))
+        if event is not None and (type(event.object) is self._type or event.object is None):
+            return event
+        record = item.record
+        obj = None if record is None else self._client.shared(record, self._type)
+        event = item.event = WatchEvent(item.type, obj, str(item.version))
         return event
 
     async def aclose(self) -> None:

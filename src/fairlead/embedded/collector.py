@@ -13,6 +13,7 @@ The cost is that of the change: dependents are found by an index from owner uids
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -35,6 +36,7 @@ Place = tuple[str, Key]
 
 STEP_MAX = 64  # looks between two turns of the event loop
 EVENTS_TTL_SECONDS = 3600.0
+SWEEP_PAUSE_SECONDS = 0.01
 
 
 class Task(Enum):
@@ -82,17 +84,21 @@ class Collector:
         self._namespaces: dict[str, bool] = {}  # terminating → contents looked at
         self._definitions: dict[str, bool] = {}  # tables to remove → contents looked at
         self._expiring: dict[Key, float] = {}  # core events, soonest first
+        #: Dependents that were there at the start: looked at when nothing else is to be done.
+        self._first_look: deque[Place] = deque()
         self._wake: asyncio.Future[None] | None = None
         for name in context.store.table_names():
             info = self._info(name)
             for record in context.store.records(name) if info else ():
                 assert info is not None
                 self._added(info, record, ())
+        self._first_look.extend(p for task, p in self._queue if task is Task.DEPENDENT)
+        self._queue = {item: None for item in self._queue if item[0] is not Task.DEPENDENT}
 
     @property
     def backlog(self) -> int:
         """How much is left to look at."""
-        return len(self._queue)
+        return len(self._queue) + len(self._first_look)
 
     def _info(self, name: str) -> ResourceInfo | None:
         versions = self._context.registry.versions(name)
@@ -175,7 +181,10 @@ class Collector:
         while True:
             self._expire()
             if not self._queue:
-                await self._wait()
+                if self._first_look:
+                    await self._look_on()
+                else:
+                    await self._wait()
                 continue
             for _ in range(min(STEP_MAX, len(self._queue))):
                 task, place = next(iter(self._queue))
@@ -183,6 +192,14 @@ class Collector:
                 self._look(task, place)
             await store.committed(store.next_version - 1)
             await asyncio.sleep(0)
+
+    async def _look_on(self) -> None:
+        """Take one step of the first look, and leave the rest of the time to who is starting."""
+        store = self._context.store
+        for _ in range(min(STEP_MAX, len(self._first_look))):
+            self._look(Task.DEPENDENT, self._first_look.popleft())
+        await store.committed(store.next_version - 1)
+        await asyncio.sleep(SWEEP_PAUSE_SECONDS if self._first_look else 0)
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()

@@ -15,15 +15,23 @@ from fairlead.runtime.clock import Clock
 INSTANTS_CACHED_MAX = 16  # many writes fall into one second
 
 
+def _nobody() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Shared by the modules behind `Service`; `ids` gives a new uid per call."""
+    """Shared by the modules behind `Service`; `ids` gives a new uid per call.
+
+    `can_call_webhooks` tells whether there is anybody to call admission webhooks.
+    """
 
     store: Store
     registry: Registry
     clock: Clock
     ids: Callable[[], str]
     rng: random.Random
+    can_call_webhooks: Callable[[], bool] = _nobody
 
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""

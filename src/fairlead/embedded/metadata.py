@@ -18,7 +18,7 @@ from fairlead.embedded.registry import ResourceInfo
 Obj = dict[str, Any]
 
 #: As in Go, what is empty of these is as good as not there.
-_OPTIONAL = ("labels", "annotations", "finalizers", "ownerReferences")
+_OPTIONAL = ("labels", "annotations", "finalizers", "ownerReferences", "generateName")
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -60,4 +60,8 @@ def metadata_of(info: ResourceInfo, body: Obj) -> Obj:
             f'{info.kind} in version "{info.api_version}" cannot be handled as a {info.kind}: '
             f"metadata: {error}"
         ) from None
-    return {k: v for k, v in metadata.items() if k not in _OPTIONAL or v not in ({}, [], None)}
+    out = dict(metadata)
+    for field in _OPTIONAL:
+        if field in out and not out[field]:  # a map, a list, a text or null by now
+            del out[field]
+    return out

@@ -39,6 +39,17 @@ _STRUCT_PACKAGES = (
     ("PriorityClass", "io.k8s.api.scheduling.v1"),
     ("PodDisruptionBudget", "io.k8s.api.policy.v1"),
     ("CustomResourceDefinition", _PACKAGES["apiextensions.k8s.io"]),
+    *(
+        (name, "io.k8s.api.admissionregistration.v1")
+        for name in (
+            "MutatingWebhook",
+            "ValidatingWebhook",
+            "RuleWithOperations",
+            "WebhookClientConfig",
+            "ServiceReference",
+            "MatchCondition",
+        )
+    ),
 )
 _NOT_IN_V2 = ("oneOf", "anyOf", "allOf", "not", "nullable")
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")

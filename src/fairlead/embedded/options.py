@@ -52,12 +52,14 @@ class WriteOptions:
 
     `field_validation` is "Ignore", "Warn" or "Strict": what to do about fields that a custom
     resource's schema does not know. `warn` receives what belongs into `Warning:` headers.
+    `is_draft` stops before the object is checked, and gives it as the webhooks are to see it.
     """
 
     dry_run: bool = False
     field_validation: str = "Warn"
     field_manager: str = ""
     warn: Callable[[str], None] = _no_warning
+    is_draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
+    warn: Callable[[str], None] = _no_warning
 
 
 @dataclass(frozen=True, slots=True)

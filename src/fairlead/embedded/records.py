@@ -126,6 +126,12 @@ def record_typed(info: ResourceInfo, key: Key, version: int, obj: dict[str, Any]
     )  # fmt: skip
 
 
+def draft_of(key: Key, obj: dict[str, Any]) -> Record:
+    """Return the record of an object that is not checked yet: only `plain` may be asked of it."""
+    data = msgspec.json.encode(obj, order="sorted")
+    return Record(key, 0, "", data, _NO_LABELS, (), has_finalizers=False, is_deleting=False)
+
+
 class StoreEvent(msgspec.Struct, gc=False, eq=False):
     """One committed write. DELETED carries the last state under the deletion's own version."""
 

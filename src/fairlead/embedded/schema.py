@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from fairlead.api import core, core_more
+from fairlead.api import core, core_more, webhooks
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.schema_types import COMPLETE, Generator, Style
 from fairlead.api.status import BadRequest, StatusCause
@@ -203,7 +203,7 @@ BUILTIN_TYPES: Mapping[tuple[str, str], type] = {
     ("", "Pod"): core.Pod,
     ("", "Node"): core.Node,
     ("", "ConfigMap"): core.ConfigMap,
-    ("", "Secret"): core_more.Secret,
+    ("", "Secret"): core.Secret,
     ("", "Namespace"): core.Namespace,
     ("", "Service"): core.Service,
     ("", "ServiceAccount"): core_more.ServiceAccount,
@@ -213,6 +213,8 @@ BUILTIN_TYPES: Mapping[tuple[str, str], type] = {
     ("scheduling.k8s.io", "PriorityClass"): core.PriorityClass,
     ("policy", "PodDisruptionBudget"): core_more.PodDisruptionBudget,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): core.CustomResourceDefinition,
+    (webhooks.GROUP, "MutatingWebhookConfiguration"): webhooks.MutatingWebhookConfiguration,
+    (webhooks.GROUP, "ValidatingWebhookConfiguration"): webhooks.ValidatingWebhookConfiguration,
 }
 
 

@@ -31,6 +31,9 @@ from fairlead.embedded.registry import Registry, ResourceInfo
 from fairlead.embedded.schema import builtin_schema
 from fairlead.embedded.store import Store
 from fairlead.embedded.watches import Watch, WatchHub
+from fairlead.embedded.webhooks import Webhooks
+from fairlead.embedded.webhooks_match import Asked, Operation
+from fairlead.embedded.webhooks_verbs import Admitted
 from fairlead.runtime.client import EventType, PatchType
 from fairlead.runtime.clock import Clock
 
@@ -67,7 +70,10 @@ class Service:
         options = options or ServiceOptions()
         self.store = store
         self.registry = registry
-        self._context = Context(store, registry, clock, ids, rng)
+        #: Attach a caller to it, and admission webhooks are called.
+        self.webhooks = Webhooks(store, registry, ids=ids)
+        self._context = Context(store, registry, clock, ids, rng, lambda: self.webhooks.can_call)
+        self._admitted = Admitted(self._context, self.webhooks)
         for record in store.records(builtins.CRDS.name):
             self._serve(record)
         store.subscribe(self._note_definitions)
@@ -154,12 +160,19 @@ class Service:
 
     # ------------------------------------------------------------------ writes
 
+    def _concerns_webhooks(
+        self, info: ResourceInfo, operation: Operation, subresource: str = ""
+    ) -> bool:
+        webhooks = self.webhooks
+        return webhooks.is_active and webhooks.concern(Asked(info, subresource, operation))
+
     async def _committed(self, record: Record, options: WriteOptions | DeleteOptions) -> None:
-        if not options.dry_run:
+        if not options.dry_run and record.version > self.store.version:
             await self.store.committed(record.version)
 
     async def _written(self, info: ResourceInfo, record: Record, options: WriteOptions) -> Record:
-        await self._committed(record, options)
+        if not options.dry_run and record.version > self.store.version:
+            await self.store.committed(record.version)
         if not self._hub.watches(info.name):
             record.drop_caches()  # it was decoded to check it; nobody here reads it
         return record
@@ -168,7 +181,10 @@ class Service:
         self, info: ResourceInfo, namespace: str, body: dict[str, Any], options: WriteOptions
     ) -> Record:
         """Create an object. `body` is consumed: it may be changed."""
-        record = writes.create(self._context, info, namespace, body, options=options)
+        if self._concerns_webhooks(info, Operation.CREATE):
+            record = await self._admitted.create(info, namespace, body, options)
+        else:
+            record = writes.create(self._context, info, namespace, body, options=options)
         return await self._written(info, record, options)
 
     async def replace(
@@ -182,9 +198,17 @@ class Service:
     ) -> Record:
         """PUT an object, its "status", or a namespace's "finalize". `body` is consumed."""
         _check_subresource(info, subresource)
-        record = writes.replace(
-            self._context, info, key, body, options=options, subresource=subresource
-        )
+        operation = Operation.UPDATE
+        if self.webhooks.is_active and info.create_on_update_allowed and not subresource:
+            is_there = self.store.latest(info.name, key) is not None
+            operation = Operation.UPDATE if is_there else Operation.CREATE
+        if self._concerns_webhooks(info, operation, subresource):
+            asked = Asked(info, subresource, operation)
+            record = await self._admitted.replace(asked, key, body, options)
+        else:
+            record = writes.replace(
+                self._context, info, key, body, options=options, subresource=subresource
+            )
         return await self._written(info, record, options)
 
     async def patch(
@@ -200,14 +224,21 @@ class Service:
         """PATCH an object or its "status". UnsupportedMediaType: strategic, custom resource."""
         _check_subresource(info, subresource)
         change = _change(info, patch, patch_type)
-        record = writes.patch(
-            self._context, info, key, change, options=options, subresource=subresource
-        )
+        if self._concerns_webhooks(info, Operation.UPDATE, subresource):
+            asked = Asked(info, subresource, Operation.UPDATE)
+            record = await self._admitted.patch(asked, key, change, options)
+        else:
+            record = writes.patch(
+                self._context, info, key, change, options=options, subresource=subresource
+            )
         return await self._written(info, record, options)
 
     async def delete(self, info: ResourceInfo, key: Key, options: DeleteOptions) -> DeleteResult:
         """Delete an object, or mark it."""
-        result = deletion.delete(self._context, info, key, options)
+        if self._concerns_webhooks(info, Operation.DELETE):
+            result = await self._admitted.delete(info, key, options)
+        else:
+            result = deletion.delete(self._context, info, key, options)
         await self._committed(result.record, options)
         return result
 
@@ -218,7 +249,10 @@ class Service:
         deleted: list[Record] = []
         for record in self.list(info, namespace, selection).records:
             try:
-                result = deletion.delete(self._context, info, record.key, options)
+                if self._concerns_webhooks(info, Operation.DELETE):
+                    result = await self._admitted.delete(info, record.key, options, name="")
+                else:
+                    result = deletion.delete(self._context, info, record.key, options)
             except NotFound:
                 continue
             deleted.append(result.record)
@@ -228,12 +262,18 @@ class Service:
 
     async def bind(self, key: Key, binding: Mapping[str, Any], options: WriteOptions) -> None:
         """POST pods/x/binding; the answer is 201 with a Status of Success."""
-        record = subresources.bind(self._context, key, binding, options)
+        if self._concerns_webhooks(builtins.PODS, Operation.CREATE, "binding"):
+            record = await self._admitted.bind(key, binding, options)
+        else:
+            record = subresources.bind(self._context, key, binding, options)
         await self._committed(record, options)
 
     async def evict(self, key: Key, options: DeleteOptions) -> None:
         """POST pods/x/eviction; the answer is 201 with a Status of Success."""
-        result = subresources.evict(self._context, key, options)
+        if self._concerns_webhooks(builtins.PODS, Operation.CREATE, "eviction"):
+            result = await self._admitted.evict(key, options)
+        else:
+            result = subresources.evict(self._context, key, options)
         await self._committed(result.record, options)
 
     def get_scale(self, info: ResourceInfo, key: Key) -> dict[str, Any]:
@@ -244,7 +284,10 @@ class Service:
         self, info: ResourceInfo, key: Key, body: Mapping[str, Any], options: WriteOptions
     ) -> dict[str, Any]:
         """Write a Scale's wished replicas and return the new Scale."""
-        record, scale = subresources.put_scale(self._context, info, key, body, options=options)
+        if self._concerns_webhooks(info, Operation.UPDATE, "scale"):
+            record, scale = await self._admitted.put_scale(info, key, body, options)
+        else:
+            record, scale = subresources.put_scale(self._context, info, key, body, options=options)
         await self._committed(record, options)
         return scale
 

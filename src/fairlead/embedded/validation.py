@@ -15,8 +15,9 @@ from typing import Any
 
 from fairlead.api import core, quantity
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_label_value, is_qualified_name
-from fairlead.embedded.errors import Problem, ProblemType
+from fairlead.embedded.errors import Finding, Problem, ProblemType
 from fairlead.embedded.registry import NameRule, ResourceInfo
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
@@ -40,6 +41,7 @@ _WORDS = {
     "(e.g. 'my-name')",
     NameRule.PATH_SEGMENT: "may not be '.' or '..' and may not contain '/' or '%'",
 }
+_RESOURCES = (quantity.CPU, quantity.MEMORY, quantity.EPHEMERAL_STORAGE)
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 PRIORITY_MAX = 1_000_000_000
 _SYSTEM_PRIORITIES = {
@@ -167,9 +169,30 @@ def _quantity_problem(text: str | float) -> str:
         return str(error)
 
 
-def pod_problems(pod: core.Pod) -> list[Problem]:
+@lru_cache(maxsize=_LABELS_CACHED_MAX)
+def _is_extended(resource: str) -> bool:
+    """True for devices and the like: whole pieces, of which none is promised twice."""
+    return "/" in resource and "kubernetes.io/" not in resource
+
+
+@lru_cache(maxsize=_QUANTITIES_CACHED_MAX)
+def _resource_problem(resource: str, amount: str | float) -> str:
+    if not _is_extended(resource):
+        known = resource in _RESOURCES or "/" in resource or resource.startswith("hugepages-")
+        return "" if known else "must be a standard resource type or fully qualified"
+    if not is_qualified_name(resource):
+        return "must be a resource name such as nvidia.com/gpu"
+    return "" if quantity.parse(amount).denominator == 1 else "must be an integer"
+
+
+def node_name_problem(name: str) -> str:
+    """Return what is wrong with the name of the node that a pod is bound to; "" when nothing."""
+    return name_problem(NameRule.SUBDOMAIN, name)
+
+
+def pod_problems(pod: core.Pod) -> list[Finding]:
     """Return what is wrong with a pod's spec."""
-    spec, found = pod.spec, list[Problem]()
+    spec, found = pod.spec, list[Finding]()
     if not spec.containers:
         found.append(Problem("spec.containers", ProblemType.REQUIRED))
     volumes: set[str] = set()
@@ -195,23 +218,17 @@ def pod_problems(pod: core.Pod) -> list[Problem]:
         why = 'supported values: "Always", "OnFailure", "Never"'
         value = spec.restart_policy
         found.append(Problem("spec.restartPolicy", ProblemType.NOT_SUPPORTED, why, value))
-    for field, number in (
-        ("terminationGracePeriodSeconds", spec.termination_grace_period_seconds),
-        ("activeDeadlineSeconds", spec.active_deadline_seconds),
-    ):
-        if number is not None and number < 0:
-            why = "must be greater than or equal to 0"
-            found.append(Problem(f"spec.{field}", ProblemType.INVALID, why, number))
-    if spec.node_name and (why := name_problem(NameRule.SUBDOMAIN, spec.node_name)):
+    grace = spec.termination_grace_period_seconds
+    if grace is not None and grace < 0:
+        why = "must be greater than or equal to 0"
+        path = "spec.terminationGracePeriodSeconds"
+        found.append(Problem(path, ProblemType.INVALID, why, grace))
+    if spec.node_name and (why := node_name_problem(spec.node_name)):
         found.append(Problem("spec.nodeName", ProblemType.INVALID, why, spec.node_name))
     if spec.node_name and spec.scheduling_gates:
         why = "cannot be set until all schedulingGates have been cleared"
         found.append(Problem("spec.nodeName", ProblemType.FORBIDDEN, why))
-    for i, toleration in enumerate(spec.tolerations):
-        if toleration.operator not in ("", "Equal", "Exists", "Lt", "Gt"):
-            why = 'supported values: "Equal", "Exists", "Gt", "Lt"'
-            path, value = f"spec.tolerations[{i}].operator", toleration.operator
-            found.append(Problem(path, ProblemType.NOT_SUPPORTED, why, value))
+    found += pod_spec_causes(spec)
     return found
 
 
@@ -229,14 +246,22 @@ def _container_problems(
                 field_path = f"{path}.resources.{field}[{name}]"
                 yield Problem(field_path, ProblemType.INVALID, why, amount)
                 return
+            if why := _resource_problem(name, amount):
+                field_path = f"{path}.resources.{field}[{name}]"
+                value = amount if _is_extended(name) else name
+                yield Problem(field_path, ProblemType.INVALID, why, value)
     for name, amount in resources.requests.items():
         limit = resources.limits.get(name)
-        if limit is None or limit == amount or quantity.parse(amount) <= quantity.parse(limit):
+        if limit is None or limit == amount:
             continue
-        why = f"must be less than or equal to {name} limit of {limit}"
-        yield Problem(f"{path}.resources.requests", ProblemType.INVALID, why, amount)
+        difference = quantity.parse(amount) - quantity.parse(limit)
+        why = f"must be equal to {name} limit of {limit}"
+        if not _is_extended(name):
+            why = f"must be less than or equal to {name} limit of {limit}"
+        if difference > 0 or (difference and _is_extended(name)):
+            yield Problem(f"{path}.resources.requests", ProblemType.INVALID, why, amount)
     for name in resources.requests:
-        if "/" in name and "kubernetes.io/" not in name and name not in resources.limits:
+        if _is_extended(name) and name not in resources.limits:
             why = "Limit must be set for non overcommitable resources"
             yield Problem(f"{path}.resources.limits", ProblemType.REQUIRED, why)
     for i, mount in enumerate(container.volume_mounts):

@@ -39,8 +39,12 @@ from fairlead.embedded.virtual_status import NodeUse, Readiness, node_conditions
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind, Recorder
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.reader import MirrorReader, follow
+
+COMPONENT = "fairlead-virtual-nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,10 @@ class VirtualNodes:
         rng: random.Random,
         options: VirtualOptions | None = None,
         log: Logger = SILENT,
+        pods: Mirror[Pod] | None = None,
+        reader: MirrorReader | None = None,
     ) -> None:
+        """With `pods`, a mirror of all pods that others run and read too, `reader` is needed."""
         self.fleet = fleet
         self.report: FleetReport | None = None
         self.write_count = 0
@@ -85,7 +92,11 @@ class VirtualNodes:
         self._timer_wake = asyncio.Event()
         self._queue: asyncio.Queue[PodRecord | NodeRecord] = asyncio.Queue()  # each at most once
         self._nodes: dict[str, NodeRecord] = {}
-        self._pods: Mirror[Pod] = self._mirror(PODS, "spec.nodeName!=")
+        self._runs_pods = pods is None
+        self._reader = reader
+        self._pods: Mirror[Pod] = (
+            pods if pods is not None else self._mirror(PODS, "spec.nodeName!=")
+        )
         self._maps: Mirror[ConfigMap] = self._mirror(CONFIG_MAPS, "")
         self._lives = PodLives(
             profile,
@@ -94,7 +105,10 @@ class VirtualNodes:
             maps=self._maps,
             timer=self._set_timer,
             write=self._enqueue,
+            warn=self._warn,
         )
+        # A source of its own: what it draws must not change what else is simulated.
+        self._events = Recorder(client, clock, COMPONENT, rng=random.Random(0), log=log)  # noqa: S311
 
     def _mirror(self, resource: Any, fields: str) -> Mirror[Any]:
         return Mirror(
@@ -124,14 +138,18 @@ class VirtualNodes:
         """Drive the pods until cancelled. Only faults of ours end it otherwise."""
         await self.start()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run())
             group.create_task(self._maps.run())
             await self._maps.wait_synced()
             removers = (
                 self._maps.on_change(self._lives.config_changed),
-                self._pods.on_change(self._pod_changed),
+                follow(self._pods, self._pod_changed, self._reader),
             )
             try:
-                group.create_task(self._pods.run())
+                if self._runs_pods:
+                    group.create_task(self._pods.run())
+                if self._reader is not None:
+                    group.create_task(self._reader.wait_fault())
                 group.create_task(self._run_timers())
                 for _ in range(self._options.writes_parallel_max):
                     group.create_task(self._run_writer())
@@ -212,6 +230,10 @@ class VirtualNodes:
             self._lives.observe(new, self._nodes[new.spec.node_name])
         elif change.old is not None:
             self._lives.forget(change.old.metadata.uid)
+
+    def _warn(self, pod: Pod, message: str) -> None:
+        reason = "UnreadableAnnotation"
+        self._events.record(PODS, pod.metadata, EventKind.WARNING, reason=reason, message=message)
 
     # Timers
 

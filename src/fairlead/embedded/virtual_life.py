@@ -19,6 +19,7 @@ from fairlead.embedded.virtual_profile import Delay, Distribution, PodState, Pro
 
 #: Longest delay that an annotation may ask for: a hundred years.
 SECONDS_MAX = 100 * 365 * 86_400.0
+_DIGITS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,12 @@ class Life:
         """Return the next step from `state`; None when no stage matches (the pod stays
         as it is).
         """
+        labels, annotations = pod.metadata.labels, pod.metadata.annotations
         stages = [
             stage
             for stage, selector in self._stages[state]
-            if selector.matches(pod.metadata.labels)
-            and _has(pod.metadata.annotations, stage.match.annotations)
+            if (not selector or selector.matches(labels))
+            and (not stage.match.annotations or _has(annotations, stage.match.annotations))
         ]
         if not stages:
             return None
@@ -64,13 +66,33 @@ class Life:
                     return Drawn(other, asked)
         return Drawn(stage, seconds)
 
+    def unreadable(self, pod: Pod) -> list[str]:
+        """Return what is wrong with the annotations that this profile takes numbers from."""
+        out: dict[str, None] = {}
+        annotations = pod.metadata.annotations
+        for stages in self._stages.values() if annotations else ():
+            for stage, _ in stages:
+                name, code_name = stage.delay.annotation, stage.next.exit_code_annotation
+                if name in annotations and _asked(stage.delay, annotations) is None:
+                    why = "is no number of seconds, such as 90 or 0.5"
+                    out[f"annotation {name}: '{annotations[name][:80]}' {why}; ignored"] = None
+                if code_name in annotations and _exit_code(annotations[code_name]) is None:
+                    why = "is no exit code from 0 to 255"
+                    text = annotations[code_name][:80]
+                    out[f"annotation {code_name}: '{text}' {why}; ignored"] = None
+        return list(out)
+
 
 def exit_code(pod: Pod, stage: Stage) -> int:
     """Return the stage's exit code, or the one that the pod's annotation asks for (0 to 255)."""
-    text = pod.metadata.annotations.get(stage.next.exit_code_annotation, "").strip()
-    if text.isascii() and text.isdigit() and int(text) <= 255:
-        return int(text)
-    return stage.next.exit_code
+    asked = _exit_code(pod.metadata.annotations.get(stage.next.exit_code_annotation, ""))
+    return stage.next.exit_code if asked is None else asked
+
+
+def _exit_code(text: str) -> int | None:
+    text = text.strip()
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number and int(text) <= 255 else None
 
 
 def resume_step(pod: Pod) -> int:

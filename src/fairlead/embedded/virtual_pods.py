@@ -54,7 +54,7 @@ Key = tuple[str, str]
 
 class PodLives:
     """The records of all pods on virtual nodes. `timer(instant, action)` and
-    `write(record)` act.
+    `write(record)` act, `warn(pod, message)` tells people.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class PodLives:
         maps: Mirror[ConfigMap],
         timer: Callable[[float, Callable[[], None]], None],
         write: Callable[[PodRecord], None],
+        warn: Callable[[Pod, str], None],
     ) -> None:
         self._profile = profile
         self._life = Life(profile)
@@ -74,6 +75,7 @@ class PodLives:
         self._maps = maps
         self._timer = timer
         self._write = write
+        self._warn = warn
         self._addresses = AddressPool()
         self._by_uid: dict[str, PodRecord] = {}
         self._by_key: dict[Key, PodRecord] = {}
@@ -194,6 +196,8 @@ class PodLives:
         record.begun = True
         record.start_is_due = False
         record.generation += 1
+        for problem in self._life.unreadable(record.pod):
+            self._warn(record.pod, problem)
         if not record.admitted:
             lacking = record.node.use.lacks(record.requests)
             if lacking:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Pod
 from fairlead.api.times import format_time
+
+REQUESTS_CACHED_MAX = 4096
 
 #: Exit code of a process that a signal ended: 128 + signal (as shells and container runtimes
 #: count).
@@ -254,12 +257,25 @@ def taints_for(
     return kept + added
 
 
+@lru_cache(maxsize=REQUESTS_CACHED_MAX)
+def _requests_of_one(merged: tuple[tuple[str, str | int | float], ...]) -> Mapping[str, int]:
+    """Return the claim of a pod of one container: thousands of members have the same."""
+    total = quantity.resources_to_base(dict(merged))
+    total[quantity.PODS] = total.get(quantity.PODS, 0) + 1
+    return total
+
+
 def pod_requests(pod: Pod) -> dict[str, int]:
     """Return what the pod claims of a node, in base units, one of `pods` included.
 
     The larger of the sum over containers and the largest init container, plus overhead (Kubernetes
     documentation, "Resource Management for Pods", sharing within a pod).
     """
+    spec = pod.spec
+    if len(spec.containers) == 1 and not spec.init_containers and not spec.overhead:
+        resources = spec.containers[0].resources
+        merged = {**resources.limits, **resources.requests}
+        return dict(_requests_of_one(tuple(merged.items())))
     total: dict[str, int] = {}
     for container in pod.spec.containers:
         merged = {**container.resources.limits, **container.resources.requests}
@@ -328,6 +344,9 @@ def config_needs(pod: Pod) -> ConfigNeeds:
         if volume.config_map is not None and not volume.config_map.optional:
             maps[volume.config_map.name] = None
     for container in (*pod.spec.init_containers, *pod.spec.containers):
+        for source in container.env_from:
+            if source.config_map_ref is not None and not source.config_map_ref.optional:
+                maps[source.config_map_ref.name] = None
         for variable in container.env:
             ref = variable.value_from.config_map_key_ref if variable.value_from else None
             if ref is not None and not ref.optional:

@@ -16,12 +16,22 @@ import msgspec
 
 from fairlead.api import core
 from fairlead.api.status import AlreadyExists
-from fairlead.embedded import admission, builtins, crds, errors, structural, validation
+from fairlead.embedded import (
+    admission,
+    builtins,
+    crds,
+    errors,
+    job_references,
+    pod_shapes,
+    structural,
+    validation,
+    webhooks_config,
+)
 from fairlead.embedded.context import Context
 from fairlead.embedded.errors import Finding, Problem, ProblemType
 from fairlead.embedded.metadata import metadata_of
 from fairlead.embedded.options import WriteOptions
-from fairlead.embedded.records import Key, Record, record_typed
+from fairlead.embedded.records import Key, Record, draft_of, record_typed
 from fairlead.embedded.registry import ResourceInfo
 
 GENERATED_NAME_BASE_MAX = 58
@@ -31,6 +41,7 @@ _SERVER_OWNED = (
     "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
 _NEVER_STORED = ("managedFields", "selfLink")
+_NOT_GIVEN = (*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion")
 
 #: What code that trusts the structure runs into when a body has another one.
 _STUMBLES = (AttributeError, KeyError, TypeError, ValueError)
@@ -86,7 +97,7 @@ def create(
     _check_namespace(info, namespace, metadata)
     if metadata.get("resourceVersion"):
         raise errors.bad_request("resourceVersion should not be set on objects to be created")
-    for field in (*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion"):
+    for field in _NOT_GIVEN:
         metadata.pop(field, None)
     if metadata.get("name") or not metadata.get("generateName"):
         return _create_named(context, info, body, options)
@@ -121,15 +132,21 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
             _check_definition(context, info, name)
             body, findings = structural.admit(info, body, options)
             metadata = body["metadata"]
+            if info.name == job_references.TABLE:
+                findings += job_references.admit(context, body)
     except _STUMBLES:
         structural.repair(info, body)  # says what is wrong with the body, if that was it
         raise
+    if options.is_draft:
+        return draft_of(key, body)
     metadata["uid"] = context.ids()
     metadata["creationTimestamp"] = context.now_text()
     if info.tracks_generation:
         metadata["generation"] = 1
     if info is builtins.CRDS:
         crds.admit(body, context.now_text())
+    elif info in builtins.WEBHOOK_KINDS:
+        webhooks_config.admit(info, body, can_call=context.can_call_webhooks())
     record, body = _encode(context, info, key, body, findings=findings)
     findings += validation.metadata_problems(info, record.typed(info.type).metadata)
     findings += _spec_problems(info, body, record)
@@ -177,7 +194,7 @@ def _encode(
 
 def _spec_problems(info: ResourceInfo, obj: Obj, record: Record) -> list[Finding]:
     if info is builtins.PODS:
-        return [*validation.pod_problems(record.typed(core.Pod))]
+        return [*pod_shapes.pod_problems(obj, record.typed(core.Pod))]
     if info is builtins.CONFIG_MAPS or info is builtins.SECRETS:
         return [*validation.config_problems(obj)]
     if info is builtins.CRDS:
@@ -188,7 +205,7 @@ def _spec_problems(info: ResourceInfo, obj: Obj, record: Record) -> list[Finding
         return [*validation.lease_problems(obj)]
     if info is builtins.EVENTS:
         return [*validation.event_problems(obj)]
-    return []
+    return [*webhooks_config.problems(info, obj)] if info in builtins.WEBHOOK_KINDS else []
 
 
 def _dry(info: ResourceInfo, key: Key, obj: Obj, version: str) -> Record:
@@ -302,13 +319,11 @@ def _update(
     before, metadata = old["metadata"], new["metadata"]
     _check_preconditions(info, name, before, metadata)
     new, metadata = _restrict(info, old, new, sub)
-    for field in _SERVER_OWNED:
+    for field in (*_SERVER_OWNED, *_NEVER_STORED):  # the last two are in no stored object
         if field in before:
             metadata[field] = before[field]
         else:
             metadata.pop(field, None)
-    for field in _NEVER_STORED:
-        metadata.pop(field, None)
     metadata["resourceVersion"] = before["resourceVersion"]
     if new == old and msgspec.json.encode(new, order="sorted") == current.data:
         return current
@@ -319,15 +334,20 @@ def _update(
         else:
             new, findings = structural.admit(info, new, options, old=old)
             metadata = new["metadata"]
+            if info.name == job_references.TABLE and not sub:
+                findings += job_references.admit(context, new, old)
     except _STUMBLES:
         structural.repair(info, new)  # says what is wrong with the body, if that was it
         raise
+    if options.is_draft:
+        return draft_of(current.key, new)
     if info.tracks_generation and _spec_changed(info, old, new):
         metadata["generation"] = before.get("generation", 0) + 1
     if new == old and msgspec.json.encode(new, order="sorted") == current.data:
         return current  # what was changed is a default
+    is_relabelled = metadata != before  # to encode sets the new version in it
     record, new = _encode(context, info, current.key, new, findings=findings)
-    if metadata != before:
+    if is_relabelled:
         after = record.typed(info.type).metadata
         findings += validation.metadata_problems(info, after)
         findings += validation.metadata_update_problems(current.typed(info.type).metadata, after)
@@ -450,6 +470,8 @@ def _admit_update(
         new["spec"] = old.get("spec", {})
     if info is builtins.CRDS:
         crds.admit(new, context.now_text())
+    if info in builtins.WEBHOOK_KINDS:
+        webhooks_config.admit(info, new, can_call=context.can_call_webhooks())
     return []
 
 

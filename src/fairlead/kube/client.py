@@ -52,6 +52,22 @@ class _ErrorLine(msgspec.Struct):
     object: Status
 
 
+class _Marked(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+class _BookmarkLine(msgspec.Struct):
+    """A bookmark: an object of the kind with a version and nothing else.
+
+    A real server sends it as its Go type is when empty, `"containers":null` for one, which is no
+    valid object.
+    """
+
+    type: str
+    object: _Marked
+
+
+_BOOKMARK_LINE = msgspec.json.Decoder(_BookmarkLine)
 _ERROR_LINE = msgspec.json.Decoder(_ErrorLine)
 
 
@@ -263,6 +279,9 @@ def _event(
     try:
         event = decoder.decode(line)
     except msgspec.MsgspecError as error:
+        version = _bookmark_version(line)
+        if version:
+            return WatchEvent(EventType.BOOKMARK, None, version)
         try:
             ending = _ERROR_LINE.decode(line)
         except msgspec.MsgspecError:
@@ -273,6 +292,15 @@ def _event(
     metadata = cast("ObjectMeta", getattr(event.object, "metadata"))  # noqa: B009 - T has no bound
     obj = None if event.type is EventType.BOOKMARK else event.object
     return WatchEvent(event.type, obj, metadata.resource_version)
+
+
+def _bookmark_version(line: bytes) -> str:
+    """Return the version of a bookmark; "" if the line is none."""
+    try:
+        mark = _BOOKMARK_LINE.decode(line)
+    except msgspec.MsgspecError:
+        return ""
+    return mark.object.metadata.resource_version if mark.type == EventType.BOOKMARK.value else ""
 
 
 async def _lines(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncGenerator[bytes]:

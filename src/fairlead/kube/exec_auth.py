@@ -3,9 +3,7 @@
 The protocol is that of kubernetes.io/docs, "Authentication", section "client-go credential
 plugins", versions v1 and v1beta1: the program gets KUBERNETES_EXEC_INFO and answers with an
 ExecCredential on stdout. What it answered is kept until it expires or the server says 401; while it
-runs, everybody waits for the one run. stderr goes to ours, so that a log-in prompt is seen.
-
-`run_plugin` blocks: the command line calls it as it is, `PluginCredentials` in a thread.
+runs, everybody waits for the one run. A plugin that may talk to a person has our terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,10 +64,71 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
     status: _Status | None = None
 
 
-def run_plugin(
-    connection: Connection, *, environment: Mapping[str, str] | None = None
-) -> Credential:
-    """Run the connection's plugin and return what it answered; PluginError."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One run of a plugin: what is started, and for how long it may take."""
+
+    plugin: ExecPlugin
+    variables: Mapping[str, str]
+    is_interactive: bool
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (self.plugin.command, *self.plugin.arguments)
+
+    @property
+    def seconds_max(self) -> float:
+        return INTERACTIVE_SECONDS_MAX if self.is_interactive else RUN_SECONDS_MAX
+
+
+def run_plugin(connection: Connection) -> Credential:
+    """Run the connection's plugin and return what it answered; PluginError. Blocks."""
+    asked = _ask(connection)
+    try:
+        done = subprocess.run(
+            asked.command,
+            env=dict(asked.variables),
+            stdin=None if asked.is_interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if asked.is_interactive else subprocess.PIPE,
+            timeout=asked.seconds_max,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _too_slow(asked) from error
+    except OSError as error:
+        raise _not_started(asked.plugin, error) from error
+    _check_end(asked, done.returncode, done.stdout, done.stderr or b"")
+    return _parse(asked.plugin, done.stdout)
+
+
+async def run_plugin_beside(connection: Connection) -> Credential:
+    """Do what `run_plugin` does without holding up the event loop; PluginError."""
+    asked = _ask(connection)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *asked.command,
+            env=dict(asked.variables),
+            stdin=None if asked.is_interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if asked.is_interactive else subprocess.PIPE,
+        )
+    except OSError as error:
+        raise _not_started(asked.plugin, error) from error
+    try:
+        async with asyncio.timeout(asked.seconds_max):
+            output, said = await process.communicate()
+    except TimeoutError as error:
+        raise _too_slow(asked) from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    _check_end(asked, process.returncode or 0, output, said or b"")
+    return _parse(asked.plugin, output)
+
+
+def _ask(connection: Connection) -> _Asked:
     plugin = connection.exec_plugin
     assert plugin is not None, "only connections with a plugin are asked"
     has_terminal = sys.stdin is not None and sys.stdin.isatty()
@@ -79,12 +138,9 @@ def run_plugin(
             f"{plugin.place}: {plugin.command} wants to talk to a person (interactiveMode: "
             "Always), and there is no terminal here; use a token or another plugin"
         )
-    variables = dict(os.environ if environment is None else environment)
-    variables |= dict(plugin.environment)
-    variables["KUBERNETES_EXEC_INFO"] = json.dumps(
-        _exec_info(connection, plugin, is_interactive=is_interactive)
-    )
-    return _parse(plugin, _output(plugin, variables, is_interactive=is_interactive))
+    info = json.dumps(_exec_info(connection, plugin, is_interactive=is_interactive))
+    variables = {**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": info}
+    return _Asked(plugin, variables, is_interactive)
 
 
 def _exec_info(
@@ -105,48 +161,38 @@ def _exec_info(
     return {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
 
 
-def _output(plugin: ExecPlugin, variables: Mapping[str, str], *, is_interactive: bool) -> bytes:
-    limit = INTERACTIVE_SECONDS_MAX if is_interactive else RUN_SECONDS_MAX
-    command = [plugin.command, *plugin.arguments]
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(variables),
-            stdin=None if is_interactive else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if is_interactive else subprocess.PIPE,
-            timeout=limit,
-            check=False,
+def _too_slow(asked: _Asked) -> PluginError:
+    return PluginError(
+        f"{asked.plugin.place}: {asked.plugin.command} did not answer within "
+        f"{asked.seconds_max:g} s; run `{' '.join(asked.command)}` to see why"
+    )
+
+
+def _not_started(plugin: ExecPlugin, error: OSError) -> PluginError:
+    who = f"{plugin.place}: {plugin.command}"
+    if not isinstance(error, FileNotFoundError):
+        return PluginError(f"{who} cannot be run: {error.strerror}")
+    hint = plugin.install_hint.strip()
+    return PluginError(
+        f"{who} is not installed, or not in PATH"
+        + (f"; the kubeconfig says: {hint}" if hint else "")
+    )
+
+
+def _check_end(asked: _Asked, code: int, output: bytes, said: bytes) -> None:
+    who = f"{asked.plugin.place}: {asked.plugin.command}"
+    if code != 0:
+        lines = said.decode(errors="replace").strip().splitlines()
+        text = " / ".join(lines[-STDERR_LINES_SHOWN:])
+        raise PluginError(
+            f"{who} ended with {code}"
+            + (f": {text}" if text else "")
+            + f"; run `{' '.join(asked.command)}` to see why, or log in to the cluster again"
         )
-    except FileNotFoundError as error:
-        hint = plugin.install_hint.strip()
+    if len(output) > OUTPUT_BYTES_MAX:
         raise PluginError(
-            f"{plugin.place}: {plugin.command} is not installed, or not in PATH"
-            + (f"; the kubeconfig says: {hint}" if hint else "")
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise PluginError(
-            f"{plugin.place}: {plugin.command} did not answer within {limit:.0f} s; run "
-            f"`{' '.join(command)}` to see why"
-        ) from error
-    except OSError as error:
-        raise PluginError(
-            f"{plugin.place}: {plugin.command} cannot be run: {error.strerror}"
-        ) from error
-    if done.returncode != 0:
-        lines = (done.stderr or b"").decode(errors="replace").strip().splitlines()
-        said = " / ".join(lines[-STDERR_LINES_SHOWN:])
-        raise PluginError(
-            f"{plugin.place}: {plugin.command} ended with {done.returncode}"
-            + (f": {said}" if said else "")
-            + f"; run `{' '.join(command)}` to see why, or log in to the cluster again"
+            f"{who} printed more than {OUTPUT_BYTES_MAX} bytes; want one ExecCredential"
         )
-    if len(done.stdout) > OUTPUT_BYTES_MAX:
-        raise PluginError(
-            f"{plugin.place}: {plugin.command} printed more than {OUTPUT_BYTES_MAX} bytes; want "
-            "one ExecCredential"
-        )
-    return done.stdout
 
 
 def _parse(plugin: ExecPlugin, output: bytes) -> Credential:
@@ -170,8 +216,8 @@ def _parse(plugin: ExecPlugin, output: bytes) -> Credential:
         )
     if not status.token and not status.client_certificate_data:
         raise PluginError(f"{who} printed neither a token nor a client certificate")
+    text = status.expiration_timestamp
     try:
-        text = status.expiration_timestamp
         expires_at = None if text is None else parse_time(text)
     except ValueError as error:
         raise PluginError(f"{who}: expirationTimestamp '{text}' is no RFC 3339 time") from error
@@ -188,7 +234,7 @@ class PluginCredentials:
         connection: Connection,
         now: Callable[[], float],
         *,
-        run: Callable[[Connection], Credential] = run_plugin,
+        run: Callable[[Connection], Awaitable[Credential]] = run_plugin_beside,
     ) -> None:
         self.run_count = 0
         self._connection = connection
@@ -206,6 +252,6 @@ class PluginCredentials:
             current = self._current
             if current is None or current is refused or not current.is_good(self._now()):
                 self.run_count += 1
-                current = await asyncio.to_thread(self._run, self._connection)
+                current = await self._run(self._connection)
                 self._current = current
             return current

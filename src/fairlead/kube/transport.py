@@ -14,7 +14,6 @@ import asyncio
 import math
 import ssl
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from fairlead.api.status import (
 )
 from fairlead.kube.exec_auth import Credential, PluginCredentials, PluginError
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
+from fairlead.runtime.clock import SystemClock
 
 JSON = "application/json"
 _STATUS = msgspec.json.Decoder(Status)
@@ -81,7 +81,7 @@ class Transport:
         self._closed = False
         self._plugin: PluginCredentials | None = None
         if connection.exec_plugin is not None:
-            self._plugin = PluginCredentials(connection, time.time)
+            self._plugin = PluginCredentials(connection, SystemClock().now)
         self._credential = Credential()
         #: Sessions of the certificate before this one, for requests under way.
         self._retired: tuple[aiohttp.ClientSession, ...] = ()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.quantity import PODS
-from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
 from fairlead.model.requests import Constraints, MemberClass
 
 #: Rows kept; further classes are computed anew each time they are asked for.
@@ -160,7 +160,8 @@ class FitTable:
     def compute(self, member: MemberClass, free: Ints, admitted: Bools) -> Ints:
         """Return int64[N]: members that fit into `free` on the admitted nodes, from scratch."""
         out = np.full(free.shape[1], _UNLIMITED, dtype=np.int64)
-        for resource, amount in member.request:
+        for resource, wanted in member.request:
+            amount = min(wanted, NODE_AMOUNT_MAX + 1)
             row = self._table.find_row(resource)
             if row is None or row >= len(free):
                 return np.zeros(free.shape[1], dtype=np.int64)

@@ -32,6 +32,9 @@ _VECTORS_MAX = 10_000
 _RANK_BITS = 24
 _SHARE_BITS = 10
 _DEVICES_MAX = 1 << 16
+#: Of each resource at most this much of a node counts: sums over 100,000 nodes stay below 2**63
+#: then (92 billion milli-CPU, or 83 TiB). A request for more is one too many for every node.
+NODE_AMOUNT_MAX = (2**63 - 1) // 100_000 - 1
 
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 
@@ -131,7 +134,7 @@ class NodeTable:
             if len(self._vectors) >= _VECTORS_MAX:
                 self._vectors.clear()
             vector = np.zeros(len(self._rows), dtype=np.int64)
-            vector[rows] = [amount for _, amount in request]
+            vector[rows] = [min(amount, NODE_AMOUNT_MAX + 1) for _, amount in request]
             self._vectors[request] = vector
         return vector
 
@@ -274,7 +277,7 @@ class NodeTable:
         amounts = self._reader.amounts(node.status.allocatable or node.status.capacity)
         rows = [self.row(resource) for resource in amounts]
         column = np.zeros(len(self._rows), dtype=np.int64)
-        column[rows] = list(amounts.values())
+        column[rows] = [min(max(a, 0), NODE_AMOUNT_MAX) for a in amounts.values()]
         if np.array_equal(self.allocatable[:, slot], column):
             return False
         self.allocatable[:, slot] = column

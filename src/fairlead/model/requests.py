@@ -19,6 +19,7 @@ from fairlead.api.quantity import PODS, QuantityError, to_base
 Request: TypeAlias = tuple[tuple[str, int], ...]
 
 _AMOUNTS_MAX = 100_000
+_REQUESTS_MAX = 4096  # of pods with one container; a gang's members share one
 
 
 class RequestError(ValueError):
@@ -76,6 +77,7 @@ class RequestReader:
 
     def __init__(self) -> None:
         self._amounts: dict[tuple[str, str | int | float], int] = {}
+        self._requests: dict[object, Request] = {}
 
     def amount(self, resource: str, text: str | float) -> int:
         """Return the amount in base units; QuantityError when the text is none."""
@@ -99,6 +101,19 @@ class RequestReader:
 
     def request(self, spec: PodSpec) -> Request:
         """Return the effective request of a pod, with its one of `pods`; RequestError."""
+        if len(spec.containers) != 1 or spec.init_containers or spec.overhead:
+            return self._sum(spec)
+        resources = spec.containers[0].resources
+        key = (tuple(resources.limits.items()), tuple(resources.requests.items()))
+        known = self._requests.get(key)
+        if known is None:
+            known = self._sum(spec)
+            if len(self._requests) >= _REQUESTS_MAX:
+                self._requests.clear()
+            self._requests[key] = known
+        return known
+
+    def _sum(self, spec: PodSpec) -> Request:
         sidecars: dict[str, int] = {}
         peak: dict[str, int] = {}
         for i, container in enumerate(spec.init_containers):

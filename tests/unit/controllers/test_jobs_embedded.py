@@ -43,7 +43,10 @@ TEMPLATE: dict[str, Any] = {
                 "ports": [{"containerPort": 80, "protocol": "TCP"}],
                 "livenessProbe": {"exec": {"command": ["true"]}},
                 "env": [
-                    {"name": "NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}},
+                    {
+                        "name": "NODE_RANK",
+                        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+                    },
                     {
                         "name": "CPUS",
                         "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}},

@@ -6,7 +6,9 @@ import dataclasses
 
 from msgspec.structs import replace
 
+from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
+from fairlead.api.meta import find_condition
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
@@ -308,7 +310,7 @@ def test_an_image_that_cannot_be_pulled_is_the_users_failure_after_a_while() -> 
     assert "container main: ImagePullBackOff (no such image)" in attempt.message
 
 
-def test_pods_that_the_api_refuses_end_the_attempt_with_its_words() -> None:
+def test_a_job_whose_pods_the_api_refuses_fails_at_once_with_its_words() -> None:
     world = World(new_job())
     world.settle()
     world.schedule()
@@ -318,6 +320,23 @@ def test_pods_that_the_api_refuses_end_the_attempt_with_its_words() -> None:
     [attempt] = world.status.attempts
     assert (attempt.cause, attempt.reason) == (Cause.USER, "PodRejected")
     assert attempt.message == "spec.containers[0].image: required"
+    failed = find_condition(world.status.conditions, names.FAILED)
+    assert failed is not None
+    assert (failed.status, failed.reason) == ("True", "PodRejected")
+    assert "spec.containers[0].image: required" in failed.message
+    assert not world.pods
+
+
+def test_pods_that_a_full_quota_holds_back_are_tried_again() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    world.refusal = PodRefusal(1, Refusal.POD_HELD_BACK, "exceeded quota: team")
+    world.run_to(EPOCH)
+    [attempt] = world.status.attempts
+    assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "PodHeldBack")
+    assert find_condition(world.status.conditions, names.FAILED) is None
 
 
 def test_only_the_latest_attempts_are_kept() -> None:

@@ -66,13 +66,31 @@ def pod_of(**container: Any) -> Pod:
     return msgspec.convert(body, Pod)
 
 
-def env_of(source: dict[str, Any], config: dict[str, str] | None = None) -> dict[str, str]:
-    pod = pod_of(env=[{"name": "X", "valueFrom": source}])
+class Config:
+    """ConfigMap `m` and Secret `s`, or neither."""
+
+    def __init__(self, data: dict[str, str] | None) -> None:
+        self.data = data
+
+    def config_map(self, name: str) -> dict[str, str] | None:
+        return self.data if name == "m" else None
+
+    def secret(self, name: str) -> dict[str, str] | None:
+        return (
+            None if self.data is None or name != "s" else {k: f"*{v}" for k, v in self.data.items()}
+        )
+
+
+def env_of(
+    source: dict[str, Any] | None, config: dict[str, str] | None = None, **container: Any
+) -> dict[str, str]:
+    env = [] if source is None else [{"name": "X", "valueFrom": source}]
+    pod = pod_of(env=env, **container)
     launch = launch_of(
         pod,
         pod.spec.containers[0],
         PodFacts("127.1.1.1", "127.0.0.1"),
-        lambda _name, key: (config or {}).get(key),
+        Config(config),
         mounts=(),
         base={"PATH": "/bin"},
         cwd="/",
@@ -84,6 +102,8 @@ def test_values_from_elsewhere_wait_are_left_out_or_refused() -> None:
     key = {"configMapKeyRef": {"name": "m", "key": "k"}}
     assert env_of(key, {"k": "v"}) == {"PATH": "/bin", "X": "v"}
     with pytest.raises(ConfigMissing, match='configmap "m" with key "k"'):
+        env_of(key, {})
+    with pytest.raises(ConfigMissing, match='configmap "m" not found'):
         env_of(key)
     optional = {"configMapKeyRef": {"name": "m", "key": "k", "optional": True}}
     assert env_of(optional) == {"PATH": "/bin"}
@@ -91,8 +111,27 @@ def test_values_from_elsewhere_wait_are_left_out_or_refused() -> None:
     assert env_of({"fieldRef": {"fieldPath": "metadata.labels['none']"}})["X"] == ""
     with pytest.raises(Unsupported, match="accepted: metadata"):
         env_of({"fieldRef": {"fieldPath": "spec.nothing"}})
-    with pytest.raises(Unsupported, match="no secrets"):
-        env_of({"secretKeyRef": {"name": "s", "key": "k"}})
+    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
+    assert env_of(secret, {"k": "v"})["X"] == "*v"
+    with pytest.raises(ConfigMissing, match='secret "s" with key "k" not found') as caught:
+        env_of(secret, {"other": "v"})
+    assert caught.value.reason == "CreateContainerConfigError"
+    assert env_of({"secretKeyRef": {"name": "s", "key": "k", "optional": True}}) == {"PATH": "/bin"}
+
+
+def test_env_from_gives_all_keys_the_later_source_wins_and_env_over_all() -> None:
+    both = [{"configMapRef": {"name": "m"}}, {"prefix": "S_", "secretRef": {"name": "s"}}]
+    assert env_of(None, {"k": "v"}, envFrom=both) == {"PATH": "/bin", "k": "v", "S_k": "*v"}
+    same = [{"configMapRef": {"name": "m"}}, {"secretRef": {"name": "s"}}]
+    assert env_of(None, {"k": "v"}, envFrom=same)["k"] == "*v"
+    declared = env_of({"configMapKeyRef": {"name": "m", "key": "X"}}, {"X": "v"}, envFrom=same)
+    assert declared["X"] == "v"
+    for what, ref in (("configmap", "configMapRef"), ("secret", "secretRef")):
+        with pytest.raises(ConfigMissing, match=f'{what} "none" not found') as caught:
+            env_of(None, {"k": "v"}, envFrom=[{ref: {"name": "none"}}])
+        assert caught.value.reason == "CreateContainerConfigError"
+        optional = [{ref: {"name": "none", "optional": True}}]
+        assert env_of(None, {"k": "v"}, envFrom=optional) == {"PATH": "/bin"}
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -419,7 +419,7 @@ def test_a_bad_update_leaves_the_stored_object_alone() -> None:
         details = caught.value.status.details
         assert details is not None
         assert [cause.field for cause in details.causes] == [
-            "metadata.labels", "metadata.finalizers[0]", "metadata.finalizers[0]",
+            "metadata.labels", "metadata.finalizers[0]", "metadata.finalizers",
         ]  # fmt: skip
         assert service.get(CONFIG_MAPS, "default", "a") is record
 

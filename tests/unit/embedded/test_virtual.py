@@ -13,7 +13,7 @@ import pytest
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import is_true
-from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
+from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from fairlead.api.status import InternalError, Unavailable
 from fairlead.api.times import format_time
 from fairlead.embedded.virtual import VirtualNodes
@@ -459,3 +459,22 @@ def test_a_profile_that_makes_no_sense_is_refused(old: str, new: str, said: str)
     with pytest.raises(ProfileError, match=r"mistakes? in this profile") as caught:
         parse_profile(STEADY.replace(old, new, 1))
     assert said in str(caught.value)
+
+
+def test_an_annotation_that_cannot_be_read_is_told_on_the_pod() -> None:
+    async def scenario(world: World) -> None:
+        names = ("fairlead.dev/simulate-seconds", "fairlead.dev/simulate-exit-code")
+        asked = {names[0]: "ten", names[1]: "256", "other": "x"}
+        await world.pod("p", metadata={"annotations": asked})
+        await world.pod("q", metadata={"annotations": {names[0]: "0.5", names[1]: "255"}})
+        await asyncio.sleep(20)
+        events = [e for e in world.client.stored(EVENTS) if e.reason == "UnreadableAnnotation"]
+        assert {e.involved_object.name for e in events} == {"p"}
+        told = sorted(e.message for e in events)
+        assert told == [
+            f"annotation {names[1]}: '256' is no exit code from 0 to 255; ignored",
+            f"annotation {names[0]}: 'ten' is no number of seconds, such as 90 or 0.5; ignored",
+        ]
+        assert await world.phase("p") == "Running"  # for the profile's 100 s
+
+    live(scenario)

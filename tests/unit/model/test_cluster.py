@@ -245,3 +245,18 @@ def test_a_committed_transaction_stays_and_an_abandoned_one_does_not() -> None:
     assert room(state, job) == {"n1": 1}
     with state.transaction(), pytest.raises(AssertionError):
         state.transaction()
+
+
+def test_absurd_amounts_of_nodes_and_pods_neither_wrap_around_nor_make_room() -> None:
+    huge = "9000000000000000000"
+    nodes = [make_node(f"n{i}", cpu=huge, memory="8E") for i in range(300)]
+    state = ClusterState.of(nodes, [make_job("a", gpus=0, cpu=huge)])
+    job = state.jobs["default", "a"].job
+    assert 0 < int(state.table.owned("cpu").sum()) < 2**63
+    assert 0 < int(state.table.unused("memory").sum()) < 2**63
+    assert room(state, job) == {}
+    pods = [make_pod(f"p{i}", node="n0", cpu=huge) for i in range(4)]
+    for pod in pods:
+        state.pod_changed(pod)
+    assert int(state.table.used[state.table.row("cpu"), 0]) > 0
+    assert int(state.table.unused("cpu")[0]) == 0

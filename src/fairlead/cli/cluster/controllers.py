@@ -1,9 +1,14 @@
-"""Scheduler and jobs controller as services: made anew, with new mirrors, at each start."""
+"""Scheduler and jobs controller as services: made anew at each start, on mirrors they share."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from fairlead.cli.cluster.mirrors import SharedMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -12,8 +17,10 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
 from fairlead.runtime.logs import Logger
-from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.supervisor import Service
 
 COMPONENT = "fairlead"
@@ -32,6 +39,8 @@ class Controllers:
         metrics: Metrics,
         log: Logger,
     ) -> None:
+        #: What the controllers read, and others may; the services among `services` keep it.
+        self.mirrors = SharedMirrors(client, clock=clock, metrics=metrics, log=log)
         self._policy = policy
         self._client = client
         self._history = history
@@ -42,8 +51,9 @@ class Controllers:
         self._loops: dict[str, ControllerLoop] = {}
 
     def services(self) -> list[Service]:
-        """Return the services: events first, since the controllers emit them."""
+        """Return the services: mirrors and events first, since the controllers need them."""
         return [
+            *self.mirrors.services(),
             Service("events", self._events.run),
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
@@ -54,29 +64,49 @@ class Controllers:
         return loop is not None and loop.ready
 
     async def _run_scheduler(self) -> None:
-        mirrors = SchedulerMirrors.make(self._client, clock=self._clock, rng=_rng())
-        controller = SchedulerController(self._client, mirrors, events=self._events)
-        await self._run(controller)
+        shared, reader = self.mirrors, MirrorReader()
+        mirrors = SchedulerMirrors(shared.jobs, shared.pods, shared.nodes, reader)
+        try:
+            controller = SchedulerController(self._client, mirrors, events=self._events)
+            await self._run(controller, reader)
+        finally:
+            reader.close()
 
     async def _run_jobs(self) -> None:
-        mirrors = JobsMirrors.make(self._client, self._policy, clock=self._clock, rng=_rng())
-        controller = JobsController(
-            self._client, mirrors, history=self._history, events=self._events,
-            policy=self._policy, clock=self._clock,
-        )  # fmt: skip
-        await self._run(controller)
-
-    async def _run(self, controller: Controller) -> None:
-        loop = ControllerLoop(
-            controller, clock=self._clock, rng=_rng(), observer=self._metrics, log=self._log
+        shared, reader = self.mirrors, MirrorReader()
+        own = JobsMirrors.make(self._client, self._policy, clock=self._clock, rng=_rng())
+        mirrors = replace(
+            own, jobs=shared.jobs, pods=shared.pods, nodes=shared.nodes, reader=reader
         )
+        try:
+            controller = JobsController(
+                self._client, mirrors, history=self._history, events=self._events,
+                policy=self._policy, clock=self._clock,
+            )  # fmt: skip
+            services = [] if own.services is None else [own.services]
+            await self._run(controller, reader, own=[own.config_maps, *services])
+        finally:
+            reader.close()
+
+    async def _run(
+        self, controller: Controller, reader: MirrorReader, *, own: Sequence[Mirror[Any]] = ()
+    ) -> None:
+        """Run the controller, and mirrors of its own, until a fault of its code."""
+        loop = ControllerLoop(
+            controller, clock=self._clock, rng=_rng(), observer=self._metrics, log=self._log,
+            options=LoopOptions(runs_mirrors=False),
+        )  # fmt: skip
         self._loops[controller.name] = loop
-        for mirror in controller.mirrors:
+        for mirror in own:
             self._metrics.watch_mirror(mirror)
         try:
-            await loop.run()
+            async with asyncio.TaskGroup() as group:
+                for mirror in own:
+                    group.create_task(mirror.run())
+                group.create_task(reader.wait_fault())
+                await loop.run()
         finally:
-            self._metrics.forget_mirrors(controller.mirrors)
+            self._metrics.forget_mirrors(own)
 
 
 def _rng() -> random.Random:

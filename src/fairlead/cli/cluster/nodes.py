@@ -7,6 +7,7 @@ import random
 import re
 import socket
 
+from fairlead.api.core import Pod
 from fairlead.cli.cluster.fleet import read_profile
 from fairlead.cli.cluster.settings import Settings
 from fairlead.embedded.joblogs import LogArchive
@@ -16,6 +17,8 @@ from fairlead.embedded.virtual_fleet import NodeFleet
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.supervisor import Service
 
 
@@ -28,11 +31,21 @@ def local_node_name() -> str:
 class Nodes:
     """Makes the nodes anew at each start of their services, and knows the present ones."""
 
-    def __init__(self, settings: Settings, client: Client, clock: Clock, log: Logger) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        clock: Clock,
+        *,
+        pods: Mirror[Pod],
+        log: Logger,
+    ) -> None:
+        """Make them of `settings`; `pods` is a mirror of all pods that others keep running."""
         self._settings = settings
         self._client = client
         self._clock = clock
         self._log = log
+        self._pods = pods
         self.archive = LogArchive(settings.data, client)
         self._local: LocalNode | None = None
         self._virtual: VirtualNodes | None = None
@@ -50,12 +63,17 @@ class Nodes:
         self._virtual_is_ready = False
         profile = read_profile(self._settings.profile)
         fleet = NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
+        reader = MirrorReader()
         self._virtual = VirtualNodes(
-            self._client, fleet, profile, clock=self._clock, rng=_rng(), log=self._log
-        )
-        await self._virtual.start()
-        self._virtual_is_ready = True
-        await self._virtual.run()
+            self._client, fleet, profile, clock=self._clock, rng=_rng(), log=self._log,
+            pods=self._pods, reader=reader,
+        )  # fmt: skip
+        try:
+            await self._virtual.start()
+            self._virtual_is_ready = True
+            await self._virtual.run()
+        finally:
+            reader.close()
 
     async def _run_local(self) -> None:
         self._local_is_ready = False

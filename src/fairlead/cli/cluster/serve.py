@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -34,6 +33,7 @@ from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.service import Service as ApiService
 from fairlead.embedded.store import Store
+from fairlead.embedded.uids import Uids
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import SqliteHistory
 from fairlead.runtime.logs import Logger
@@ -101,17 +101,19 @@ class Cluster:
             stack.push_async_callback(history.close)
             service = ApiService(
                 store, Registry.with_builtins(), self._clock,
-                ids=lambda: str(uuid.uuid4()), rng=self._rng,
+                ids=Uids(), rng=self._rng,
             )  # fmt: skip
             await service.bootstrap()
             client = InProcessClient(service)
             await install_crds(client)
-            nodes = Nodes(self._settings, client, self._clock, self._log)
             policy = JobsPolicy(checkpoint_root=str(data / "checkpoints"))
             controllers = Controllers(
                 policy, client, history, clock=self._clock,
                 metrics=self._metrics, log=self._log,
             )  # fmt: skip
+            nodes = Nodes(
+                self._settings, client, self._clock, pods=controllers.mirrors.pods, log=self._log
+            )
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
             store.on_failure(lost.set_result)
             supervisor = Supervisor(

@@ -41,6 +41,7 @@ class EndReason(Enum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     START_FAILED = "StartFailed"
     POD_REJECTED = "PodRejected"
+    POD_HELD_BACK = "PodHeldBack"
     KILLED = "Killed"
     STOPPED = "Stopped"
     START_TIMEOUT = "StartTimeout"
@@ -69,6 +70,7 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.DEADLINE_EXCEEDED: Cause.USER,
     EndReason.START_FAILED: Cause.USER,
     EndReason.POD_REJECTED: Cause.USER,
+    EndReason.POD_HELD_BACK: Cause.INFRASTRUCTURE,
     EndReason.KILLED: Cause.INFRASTRUCTURE,
     EndReason.STOPPED: Cause.INFRASTRUCTURE,
     EndReason.START_TIMEOUT: Cause.INFRASTRUCTURE,

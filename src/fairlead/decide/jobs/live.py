@@ -34,7 +34,7 @@ from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
-from fairlead.decide.jobs.view import JobView, Refusal
+from fairlead.decide.jobs.view import JobView
 from fairlead.decide.jobs.writing import (
     EventReason,
     Note,
@@ -121,9 +121,7 @@ def _end(
         return _End(EndReason.PLACEMENT_LOST, "its place was taken away while it had pods")
     refusal = view.pod_refusal
     if refusal is not None and refusal.attempt == job.status.attempt:
-        taken = refusal.refusal is Refusal.NAME_TAKEN
-        reason = EndReason.NAME_TAKEN if taken else EndReason.POD_REJECTED
-        return _End(reason, refusal.message)
+        return _End(EndReason(refusal.refusal.value), refusal.message)
     return _time_end(view, policy, now) or _vanished(view, policy)
 
 

@@ -21,6 +21,7 @@ class FailReason(Enum):
     TIME_LIMIT = "TimeLimit"
     MEMBER_FAILED = "MemberFailed"
     RESTART_LIMIT = "RestartLimit"
+    POD_REJECTED = "PodRejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ def next_step(job: Job, ended: Attempt) -> Next:
         return Fail(FailReason.CANCELLED, ended.message)
     if ended.reason == EndReason.TIME_LIMIT.value:
         return Fail(FailReason.TIME_LIMIT, ended.message)
+    if ended.reason == EndReason.POD_REJECTED.value:  # the next attempt's pods would be the same
+        return Fail(FailReason.POD_REJECTED, f"the API refuses the job's pods: {ended.message}")
     if ended.cause is not None:
         failed = _limit_reached(job, ended.cause, ended.message)
         if failed is not None:

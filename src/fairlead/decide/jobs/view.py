@@ -49,10 +49,11 @@ class Owned:
 
 
 class Refusal(Enum):
-    """Why the API refused a pod for good."""
+    """Why the API refused a pod: its name, itself, or something else that may change."""
 
     NAME_TAKEN = "NameTaken"
     POD_REJECTED = "PodRejected"
+    POD_HELD_BACK = "PodHeldBack"
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,17 @@ class Documents:
         document = self._openapi.get(key)
         if document is None:
             document = self._openapi[key] = self._make_openapi(rest)
-        return _send(request, document)
+        given = request.query.get("hash", "")
+        if rest[0] != "v3" or not given:
+            return _send(request, document)
+        # The index names each document with its hash, so that clients may keep it for ever.
+        wanted = document.etag.strip('"')
+        if given != wanted:
+            location = f"/{'/'.join(('openapi', *rest))}?hash={wanted}"
+            return web.Response(status=301, headers={"Location": location, "ETag": document.etag})
+        response = _send(request, document)
+        response.headers["Cache-Control"] = "public, immutable"
+        return response
 
     def _make_openapi(self, rest: list[str]) -> Document:
         match rest:

@@ -18,6 +18,7 @@ from fairlead.embedded.http.columns import custom_printer
 from fairlead.embedded.http.negotiate import Accepted, Form
 from fairlead.embedded.options import Page
 from fairlead.embedded.printing import GENERIC, PRINTERS, Printer
+from fairlead.embedded.printing_webhooks import WEBHOOK_PRINTERS
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.embedded.store import Record
 from fairlead.runtime.clock import Clock
@@ -195,7 +196,8 @@ def printer_for(info: ResourceInfo) -> Printer:
     """Return the kind's printer; Name and Age when nothing better is known."""
     if not info.is_builtin or info.printer_columns:
         return custom_printer(info.printer_columns)
-    return PRINTERS.get((info.group, info.plural), GENERIC)
+    kind = (info.group, info.plural)
+    return PRINTERS.get(kind) or WEBHOOK_PRINTERS.get(kind, GENERIC)
 
 
 def rendering(

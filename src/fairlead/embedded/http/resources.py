@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
@@ -177,8 +177,9 @@ class Resources:
                 return await self._logs.answer(call.request, record.typed(Pod), call.query)
             case ("binding", "POST"):
                 body = as_object(await self._body(call))
-                await self._service.bind(call.key, body, self._write_options(call, []))
-                return success_answer(201)
+                warnings: list[str] = []
+                await self._service.bind(call.key, body, self._write_options(call, warnings))
+                return success_answer(201, warnings=warnings)
             case ("eviction", "POST"):
                 return await self._evict(call)
             case ("scale", "GET"):
@@ -378,15 +379,17 @@ class Resources:
 
     async def _delete(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
-        accepted = call.accepted(Target.OBJECT)
+        call.accepted(Target.OBJECT)  # refuse before writing, not after
+        warnings: list[str] = []
+        options = replace(options, warn=warnings.append)
         result = await self._service.delete(call.info, call.key, options)
         record = result.record
         if not result.removed or call.info.plural == "pods":
-            return self._one(call, record, accepted)
+            return self._written(call, record, warnings)
         details = {"name": record.name, "kind": call.info.plural, "uid": record.uid}
         if call.info.group:
             details["group"] = call.info.group
-        return success_answer(200, details)
+        return success_answer(200, details, warnings=warnings)
 
     async def _delete_collection(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
@@ -401,8 +404,10 @@ class Resources:
         if body.get("kind", "Eviction") != "Eviction":
             raise BadRequest(f"the body of an eviction is an Eviction, got {body['kind']!r}")
         given = body.get("deleteOptions") or {}
-        await self._service.evict(call.key, delete_options(call.query, as_object(given)))
-        return success_answer(201)
+        warnings: list[str] = []
+        options = replace(delete_options(call.query, as_object(given)), warn=warnings.append)
+        await self._service.evict(call.key, options)
+        return success_answer(201, warnings=warnings)
 
     async def _review(self, request: web.BaseRequest, review: Review) -> web.Response:
         if request.method != "POST":

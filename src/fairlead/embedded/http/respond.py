@@ -51,7 +51,7 @@ def error_answer(error: ApiError) -> web.Response:
     if isinstance(error, PathNotFound):
         return text_answer("404 page not found\n", 404)
     status = error.status
-    response = json_answer(status.encode(), status.code)
+    response = json_answer(status.encode(), status.code, warnings=error.warnings)
     if error.retry_after_seconds or status.code == 429:
         response.headers["Retry-After"] = str(max(1, error.retry_after_seconds))
     return response

@@ -50,6 +50,7 @@ from fairlead.embedded.http.resources import Resources
 from fairlead.embedded.http.respond import error_answer, text_answer
 from fairlead.embedded.http.reviews import USER
 from fairlead.embedded.http.watching import Watching
+from fairlead.embedded.http.webhook_caller import calling_webhooks
 from fairlead.embedded.service import Service
 from fairlead.runtime.clock import Clock, SystemClock
 
@@ -336,7 +337,7 @@ async def serve(
     server.listens_on(host, listener.sockets[0].getsockname()[1], scheme=scheme)
     unsubscribe = service.store.subscribe(server.broadcaster.publish)
     try:
-        async with asyncio.TaskGroup() as group:
+        async with calling_webhooks(service), asyncio.TaskGroup() as group:
             sweeping = group.create_task(server.broadcaster.run())
             try:
                 yield server

@@ -12,16 +12,26 @@ third_party/forked/golang/expansion): `$$` is a literal `$`, an unknown name sta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from fairlead.api.core import Container, EnvVarSource, Pod
+from fairlead.api.core import Container, EnvVarSource, KeySelector, Pod
 
 _FIELD_KEY = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 
+#: Why a container waits: for a volume, or for a variable (kubelet `pkg/kubelet/images/types.go`).
+CREATING = "ContainerCreating"
+CONFIG_ERROR = "CreateContainerConfigError"
+
+
 class ConfigMissing(Exception):
-    """Something that the pod refers to does not exist yet; wait for it."""
+    """Something that the pod refers to does not exist yet; wait for it, with this reason."""
+
+    def __init__(self, message: str, reason: str = CREATING) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Unsupported(Exception):
@@ -53,8 +63,16 @@ class Launch:
     cwd: str
 
 
-#: Looks a key of a ConfigMap of the pod's namespace up: (map, key) to the value, None when absent.
-ConfigLookup = Callable[[str, str], str | None]
+class References(Protocol):
+    """Looks up, in the pod's namespace, what variables may come from; None when it is absent."""
+
+    def config_map(self, name: str) -> Mapping[str, str] | None:
+        """Return the data of a ConfigMap."""
+        ...
+
+    def secret(self, name: str) -> Mapping[str, str] | None:
+        """Return the decoded data of a Secret; Unsupported when a value is no text."""
+        ...
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -95,7 +113,7 @@ def launch_of(
     pod: Pod,
     container: Container,
     facts: PodFacts,
-    lookup: ConfigLookup,
+    references: References,
     *,
     mounts: Sequence[Mount],
     base: Mapping[str, str],
@@ -105,12 +123,12 @@ def launch_of(
 
     `base` is the environment below the declared one; `cwd` is used when none is given.
     """
-    declared: dict[str, str] = {}
+    declared = _env_from(container, references)
     for variable in container.env:
         if variable.value_from is None:
             declared[variable.name] = expand(variable.value, declared)
             continue
-        value = _value_from(pod, variable.value_from, facts, lookup)
+        value = _value_from(pod, variable.value_from, facts, references)
         if value is not None:
             declared[variable.name] = value
     words = [expand(word, declared) for word in (*container.command, *container.args)]
@@ -119,6 +137,9 @@ def launch_of(
             f"container {container.name} names no command: the local node runs commands of this "
             "machine, not images; set spec.containers[].command"
         )
+    for text in (*words, *declared.values()):
+        if "\0" in text:
+            raise Unsupported(f"container {container.name} has a NUL in a variable or argument")
     env = dict(base)
     env.update((name, rewrite(value, mounts)) for name, value in declared.items())
     return Launch(
@@ -128,26 +149,48 @@ def launch_of(
     )
 
 
+def _env_from(container: Container, references: References) -> dict[str, str]:
+    """Return the variables of `envFrom`; of two with one name the later one counts."""
+    out: dict[str, str] = {}
+    for source in container.env_from:
+        for what, ref, find in (
+            ("configmap", source.config_map_ref, references.config_map),
+            ("secret", source.secret_ref, references.secret),
+        ):
+            if ref is None:
+                continue
+            data = find(ref.name)
+            if data is None and not ref.optional:
+                raise ConfigMissing(f'{what} "{ref.name}" not found', CONFIG_ERROR)
+            out.update((source.prefix + key, value) for key, value in (data or {}).items())
+    return out
+
+
+def _key(what: str, ref: KeySelector, data: Mapping[str, str] | None) -> str | None:
+    """Return the value of a key; None when it, or all of it, is absent and may be."""
+    if data is not None and ref.key in data:
+        return data[ref.key]
+    if ref.optional:
+        return None
+    key = "" if data is None else f' with key "{ref.key}"'
+    raise ConfigMissing(f'{what} "{ref.name}"{key} not found', CONFIG_ERROR)
+
+
 def _value_from(
-    pod: Pod, source: EnvVarSource, facts: PodFacts, lookup: ConfigLookup
+    pod: Pod, source: EnvVarSource, facts: PodFacts, references: References
 ) -> str | None:
     """Return the value; None when an optional reference has none."""
     if source.config_map_key_ref is not None:
         ref = source.config_map_key_ref
-        value = lookup(ref.name, ref.key)
-        if value is None and not ref.optional:
-            raise ConfigMissing(f'configmap "{ref.name}" with key "{ref.key}" not found')
-        return value
+        return _key("configmap", ref, references.config_map(ref.name))
     if source.secret_key_ref is not None:
-        if source.secret_key_ref.optional:
-            return None
-        raise Unsupported(
-            f"the local node has no secrets, but secret {source.secret_key_ref.name} is referred "
-            "to; put the value into the environment or a file"
-        )
+        ref = source.secret_key_ref
+        return _key("secret", ref, references.secret(ref.name))
     if source.field_ref is not None:
         return _field(pod, source.field_ref.field_path, facts)
-    raise Unsupported("the local node knows valueFrom with configMapKeyRef and fieldRef only")
+    raise Unsupported(
+        "the local node knows valueFrom with configMapKeyRef, secretKeyRef and fieldRef only"
+    )
 
 
 def _field(pod: Pod, path: str, facts: PodFacts) -> str:

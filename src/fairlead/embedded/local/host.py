@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.api.core import Pod
-from fairlead.embedded.local.poddir import ConfigData, PodDir
+from fairlead.embedded.local.config import ConfigData
+from fairlead.embedded.local.poddir import PodDir
 from fairlead.embedded.virtual_status import PodNow
 
 
@@ -59,11 +60,11 @@ class PodHost(Protocol):
         ...
 
     def config(self, namespace: str) -> ConfigData:
-        """Return the ConfigMaps as they are now."""
+        """Return the ConfigMaps and Secrets as they are now."""
         ...
 
     async def config_changed(self) -> None:
-        """Return after any change of ConfigMaps."""
+        """Return after any change of ConfigMaps or Secrets."""
         ...
 
     def claims_path(self, namespace: str) -> Path:

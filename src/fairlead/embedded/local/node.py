@@ -1,6 +1,6 @@
 """The local node: one Node object for this machine, and one task per pod that is bound to it.
 
-Mechanism: a mirror of the node's pods and one of ConfigMaps; a new pod starts a `LocalPod` task.
+Mechanism: mirrors of the node's pods, ConfigMaps and Secrets; a new pod starts a `LocalPod` task.
 The processes belong to shims and not to us, so that `kill -9` of this program loses nothing: the
 next start reads the pods' directories, attaches to what lives, reports what ended, and kills what
 nobody wants.
@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api import names, quantity
-from fairlead.api.core import ConfigMap, Node, Pod
+from fairlead.api.core import Node, Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
+from fairlead.api.resources import NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
 from fairlead.embedded.local import logfiles
 from fairlead.embedded.local.addresses import Addresses
+from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.machine import GpuProbe, Machine, NvmlProbe, read_machine
 from fairlead.embedded.local.pod import LocalPod
-from fairlead.embedded.local.poddir import ConfigData, PodDir, remove_tree
+from fairlead.embedded.local.poddir import PodDir, remove_tree
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.virtual_status import (
     NodeUse,
@@ -105,7 +106,7 @@ class LocalNode:
         self._pod_mirror: Mirror[Pod] = Mirror(
             client, PODS, clock=clock, rng=rng, options=mirror, log=log
         )
-        self._maps: Mirror[ConfigMap] = Mirror(client, CONFIG_MAPS, clock=clock, rng=rng, log=log)
+        self._config = ConfigMirrors(client, clock, rng, log)
         self._recorder = Recorder(client, clock, COMPONENT, rng=rng, log=log)
 
     # Running
@@ -118,8 +119,8 @@ class LocalNode:
             group.create_task(self._recorder.run())
             await self._register()
             group.create_task(self._keep_conditions())
-            group.create_task(self._maps.run())
-            await self._maps.wait_synced()
+            self._config.start(group)
+            await self._config.wait_synced()
             self._adopt_directories()
             self._pod_mirror.on_change(self._pod_changed)
             group.create_task(self._pod_mirror.run())
@@ -397,12 +398,12 @@ class LocalNode:
         return out
 
     def config(self, namespace: str) -> ConfigData:
-        """Return the ConfigMaps as they are now."""
-        return ConfigData(lambda name: self._maps.get(namespace, name))
+        """Return the ConfigMaps and Secrets as they are now."""
+        return self._config.of(namespace)
 
     async def config_changed(self) -> None:
-        """Return after any change of ConfigMaps."""
-        await self._maps.advanced()
+        """Return after any change of ConfigMaps or Secrets."""
+        await self._config.changed()
 
     def claims_path(self, namespace: str) -> Path:
         """Return the directory that holds persistent volume claims."""

@@ -310,7 +310,7 @@ class LocalPod:
             try:
                 launches = self._make_launches()
             except ConfigMissing as error:
-                await self._waiting("ContainerCreating", str(error))
+                await self._waiting(error.reason, str(error))
                 try:
                     async with asyncio.timeout(self._host.options.retry_seconds):
                         await self._host.config_changed()
@@ -335,7 +335,7 @@ class LocalPod:
                 pod,
                 container,
                 PodFacts(record.address, HOST_IP),
-                config.lookup,
+                config,
                 mounts=self.directory.mounts(pod, container.name, self._volumes),
                 base=self._host.base_environment(record.gpus.get(container.name, ())),
                 cwd=str(self.directory.work(container.name)),

@@ -16,14 +16,14 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from fairlead.api.core import ConfigMap, Pod, Volume
+from fairlead.api.core import Pod, Volume
+from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.containers import ConfigMissing, Mount, Unsupported
-from fairlead.embedded.virtual_status import config_needs
 
 FILE_BYTES_MAX = 1 << 20
 RUNS_KEPT_MAX = 2
@@ -122,16 +122,18 @@ class PodDir:
 
     def materialise(self, pod: Pod, config: ConfigData, claims: Path) -> dict[str, Path]:
         """Make the pod's volumes and return where each is; ConfigMissing, Unsupported, OSError."""
-        missing = [name for name in config_needs(pod).maps if config.get(name) is None]
-        if missing:
-            raise ConfigMissing(f'configmap "{missing[0]}" not found')
+        for volume in pod.spec.volumes:
+            source = volume.config_map
+            if source is None or source.optional or config.config_map(source.name) is not None:
+                continue
+            raise ConfigMissing(f'configmap "{source.name}" not found')
         return {v.name: self._volume(v, config, claims) for v in pod.spec.volumes}
 
     def _volume(self, volume: Volume, config: ConfigData, claims: Path) -> Path:
         path = self.path / "volumes" / safe(volume.name)
         if volume.config_map is not None:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for key, text in sorted((config.get(volume.config_map.name) or {}).items()):
+            for key, text in sorted((config.config_map(volume.config_map.name) or {}).items()):
                 if not _KEY.fullmatch(key) or key in (".", ".."):
                     raise Unsupported(f"ConfigMap key {key!r} cannot be a file name")
                 write_file(path / key, text.encode())
@@ -181,22 +183,6 @@ class PodDir:
             return self.path.rename(trash / self.path.name)
         except FileNotFoundError:
             return None
-
-
-class ConfigData:
-    """The ConfigMaps of one namespace, as the node sees them now."""
-
-    def __init__(self, find: Callable[[str], ConfigMap | None]) -> None:
-        self._find = find
-
-    def get(self, name: str) -> dict[str, str] | None:
-        """Return the data, or None when there is no such ConfigMap."""
-        found = self._find(name)
-        return None if found is None else found.data
-
-    def lookup(self, name: str, key: str) -> str | None:
-        """Return one value, or None."""
-        return (self.get(name) or {}).get(key)
 
 
 def _host_path(path: str, kind: str) -> Path:

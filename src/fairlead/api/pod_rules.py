@@ -1,0 +1,293 @@
+"""Rules that every pod spec must meet, where a mistake would show only when a pod is made.
+
+One set for two readers: the admission of pods, and that of jobs, whose pods come much later and on
+which every attempt would be wasted. Rules and paths as the API server has them (kubernetes
+`pkg/apis/core/validation/validation.go`). What names, counts or adds up (container names, volumes,
+resources) is left to the two readers, which differ there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from fairlead.api.core import (
+    Container,
+    EnvVar,
+    EnvVarSource,
+    NodeSelectorRequirement,
+    PodSpec,
+    Toleration,
+    VolumeMount,
+)
+from fairlead.api.core_env import ContainerPort, EnvFromSource
+from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.status import StatusCause
+
+PORT_MAX = 65_535
+DEADLINE_SECONDS_MAX = 2**31 - 1
+PORT_NAME_MAX = 15
+_ENV_NAMES_CACHED_MAX = 4096
+
+_ENV_NAME = re.compile(r"[ -<>-~]+")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_CONFIG_KEY = re.compile(r"(?!\.\.?$)[-._a-zA-Z0-9]{1,253}")
+_PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_FIELD_PATH = re.compile(
+    r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
+)
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_PROTOCOLS = ("SCTP", "TCP", "UDP")
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+
+_ENV_WHY = "a valid environment variable name must consist only of printable ASCII characters other than '='"  # noqa: E501
+_KEY_WHY = "must be a label key: at most 63 letters, digits, '-', '_' or '.', after an optional DNS prefix and '/'"  # noqa: E501
+_VALUE_WHY = "must be a label value: empty, or at most 63 letters, digits, '-', '_' or '.'"
+_LABEL_WHY = "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-'"
+_SUBDOMAIN_WHY = "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.'"
+
+
+def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
+    """Return every rule of this module that the spec breaks, in the order of its fields."""
+    found: list[StatusCause] = []
+    for field, containers in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    ):
+        for i, container in enumerate(containers):
+            found += _container(container, f"{path}.{field}[{i}]")
+    for i, volume in enumerate(spec.volumes):
+        if volume.host_path is not None and ".." in volume.host_path.path.split("/"):
+            at = f"{path}.volumes[{i}].hostPath.path"
+            found.append(_invalid(at, volume.host_path.path, "must not contain '..'"))
+    if spec.node_selector:
+        found += _node_selector(spec, f"{path}.nodeSelector")
+    if spec.affinity is not None:
+        found += _affinity(spec, f"{path}.affinity")
+    for i, toleration in enumerate(spec.tolerations):
+        found += _toleration(toleration, f"{path}.tolerations[{i}]")
+    seconds = spec.active_deadline_seconds
+    if seconds is not None and not 1 <= seconds <= DEADLINE_SECONDS_MAX:
+        why = f"must be between 1 and {DEADLINE_SECONDS_MAX}, inclusive"
+        found.append(_invalid(f"{path}.activeDeadlineSeconds", seconds, why))
+    for field, name in (("hostname", spec.hostname), ("subdomain", spec.subdomain)):
+        if name and not _LABEL.fullmatch(name):
+            found.append(_invalid(f"{path}.{field}", name, _LABEL_WHY))
+    found += _gates([gate.name for gate in spec.scheduling_gates], f"{path}.schedulingGates")
+    return found
+
+
+def _cause(reason: str, field: str, message: str) -> StatusCause:
+    return StatusCause(reason=f"FieldValue{reason}", message=message, field=field)
+
+
+def _invalid(field: str, value: object, why: str) -> StatusCause:
+    shown = json.dumps(value, ensure_ascii=False)[:120]
+    return _cause("Invalid", field, f"Invalid value: {shown}: {why}")
+
+
+def _required(field: str, why: str = "") -> StatusCause:
+    return _cause("Required", field, f"Required value: {why}" if why else "Required value")
+
+
+def _duplicate(field: str, value: str) -> StatusCause:
+    return _cause("Duplicate", field, f"Duplicate value: {json.dumps(value)}")
+
+
+def _not_supported(field: str, value: str, accepted: Sequence[str]) -> StatusCause:
+    shown = ", ".join(f'"{each}"' for each in accepted)
+    message = f"Unsupported value: {json.dumps(value[:80])}: supported values: {shown}"
+    return _cause("NotSupported", field, message)
+
+
+# Containers
+
+
+def _container(container: Container, path: str) -> Iterator[StatusCause]:
+    if container.ports:
+        yield from _ports(container.ports, f"{path}.ports")
+    for i, source in enumerate(container.env_from):
+        yield from _env_from(source, f"{path}.envFrom", i)
+    for i, variable in enumerate(container.env):
+        if not _is_env_name(variable.name):
+            at = f"{path}.env[{i}].name"
+            yield _invalid(at, variable.name, _ENV_WHY) if variable.name else _required(at)
+        if variable.value_from is not None:
+            yield from _source(variable, variable.value_from, f"{path}.env[{i}].valueFrom")
+    if container.volume_mounts:
+        yield from _mounts(container.volume_mounts, f"{path}.volumeMounts")
+
+
+@lru_cache(maxsize=_ENV_NAMES_CACHED_MAX)
+def _is_env_name(name: str) -> bool:
+    return _ENV_NAME.fullmatch(name) is not None
+
+
+def _ports(ports: Sequence[ContainerPort], path: str) -> Iterator[StatusCause]:
+    names: set[str] = set()
+    for i, port in enumerate(ports):
+        at = f"{path}[{i}]"
+        if port.name:
+            if len(port.name) > PORT_NAME_MAX:
+                why = f"must be no more than {PORT_NAME_MAX} characters"
+                yield _invalid(f"{at}.name", port.name, why)
+            elif not _PORT_NAME.fullmatch(port.name):
+                why = "must consist of a-z, 0-9 and single '-' within, with at least one letter"
+                yield _invalid(f"{at}.name", port.name, why)
+            elif port.name in names:
+                yield _duplicate(f"{at}.name", port.name)
+            names.add(port.name)
+        within = f"must be between 1 and {PORT_MAX}, inclusive"
+        if not port.container_port:
+            yield _required(f"{at}.containerPort")
+        elif not 1 <= port.container_port <= PORT_MAX:
+            yield _invalid(f"{at}.containerPort", port.container_port, within)
+        if port.host_port and not 1 <= port.host_port <= PORT_MAX:
+            yield _invalid(f"{at}.hostPort", port.host_port, within)
+        if port.protocol not in _PROTOCOLS:
+            yield _not_supported(f"{at}.protocol", port.protocol, _PROTOCOLS)
+
+
+def _env_from(source: EnvFromSource, path: str, index: int) -> Iterator[StatusCause]:
+    at = f"{path}[{index}]"
+    if source.prefix and not _is_env_name(source.prefix):
+        yield _invalid(f"{at}.prefix", source.prefix, _ENV_WHY)
+    refs = (("configMapRef", source.config_map_ref), ("secretRef", source.secret_ref))
+    given = [(field, ref) for field, ref in refs if ref is not None]
+    if len(given) != 1:
+        why = "must specify one of: `configMapRef` or `secretRef`"
+        if given:
+            why = "may not have more than one field specified at a time"
+        yield _invalid(path, "", why)
+    for field, ref in given:
+        yield from _reference(f"{at}.{field}.name", ref.name, is_required=True)
+
+
+def _reference(path: str, name: str, *, is_required: bool) -> Iterator[StatusCause]:
+    if not name and is_required:
+        yield _required(path)
+    elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        yield _invalid(path, name, _SUBDOMAIN_WHY)
+
+
+def _source(variable: EnvVar, source: EnvVarSource, path: str) -> Iterator[StatusCause]:
+    keyed = (
+        ("configMapKeyRef", source.config_map_key_ref),
+        ("secretKeyRef", source.secret_key_ref),
+    )
+    others = (source.field_ref, source.resource_field_ref, source.file_key_ref)
+    count = sum(ref is not None for ref in (*others, *(ref for _, ref in keyed)))
+    if count == 0:
+        why = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"  # noqa: E501
+        yield _invalid(path, "", why)
+    elif variable.value:
+        yield _invalid(path, "", "may not be specified when `value` is not empty")
+    elif count > 1:
+        yield _invalid(path, "", "may not have more than one field specified at a time")
+    if source.field_ref is not None:
+        field_path = source.field_ref.field_path
+        at = f"{path}.fieldRef.fieldPath"
+        if not field_path:
+            yield _required(at)
+        elif not _FIELD_PATH.fullmatch(field_path):
+            yield _invalid(at, field_path, "is no field that a variable can be taken from")
+    for field, ref in keyed:
+        if ref is None:
+            continue
+        yield from _reference(f"{path}.{field}.name", ref.name, is_required=False)
+        if not ref.key:
+            yield _required(f"{path}.{field}.key")
+        elif not _CONFIG_KEY.fullmatch(ref.key):
+            why = "must consist of alphanumeric characters, '-', '_' or '.'"
+            yield _invalid(f"{path}.{field}.key", ref.key, why)
+
+
+def _mounts(mounts: Iterable[VolumeMount], path: str) -> Iterator[StatusCause]:
+    seen: set[str] = set()
+    for i, mount in enumerate(mounts):
+        at = f"{path}[{i}].mountPath"
+        if not mount.mount_path:
+            yield _required(at)
+        elif mount.mount_path in seen:
+            yield _invalid(at, mount.mount_path, "must be unique")
+        seen.add(mount.mount_path)
+        if mount.sub_path.startswith("/"):
+            yield _invalid(f"{path}.subPath", mount.sub_path, "must be a relative path")
+        if ".." in mount.sub_path.split("/"):
+            yield _invalid(f"{path}.subPath", mount.sub_path, "must not contain '..'")
+
+
+# Where a pod may run
+
+
+def _node_selector(spec: PodSpec, path: str) -> Iterator[StatusCause]:
+    for key, value in spec.node_selector.items():
+        if not is_qualified_name(key):
+            yield _invalid(path, key, _KEY_WHY)
+        if not is_label_value(value):
+            yield _invalid(path, value, _VALUE_WHY)
+
+
+def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
+    node = spec.affinity.node_affinity if spec.affinity is not None else None
+    if node is None or node.required is None:
+        return
+    at = f"{path}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    terms = node.required.node_selector_terms
+    if not terms:
+        yield _required(at, "must have at least one node selector term")
+    for i, term in enumerate(terms):
+        for j, requirement in enumerate(term.match_expressions):
+            yield from _requirement(requirement, f"{at}[{i}].matchExpressions[{j}]")
+
+
+def _requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[StatusCause]:
+    operator, values = requirement.operator, requirement.values
+    if operator not in _OPERATORS:
+        yield _invalid(f"{path}.operator", operator, "not a valid selector operator")
+    elif operator in ("In", "NotIn") and not values:
+        why = "must be specified when `operator` is 'In' or 'NotIn'"
+        yield _required(f"{path}.values", why)
+    elif operator in ("Exists", "DoesNotExist") and values:
+        why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        yield _cause("Forbidden", f"{path}.values", f"Forbidden: {why}")
+    elif operator in ("Gt", "Lt") and len(values) != 1:
+        why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+        yield _required(f"{path}.values", why)
+    if not is_qualified_name(requirement.key):
+        yield _invalid(f"{path}.key", requirement.key, _KEY_WHY)
+
+
+def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:
+    key, operator, value = toleration.key, toleration.operator, toleration.value
+    if key and not is_qualified_name(key):
+        yield _invalid(f"{path}.key", key, _KEY_WHY)
+    if not key and operator != "Exists":
+        why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'  # noqa: E501
+        yield _invalid(f"{path}.operator", operator, why)
+    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+        why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        yield _invalid(f"{path}.effect", toleration.effect, why)
+    if operator in ("Equal", ""):
+        if not is_label_value(value):
+            yield _invalid(f"{path}.operator", value, _VALUE_WHY)
+    elif operator == "Exists":
+        if value:
+            why = "value must be empty when `operator` is 'Exists'"
+            yield _invalid(f"{path}.operator", value, why)
+    else:
+        yield _not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
+    if toleration.effect and toleration.effect not in _EFFECTS:
+        yield _not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
+
+
+def _gates(gates: Sequence[str], path: str) -> Iterator[StatusCause]:
+    for i, name in enumerate(gates):
+        if not is_qualified_name(name):
+            yield _invalid(f"{path}[{i}]", name, _KEY_WHY)
+        if name in gates[:i]:
+            yield _duplicate(f"{path}[{i}]", name)

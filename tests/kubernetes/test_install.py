@@ -1,0 +1,316 @@
+"""`fairlead install` on a real API server, and its rights: all that the controllers need, no more.
+
+The server also enforces who may name an owner whose deletion waits for dependents, as some
+distributions do; so the right to do that is tried, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.operating import (
+    CLOCK,
+    ended,
+    http_client,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+    witnessed,
+)
+
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES
+from fairlead.api.status import Forbidden
+from fairlead.cli.cluster.manifests import (
+    NAME,
+    InstallValues,
+    cluster_rules,
+    namespace_rules,
+)
+from fairlead.cli.cluster.operator import Operator, OperatorSettings
+from fairlead.decide.lease import LeaseTimes
+from fairlead.kube.client import HttpClient
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.logs import SILENT
+
+pytestmark = pytest.mark.kubernetes
+VALUES = InstallValues()
+#: group, resource with its sub-resource, verb
+Right = tuple[str, str, str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of our own, which also enforces rights on owner references."""
+    flags = ("--enable-admission-plugins=OwnerReferencesPermissionEnforcement",)
+    try:
+        with control_plane(tmp_path_factory.mktemp("plane"), flags=flags) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    yield client
+    await client.close()
+
+
+def install(cluster: ControlPlane, *arguments: str) -> tuple[int, dict[str, str]]:
+    """Run the command; return its exit code and what it said of each object."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", "install", *arguments,
+         "--kubeconfig", str(cluster.kubeconfig())],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "error[" not in done.stderr, done.stderr
+    lines = [line.rpartition(": ") for line in done.stdout.splitlines()]
+    return done.returncode, {label: said for label, _, said in lines}
+
+
+def test_what_is_missing_is_said_made_and_then_left_alone(cluster: ControlPlane) -> None:
+    code, said = install(cluster, "--check")
+    assert code == 1
+    assert set(said.values()) == {"missing"}
+    code, said = install(cluster, "--dry-run")
+    assert (code, set(said.values())) == (0, {"would be created"})
+    assert set(install(cluster, "--check")[1].values()) == {"missing"}, "a dry run wrote"
+
+    code, said = install(cluster)
+    assert (code, set(said.values())) == (0, {"created"})
+    code, said = install(cluster)
+    assert (code, set(said.values())) == (0, {"unchanged"})
+    code, said = install(cluster, "--check")
+    # nobody runs deployments here, and the check says so
+    assert code == 1
+    unwell = {label: what for label, what in said.items() if what != "ok"}
+    assert unwell == {f"Deployment fairlead-system/{NAME}": "ok (0 of 2 replicas are available)"}
+
+
+async def test_what_was_tampered_with_is_found_and_mended(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NAME}"
+    service = "/api/v1/namespaces/fairlead-system/services/fairlead-metrics"
+    patch = msgspec.json.encode({"rules": []})
+    await client.request("PATCH", role, body=patch, content_type="application/merge-patch+json")
+    await client.request("DELETE", service)
+    notes = msgspec.json.encode({"metadata": {"annotations": {"note": "of an administrator"}}})
+    await client.request("PATCH", role, body=notes, content_type="application/merge-patch+json")
+    code, said = install(cluster, "--check")
+    assert code == 1
+    assert said[f"ClusterRole {NAME}"] == "differs"
+    assert said["Service fairlead-system/fairlead-metrics"] == "missing"
+    code, said = install(cluster)
+    assert said[f"ClusterRole {NAME}"] == "changed"
+    assert said["Service fairlead-system/fairlead-metrics"] == "created"
+    found = msgspec.json.decode(await client.request("GET", role))
+    assert found["rules"] == cluster_rules()
+    assert found["metadata"]["annotations"] == {"note": "of an administrator"}
+
+
+# Rights
+
+
+def granted() -> set[Right]:
+    rights: set[Right] = set()
+    for rule in (*cluster_rules(), *namespace_rules(VALUES)):
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                rights |= {(group, resource, verb) for verb in rule["verbs"]}
+    return rights
+
+
+def right_of(method: str, path: str, params: Mapping[str, str] | None) -> Right:
+    """Return what the server asks RBAC about a request (kubernetes.io/docs, "Authorization")."""
+    parts = path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    if rest[0] == "namespaces" and len(rest) > 2:
+        rest = rest[2:]
+    resource = f"{rest[0]}/{rest[2]}" if len(rest) > 2 else rest[0]
+    verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(method)
+    if verb is None:
+        is_watch = bool(params) and params.get("watch") == "true"
+        verb = "watch" if is_watch else "get" if len(rest) > 1 else "list"
+    return group, resource, verb
+
+
+class Accountant:
+    """A client as the controllers' service account, and the rights that it made use of."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self.client = client
+        self.used: set[Right] = set()
+        request, stream = client.request, client.stream
+
+        async def requested(method: str, path: str, **more: Any) -> bytes:
+            answer = await request(method, path, **more)
+            self.used.add(right_of(method, path, more.get("params")))
+            return answer
+
+        async def streamed(method: str, path: str, **more: Any) -> AsyncGenerator[bytes]:
+            async for chunk in stream(method, path, **more):
+                self.used.add(right_of(method, path, more.get("params")))
+                yield chunk
+
+        client.request, client.stream = requested, streamed
+
+
+@asynccontextmanager
+async def accountant(cluster: ControlPlane, client: HttpClient) -> AsyncIterator[Accountant]:
+    path = f"/api/v1/namespaces/fairlead-system/serviceaccounts/{NAME}/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await client.request("POST", path, body=msgspec.json.encode(body))
+    token = msgspec.json.decode(answer)["status"]["token"]
+    kubeconfig = cluster.kubeconfig(token="account")
+    kubeconfig.write_text(kubeconfig.read_text().replace('"account"', f'"{token}"'))
+    from fairlead.kube.kubeconfig import load_connection
+
+    account = HttpClient(load_connection(path=kubeconfig))
+    try:
+        yield Accountant(account)
+    finally:
+        await account.close()
+
+
+@asynccontextmanager
+async def operator(account: Accountant, identity: str) -> AsyncIterator[None]:
+    settings = OperatorSettings(
+        identity, host="127.0.0.1", port=0,
+        leader=LeaderOptions(times=LeaseTimes.of(6.0)),
+    )  # fmt: skip
+    replica = Operator(settings, account.client, MemoryHistory(), clock=CLOCK, log=SILENT)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(replica.run(lambda _port: None))
+        try:
+            yield
+        finally:
+            replica.stop()
+
+
+async def run_life(client: HttpClient, account: Accountant) -> None:
+    """Gangs, a restart, a hold, a job that deletes itself, names that others took, a hand-over."""
+    rng = random.Random(3)
+    async with witnessed(client), virtual_nodes(client, 50, seed=rng.randrange(99)) as nodes:
+        others = {"containers": [{"name": "c", "image": "i"}]}
+        made = {
+            PODS: ("taken-pod-1-worker-0", {"spec": others}),
+            CONFIG_MAPS: ("taken-map-1-peers", {"data": {}}),
+            SERVICES: ("taken-service-peers", {"spec": {"ports": [{"port": 1}]}}),
+        }
+        for resource, (name, body) in made.items():
+            body = {"metadata": {"name": name}, **body}
+            await client.create(resource, body, namespace="default")
+        async with operator(account, "first"):
+            bodies = [
+                job_body("gang", 40, seconds=2),
+                job_body("gone", 2, seconds=0.2, ttlSecondsAfterFinished=0),
+                job_body("wounded", 3, seconds=4, restart={"limit": 2, "backoffSeconds": 0}),
+                job_body("held", 2),
+                job_body("late", 51, seconds=0.1),
+            ]
+            taken = ("taken-pod", "taken-map", "taken-service")
+            bodies += [job_body(name, 1, restart={"policy": "Never"}) for name in taken]
+            for body in bodies:
+                await client.create(JOBS, body, namespace="default")
+
+            async def run(name: str, count: int) -> bool:
+                job = await client.get(JOBS, name, namespace="default")
+                return job.status.members.running == count
+
+            await until(lambda: run("wounded", 3), 30)
+            nodes.fail_pod(("default", "wounded-1-worker-1"))
+            labels = {"metadata": {"labels": {"seen": "by-the-watch"}}}
+            await client.patch(NODES, "v00000", labels)
+            assert (await ended(client, "gang")).status.state == "Succeeded"
+            for name in taken:
+                job = await ended(client, name)
+                assert job.status.state == "Failed", name
+            assert (await ended(client, "wounded")).status.attempt == 2
+            await until(lambda: run("held", 2), 30)
+            await client.patch(JOBS, "held", {"spec": {"suspend": True}}, namespace="default")
+
+            async def is_held() -> bool:
+                job = await client.get(JOBS, "held", namespace="default")
+                return job.status.state == "Held"
+
+            await until(is_held, 30)
+        async with operator(account, "second"):
+            await client.patch(JOBS, "held", {"spec": {"suspend": False}}, namespace="default")
+            await until(lambda: run("held", 2), 30)
+            await client.patch(JOBS, "held", {"spec": {"cancel": True}}, namespace="default")
+            await ended(client, "held")
+            left = {job.metadata.name for job in (await client.list(JOBS)).items}
+            assert "gone" not in left
+            assert "late" in left
+        await client.list(NODES)
+
+
+async def test_the_controllers_need_every_right_that_they_are_given_and_no_other(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    async with accountant(cluster, client) as account:
+        try:
+            await run_life(client, account)
+        finally:
+            await sweep(client)
+        # asked of the server in the name of another request; the next test shows that it is
+        finalizers = ("fairlead.dev", "jobs/finalizers", "update")
+        assert account.used | {finalizers} == granted()
+
+
+async def test_the_right_on_finalizers_is_what_lets_pods_name_their_job(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    owner = {
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": "x", "uid": "u",
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+    pod = {
+        "metadata": {"name": "probe", "ownerReferences": [owner]},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+    }
+    async with accountant(cluster, client) as account:
+        await account.client.create(PODS, pod, namespace="default", dry_run=True)
+        role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NAME}"
+        less = [rule for rule in cluster_rules() if rule["resources"] != ["jobs/finalizers"]]
+        patch = msgspec.json.encode({"rules": less})
+        await client.request("PATCH", role, body=patch, content_type="application/merge-patch+json")
+
+        async def is_refused() -> bool:
+            try:
+                await account.client.create(PODS, pod, namespace="default", dry_run=True)
+            except Forbidden as error:
+                return "blockOwnerDeletion" in error.message
+            return False
+
+        await until(is_refused, 10)  # rights are cached for a moment
+    install(cluster)
+
+
+async def test_the_account_may_not_do_what_no_controller_does(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    async with accountant(cluster, client) as account:
+        for path in ("/api/v1/secrets", "/api/v1/namespaces", "/apis/apps/v1/deployments"):
+            with pytest.raises(Forbidden):
+                await account.client.request("GET", path)
+        with pytest.raises(Forbidden):
+            await account.client.request(
+                "GET", "/apis/coordination.k8s.io/v1/namespaces/fairlead-system/leases/other"
+            )
