@@ -21,8 +21,8 @@ from fairlead.cli.cluster.process import settle_garbage_collector
 from fairlead.embedded.http.broadcast import Ending
 from fairlead.embedded.http.server import serve
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import SystemClock
 
 TOKEN = "token-of-the-benchmark"

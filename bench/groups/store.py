@@ -24,9 +24,9 @@ from fairlead.api.resources import PODS
 from fairlead.cli.cluster.process import settle_garbage_collector
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store
-from fairlead.embedded.uids import Uids
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.uids import Uids
 from fairlead.runtime.clock import SystemClock
 
 WATCHERS = 20

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from tests.conformance.http_server import Running, running
 from tests.conformance.over_http import HttpTarget
 
-from fairlead.embedded.store import Store
+from fairlead.embedded.storage.store import Store
 
 
 class EmbeddedTarget(HttpTarget):

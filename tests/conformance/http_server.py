@@ -15,8 +15,8 @@ import msgspec
 
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import SystemClock
 
 TOKEN = "secret-of-the-test"

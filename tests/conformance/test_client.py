@@ -43,8 +43,8 @@ async def fake() -> AsyncIterator[Client]:
 @asynccontextmanager
 async def service(clock: LoopClock | SystemClock) -> AsyncIterator[Any]:
     from fairlead.embedded.registry import Registry
-    from fairlead.embedded.service import Service
-    from fairlead.embedded.store import Store
+    from fairlead.embedded.storage.store import Store
+    from fairlead.embedded.verbs.service import Service
 
     numbers = itertools.count(1)
     store = Store.open(None)

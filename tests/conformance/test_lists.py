@@ -16,7 +16,7 @@ from tests.conformance.target import Answer, Target
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.real import Cleaner, connected
 
-from fairlead.embedded.store import Store, StoreOptions
+from fairlead.embedded.storage.store import Store, StoreOptions
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"

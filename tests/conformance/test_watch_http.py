@@ -22,7 +22,7 @@ from tests.conformance.http_server import (
 
 from fairlead.embedded.http.broadcast import Ending, WatchLimits
 from fairlead.embedded.http.server import ServerLimits
-from fairlead.embedded.store import Store, StoreOptions
+from fairlead.embedded.storage.store import Store, StoreOptions
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 MERGE = {"Content_Type": "application/merge-patch+json"}

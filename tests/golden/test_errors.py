@@ -32,7 +32,7 @@ from fairlead.cli.manifest import parse_manifest
 from fairlead.cli.refusals import from_api
 from fairlead.cli.request import JobRequest, Target
 from fairlead.cli.submission import Naming, pick_name
-from fairlead.embedded.wal import DamagedData, DirectoryInUse, WrongFormat
+from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
 
 MANIFESTS = Path(__file__).parent / "data" / "manifests"
 DATA = Path("/nowhere/fairlead")

@@ -25,9 +25,9 @@ from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.embedded.virtual import VirtualNodes
-from fairlead.embedded.virtual_fleet import NodeFleet
-from fairlead.embedded.virtual_profile import NodeShape, Profile, load_profile
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.transport import HttpOptions

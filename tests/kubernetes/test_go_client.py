@@ -18,7 +18,7 @@ from tests.kubernetes.controlplane import NoControlPlane, find_binaries
 
 from fairlead.embedded.http.broadcast import WatchLimits
 from fairlead.embedded.http.server import ServerLimits
-from fairlead.embedded.store import Store, StoreOptions
+from fairlead.embedded.storage.store import Store, StoreOptions
 
 pytestmark = pytest.mark.kubernetes
 SECONDS_MAX = 60.0

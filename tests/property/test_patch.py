@@ -16,9 +16,9 @@ from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError
 from fairlead.api.validate import validate_job
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
-from fairlead.embedded.schema import Schema, builtin_schema, compile_schema
-from fairlead.embedded.schema_check import compile_check
-from fairlead.embedded.schema_fill import compile_fill
+from fairlead.embedded.schema.check import compile_check
+from fairlead.embedded.schema.fill import compile_fill
+from fairlead.embedded.schema.schema import Schema, builtin_schema, compile_schema
 
 quick = settings(deadline=None, max_examples=100)
 

@@ -1,7 +1,7 @@
 """The kinds that say which admission webhooks are called (admissionregistration.k8s.io/v1).
 
 Every field has a default here, so that an object with one missing decodes; what must be there is
-the business of the rules (`embedded/webhooks_config.py`), which name all that is wrong at once.
+the business of the rules (`embedded/webhooks/config.py`), which name all that is wrong at once.
 Field names follow Kubernetes (`staging/src/k8s.io/api/admissionregistration/v1/types.go`).
 """
 

@@ -38,7 +38,7 @@ from fairlead.cli.yamlmarks import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.embedded.schema import Schema
+    from fairlead.embedded.schema.schema import Schema
 
 STANDARD_INPUT = "-"
 NAME_LENGTH_MAX = 253
@@ -255,7 +255,7 @@ def _metadata(file: str, value: Value) -> list[Problem]:
 
 
 def _check(document: Document) -> list[Problem]:
-    from fairlead.embedded.schema import builtin_schema
+    from fairlead.embedded.schema.schema import builtin_schema
 
     is_job = document.resource == JOBS
     schema = _compiled_job_schema() if is_job else builtin_schema(document.resource)
@@ -287,7 +287,7 @@ def _typed_causes(document: Document, *, is_job: bool) -> list[StatusCause]:
 
 def _compiled_job_schema() -> Schema:
     from fairlead.api import crd
-    from fairlead.embedded.schema import compile_schema
+    from fairlead.embedded.schema.schema import compile_schema
 
     return compile_schema(job_schema(crd.manifests()))
 
@@ -313,7 +313,7 @@ def _cause(error: msgspec.ValidationError) -> StatusCause:
 
 def _template_paths(body: Mapping[str, Any]) -> Iterator[str]:
     """Yield the paths of misspelt fields in the pod templates, which the schema leaves open."""
-    from fairlead.embedded.schema import pod_template_unknown_fields
+    from fairlead.embedded.schema.schema import pod_template_unknown_fields
 
     spec: Any = body.get("spec")
     roles: Any = spec.get("roles") if isinstance(spec, dict) else None

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import NotFound, Unavailable
-from fairlead.embedded.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
-from fairlead.embedded.records import Record
 from fairlead.embedded.registry import ResourceInfo
-from fairlead.embedded.service import Service
 from fairlead.embedded.sharing import PodSharing
-from fairlead.embedded.watches import Watch, WatchItem
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.watches import Watch, WatchItem
 from fairlead.runtime.client import ObjectList, PatchType, Propagation, WatchEvent
 
 T = TypeVar("T")

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairlead.embedded.errors import Finding, Problem, ProblemType
 from fairlead.embedded.registry import (
     PrinterColumn,
     ResourceInfo,
     ScalePaths,
     SelectableField,
 )
-from fairlead.embedded.schema import Schema, SchemaError, compile_schema
+from fairlead.embedded.schema.schema import Schema, SchemaError, compile_schema
+from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 
 _META = {"metadata.name": SelectableField(("metadata", "name"))}
 _NAMESPACED_META = {**_META, "metadata.namespace": SelectableField(("metadata", "namespace"))}

@@ -20,7 +20,7 @@ from fairlead import __version__
 from fairlead.api import core_docs
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.schema_types import COMPLETE, Generator, Style
-from fairlead.embedded.schema import BUILTIN_TYPES, Schema
+from fairlead.embedded.schema.schema import BUILTIN_TYPES, Schema
 
 __all__ = ["openapi_v2", "openapi_v3_group", "openapi_v3_index"]
 

@@ -20,7 +20,7 @@ import msgspec
 
 from fairlead.api.status import BadRequest, Invalid, StatusDetails, TooLarge
 from fairlead.embedded.patch_strategic import merge_strategic
-from fairlead.embedded.schema import Schema
+from fairlead.embedded.schema.schema import Schema
 
 __all__ = ["apply_json_patch", "apply_merge_patch", "apply_strategic_patch"]
 

@@ -20,7 +20,7 @@ import msgspec
 from fairlead.api import resources
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import Resource
-from fairlead.embedded.schema import Schema
+from fairlead.embedded.schema.schema import Schema
 
 VERBS = (
     "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.quantity import GPU
-from fairlead.embedded.virtual_profile import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
+from fairlead.embedded.virtual.profile import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 
 #: (members, GPUs per member) and weight
 SHAPES: tuple[tuple[int, int, int], ...] = (

@@ -30,11 +30,11 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store, StoreEvent
-from fairlead.embedded.virtual import VirtualNodes
-from fairlead.embedded.virtual_fleet import NodeFleet
-from fairlead.embedded.virtual_profile import Profile, load_profile
+from fairlead.embedded.storage.store import Store, StoreEvent
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder

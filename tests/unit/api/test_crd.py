@@ -10,7 +10,7 @@ import msgspec
 from fairlead.api import core, core_docs, core_more, crd
 from fairlead.api.job import JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
-from fairlead.embedded.schema import compile_schema
+from fairlead.embedded.schema.schema import compile_schema
 
 
 def _version() -> dict[str, Any]:

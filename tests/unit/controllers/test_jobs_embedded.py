@@ -20,8 +20,8 @@ from fairlead.controllers.jobs_templates import RAW_JOBS
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.client import Propagation
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder

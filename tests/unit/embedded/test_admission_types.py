@@ -15,8 +15,8 @@ from fairlead.api.resources import CONFIG_MAPS, CRDS, JOBS, PODS, PRIORITY_CLASS
 from fairlead.api.status import BadRequest, Invalid
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 

@@ -15,8 +15,8 @@ from fairlead.api.core import Pod
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import BadRequest, NotFound
 from fairlead.embedded.http.logs import LogOptions
-from fairlead.embedded.joblogs import JobLogQuery, LogArchive, parse_query
 from fairlead.embedded.local import logfiles
+from fairlead.embedded.logs.archive import JobLogQuery, LogArchive, parse_query
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

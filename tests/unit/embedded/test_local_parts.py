@@ -22,7 +22,7 @@ from fairlead.embedded.local.containers import (
 from fairlead.embedded.local.machine import Gpu, read_machine
 from fairlead.embedded.local.poddir import PodDir, safe
 from fairlead.embedded.local.progress import ProgressFile
-from fairlead.embedded.virtual_status import pod_requests
+from fairlead.embedded.virtual.status import pod_requests
 
 
 @pytest.mark.parametrize(

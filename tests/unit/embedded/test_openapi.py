@@ -11,7 +11,7 @@ import pytest
 from fairlead.api import crd
 from fairlead.api.resources import ALL, JOBS
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
-from fairlead.embedded.schema import Schema, compile_schema
+from fairlead.embedded.schema.schema import Schema, compile_schema
 
 
 @dataclass(frozen=True)

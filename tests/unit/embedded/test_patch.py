@@ -11,7 +11,7 @@ from fairlead.api.resources import CONFIG_MAPS, NODES, PODS, SERVICES
 from fairlead.api.status import ApiError, BadRequest, Invalid, TooLarge
 from fairlead.embedded import patch as patches
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
-from fairlead.embedded.schema import builtin_schema
+from fairlead.embedded.schema.schema import builtin_schema
 
 POD = builtin_schema(PODS)
 

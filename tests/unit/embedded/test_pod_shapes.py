@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from fairlead.api import core
-from fairlead.embedded import pod_shapes, validation
-from fairlead.embedded.uids import Uids
+from fairlead.embedded.verbs import pod_shapes, validation
+from fairlead.embedded.verbs.uids import Uids
 
 
 def pod(**changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from fairlead.api import crd
 from fairlead.api.resources import LEASES, NODES, PODS, SERVICES
 from fairlead.api.status import BadRequest
-from fairlead.embedded.schema import (
+from fairlead.embedded.schema.schema import (
     Schema,
     SchemaError,
     builtin_schema,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fairlead.api.crd import manifests
 from fairlead.embedded import builtins
-from fairlead.embedded.schema import builtin_schema
-from fairlead.embedded.schema_fill import compile_prune
-from fairlead.embedded.schema_known import fast_prune, known_test
+from fairlead.embedded.schema.fill import compile_prune
+from fairlead.embedded.schema.known import fast_prune, known_test
+from fairlead.embedded.schema.schema import builtin_schema
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

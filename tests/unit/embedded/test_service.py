@@ -14,11 +14,11 @@ import pytest
 
 from fairlead.api.status import ApiError, Expired, InternalError, Invalid
 from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, EVENTS, NAMESPACES, NODES, PODS
-from fairlead.embedded.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
-from fairlead.embedded.records import Record
 from fairlead.embedded.registry import Registry, ResourceInfo
-from fairlead.embedded.service import Service, ServiceOptions
-from fairlead.embedded.store import Store, StoreOptions
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.storage.store import Store, StoreOptions
+from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
+from fairlead.embedded.verbs.service import Service, ServiceOptions
 from fairlead.runtime.client import EventType, PatchType, Propagation
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
@@ -429,7 +429,7 @@ def test_a_bad_update_leaves_the_stored_object_alone() -> None:
 def test_after_the_disk_has_failed_every_write_is_refused_and_reads_go_on(tmp_path: Path) -> None:
     from tests.unit.embedded.test_wal import FullDisk
 
-    from fairlead.embedded.wal import LogOptions
+    from fairlead.embedded.storage.wal import LogOptions
 
     async def main() -> None:
         store = Store.open(tmp_path, StoreOptions(log=LogOptions(open_file=FullDisk)))

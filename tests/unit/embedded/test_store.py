@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.embedded.builtins import CONFIG_MAPS, PODS
-from fairlead.embedded.records import Key, Record, StoreEvent, record_typed
 from fairlead.embedded.registry import ResourceInfo
-from fairlead.embedded.store import Store, StoreOptions
+from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_typed
+from fairlead.embedded.storage.store import Store, StoreOptions
 from fairlead.runtime.client import EventType
 
 

@@ -16,15 +16,15 @@ from fairlead.api.meta import is_true
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from fairlead.api.status import InternalError, Unavailable
 from fairlead.api.times import format_time
-from fairlead.embedded.virtual import VirtualNodes
-from fairlead.embedded.virtual_fleet import RACK, NodeFleet
-from fairlead.embedded.virtual_profile import (
+from fairlead.embedded.virtual.fleet import RACK, NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import (
     ProfileError,
     load_profile,
     parse_profile,
     shipped_profiles,
 )
-from fairlead.embedded.virtual_records import NodeFault
+from fairlead.embedded.virtual.records import NodeFault
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient

@@ -13,9 +13,9 @@ import pytest
 
 from fairlead.api.status import InternalError
 from fairlead.embedded.builtins import CONFIG_MAPS
-from fairlead.embedded.records import Record, record_typed
-from fairlead.embedded.store import Store, StoreOptions
-from fairlead.embedded.wal import (
+from fairlead.embedded.storage.records import Record, record_typed
+from fairlead.embedded.storage.store import Store, StoreOptions
+from fairlead.embedded.storage.wal import (
     DamagedData,
     DirectoryInUse,
     DiskFile,

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from fairlead.embedded.builtins import CONFIG_MAPS
-from fairlead.embedded.store import Store
+from fairlead.embedded.storage.store import Store
 
 #: Writes without end and prints the number of each write once it is acknowledged.
 WRITER = """
 import asyncio, sys
 from pathlib import Path
 from fairlead.embedded.builtins import CONFIG_MAPS
-from fairlead.embedded.records import record_typed
-from fairlead.embedded.store import Store, StoreOptions
-from fairlead.embedded.wal import LogOptions
+from fairlead.embedded.storage.records import record_typed
+from fairlead.embedded.storage.store import Store, StoreOptions
+from fairlead.embedded.storage.wal import LogOptions
 
 async def main():
     log = LogOptions(compact_bytes_min=50_000)

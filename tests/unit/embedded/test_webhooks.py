@@ -22,13 +22,13 @@ from fairlead.embedded.builtins import (
     PODS,
     VALIDATING_WEBHOOKS,
 )
-from fairlead.embedded.options import DeleteOptions, ListOptions, WriteOptions
-from fairlead.embedded.records import Record, record_typed
 from fairlead.embedded.registry import Registry, ResourceInfo
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Store
-from fairlead.embedded.webhooks import CallFailed
-from fairlead.embedded.webhooks_review import User
+from fairlead.embedded.storage.records import Record, record_typed
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.webhooks.registry import CallFailed
+from fairlead.embedded.webhooks.review import User
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run

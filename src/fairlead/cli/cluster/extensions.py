@@ -27,9 +27,9 @@ from fairlead.cli.embedded import ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.cli.views.history import HistoryLine
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
 from fairlead.embedded.http.server import Handler
-from fairlead.embedded.joblogs import LogArchive
-from fairlead.embedded.joblogs_http import answer_job_logs
-from fairlead.embedded.store import Store
+from fairlead.embedded.logs.answer import answer_job_logs
+from fairlead.embedded.logs.archive import LogArchive
+from fairlead.embedded.storage.store import Store
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History, HistoryQuery, JobRecord

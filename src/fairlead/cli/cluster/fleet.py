@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.cli.errors import CliError, Code, Problem
 from fairlead.cli.suggest import nearest
-from fairlead.embedded.virtual_profile import (
+from fairlead.embedded.virtual.profile import (
     Mistake,
     Profile,
     ProfileError,

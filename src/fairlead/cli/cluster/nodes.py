@@ -10,10 +10,10 @@ import socket
 from fairlead.api.core import Pod
 from fairlead.cli.cluster.fleet import read_profile
 from fairlead.cli.cluster.settings import Settings
-from fairlead.embedded.joblogs import LogArchive
 from fairlead.embedded.local.node import LocalNode
-from fairlead.embedded.virtual import VirtualNodes
-from fairlead.embedded.virtual_fleet import NodeFleet
+from fairlead.embedded.logs.archive import LogArchive
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger

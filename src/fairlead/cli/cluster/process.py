@@ -29,7 +29,7 @@ from fairlead.cli.cluster.state import (
 )
 from fairlead.cli.errors import CliError, Code, fail
 from fairlead.embedded.http.server import Server
-from fairlead.embedded.wal import DamagedData, DirectoryInUse, StoreError, WrongFormat
+from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, StoreError, WrongFormat
 from fairlead.kube.kubeconfig import KubeconfigError, write_kubeconfig
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.history import HistoryError

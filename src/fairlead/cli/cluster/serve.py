@@ -31,9 +31,9 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.service import Service as ApiService
-from fairlead.embedded.store import Store
-from fairlead.embedded.uids import Uids
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.uids import Uids
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import SqliteHistory
 from fairlead.runtime.logs import Logger

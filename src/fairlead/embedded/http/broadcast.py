@@ -19,7 +19,7 @@ from enum import Enum
 
 from fairlead.embedded.http.render import Rendering, chunk, event_line
 from fairlead.embedded.registry import Registry, ResourceInfo
-from fairlead.embedded.store import Record, StoreEvent
+from fairlead.embedded.storage.store import Record, StoreEvent
 from fairlead.runtime.client import EventType
 
 #: What a watch sees of one store event; None when it does not concern it.

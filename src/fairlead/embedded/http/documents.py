@@ -7,13 +7,13 @@ import hashlib
 import msgspec
 from aiohttp import web
 
-from fairlead.embedded.errors import unknown_resource
 from fairlead.embedded.http.discovery import Discovery, Document, version_info
 from fairlead.embedded.http.negotiate import PLAIN, Target, negotiate
 from fairlead.embedded.http.request import PathNotFound
 from fairlead.embedded.http.respond import json_answer, value_answer
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
 from fairlead.embedded.registry import Registry
+from fairlead.embedded.verbs.errors import unknown_resource
 
 
 class Documents:

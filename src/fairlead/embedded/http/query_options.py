@@ -11,10 +11,10 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from fairlead.api.status import BadRequest, Invalid
-from fairlead.embedded import errors
-from fairlead.embedded.errors import Problem, ProblemType
 from fairlead.embedded.http.request import Query, as_object
-from fairlead.embedded.options import DeleteOptions, ListOptions, WriteOptions
+from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs.errors import Problem, ProblemType
+from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
 from fairlead.runtime.client import Propagation
 
 MANAGER_LENGTH_MAX = 128

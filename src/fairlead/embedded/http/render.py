@@ -16,11 +16,11 @@ import msgspec
 
 from fairlead.embedded.http.columns import custom_printer
 from fairlead.embedded.http.negotiate import Accepted, Form
-from fairlead.embedded.options import Page
 from fairlead.embedded.printing import GENERIC, PRINTERS, Printer
 from fairlead.embedded.printing_webhooks import WEBHOOK_PRINTERS
 from fairlead.embedded.registry import ResourceInfo
-from fairlead.embedded.store import Record
+from fairlead.embedded.storage.store import Record
+from fairlead.embedded.verbs.options import Page
 from fairlead.runtime.clock import Clock
 
 #: Pieces of a list are sent when they have grown to this.

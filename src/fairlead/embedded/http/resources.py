@@ -22,7 +22,6 @@ from fairlead.api.status import (
     StatusDetails,
     UnsupportedMediaType,
 )
-from fairlead.embedded import errors
 from fairlead.embedded.http.duplicates import duplicate_fields
 from fairlead.embedded.http.negotiate import PLAIN, Accepted, Target, negotiate
 from fairlead.embedded.http.podlogs import PodLogs
@@ -50,11 +49,12 @@ from fairlead.embedded.http.request import (
 from fairlead.embedded.http.respond import json_answer, success_answer, value_answer
 from fairlead.embedded.http.reviews import REVIEWS_BY_PATH, Review
 from fairlead.embedded.http.watching import Watching, WatchRequest
-from fairlead.embedded.options import WatchOptions, WriteOptions
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry, ResourceInfo
-from fairlead.embedded.service import Service
-from fairlead.embedded.store import Record
+from fairlead.embedded.storage.store import Record
+from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs.options import WatchOptions, WriteOptions
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import Clock
 

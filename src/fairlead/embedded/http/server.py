@@ -51,7 +51,7 @@ from fairlead.embedded.http.respond import error_answer, text_answer
 from fairlead.embedded.http.reviews import USER
 from fairlead.embedded.http.watching import Watching
 from fairlead.embedded.http.webhook_caller import calling_webhooks
-from fairlead.embedded.service import Service
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import Clock, SystemClock
 
 #: Answers one request; raises ApiError for what goes wrong.

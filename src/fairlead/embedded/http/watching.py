@@ -26,9 +26,9 @@ from fairlead.embedded.http.render import (
     rendering,
     status_line,
 )
-from fairlead.embedded.options import WatchOptions, WatchStart
 from fairlead.embedded.registry import ResourceInfo
-from fairlead.embedded.service import Service
+from fairlead.embedded.verbs.options import WatchOptions, WatchStart
+from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import Clock
 
 #: Step of the spread of default time-outs, so that watches that began together do not end together.

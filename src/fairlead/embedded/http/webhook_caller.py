@@ -17,9 +17,9 @@ import aiohttp
 
 from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded.http.reviews import GROUPS, USER
-from fairlead.embedded.service import Service
-from fairlead.embedded.webhooks import CallFailed
-from fairlead.embedded.webhooks_review import User
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.webhooks.registry import CallFailed
+from fairlead.embedded.webhooks.review import User
 
 ANSWER_BYTES_MAX = 3 * 1024 * 1024  # client-go: what a webhook may answer
 CONTEXTS_CACHED_MAX = 64
@@ -28,7 +28,7 @@ EXCERPT_CHARACTERS_MAX = 200
 
 
 class HttpWebhookCaller:
-    """Implements `fairlead.embedded.webhooks.WebhookCaller`."""
+    """Implements `fairlead.embedded.webhooks.registry.WebhookCaller`."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fairlead.embedded.local.process import ExitFile, Run
-from fairlead.embedded.virtual_status import Terminated, terminated
+from fairlead.embedded.virtual.status import Terminated, terminated
 
 SIGKILL = 9
 EXIT_CODE_UNKNOWN = 255

@@ -10,7 +10,7 @@ from typing import Protocol
 from fairlead.api.core import Pod
 from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.poddir import PodDir
-from fairlead.embedded.virtual_status import PodNow
+from fairlead.embedded.virtual.status import PodNow
 
 
 @dataclass(frozen=True, slots=True)

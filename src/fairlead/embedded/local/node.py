@@ -32,7 +32,7 @@ from fairlead.embedded.local.machine import GpuProbe, Machine, NvmlProbe, read_m
 from fairlead.embedded.local.pod import LocalPod
 from fairlead.embedded.local.poddir import PodDir, remove_tree
 from fairlead.embedded.local.process import Run
-from fairlead.embedded.virtual_status import (
+from fairlead.embedded.virtual.status import (
     NodeUse,
     PodNow,
     Readiness,

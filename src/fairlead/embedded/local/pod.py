@@ -35,7 +35,7 @@ from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.progress import ProgressFile, decode_progress, encode_progress
 from fairlead.embedded.local.track import ContainerTrack
-from fairlead.embedded.virtual_status import (
+from fairlead.embedded.virtual.status import (
     Phase,
     PodNow,
     Running,

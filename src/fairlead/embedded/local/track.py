@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Container
 from fairlead.embedded.local.process import Run
-from fairlead.embedded.virtual_status import ContainerNow, ContainerStateNow, Terminated
+from fairlead.embedded.virtual.status import ContainerNow, ContainerStateNow, Terminated
 
 
 @dataclass(slots=True, eq=False)

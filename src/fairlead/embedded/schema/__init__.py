@@ -1,0 +1,1 @@
+"""Structural schemas: default, prune, validate; compiled, with a fast path in C."""

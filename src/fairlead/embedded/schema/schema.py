@@ -1,0 +1,305 @@
+"""Structural schemas: default, prune and validate JSON values against an `openAPIV3Schema`.
+
+`compile_schema` checks that a CRD's schema is structural and turns it into closures
+(`schema_check`, `schema_fill`); `builtin_schema` does the same for the schemas generated from the
+wire structs. A write takes three steps, in this order:
+
+    schema.require_decodable(value, ...)   400 when a type is wrong where the real server decodes
+    value = schema.default(value)          copy on write
+    value, dropped = schema.prune(value)   `strict_errors(dropped)` words them for fieldValidation
+    causes = schema.validate(value)        422 when there are any
+
+For built-in kinds the schema is partial: unknown fields are kept and types decide over 400. For
+custom resources only `metadata` is decoded; everything else is a matter of validation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from fairlead.api import core, core_more, webhooks
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.schema_types import COMPLETE, Generator, Style
+from fairlead.api.status import BadRequest, StatusCause
+from fairlead.embedded.schema.check import compile_check
+from fairlead.embedded.schema.fast import fast_check, fast_fill
+from fairlead.embedded.schema.faults import Check, Fault, FaultKind, format_path
+from fairlead.embedded.schema.fill import (
+    EMBEDDED,
+    PRESERVE,
+    Fill,
+    Prune,
+    compile_fill,
+    compile_prune,
+)
+from fairlead.embedded.schema.known import fast_prune
+from fairlead.embedded.schema.rules import structural_faults
+
+__all__ = ["Schema", "SchemaError", "builtin_schema", "compile_schema", "strict_errors"]
+
+CAUSES_MAX = 200
+
+Json: TypeAlias = Mapping[str, Any]
+
+
+class SchemaError(ValueError):
+    """A CRD's schema is not structural; `causes` names every place."""
+
+    def __init__(self, causes: Iterable[StatusCause]) -> None:
+        self.causes = tuple(causes)
+        super().__init__("; ".join(f"{cause.field}: {cause.message}" for cause in self.causes))
+
+
+class Kind(Protocol):
+    """What names a kind: `registry.ResourceInfo` and `api.resources.Resource` both do."""
+
+    @property
+    def group(self) -> str:
+        """The API group, "" for the core group."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """The kind, in CamelCase."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """A compiled schema. Its methods never change what they are given, and may hand it back."""
+
+    openapi: Json
+    _decoded: Json = field(repr=False)  # the part that require_decodable goes by
+    _check: Check | None = field(repr=False)
+    _decode: Check | None = field(repr=False)
+    _fill: Fill | None = field(repr=False)
+    _prune: Prune | None = field(repr=False)
+    _find_unknown: Prune | None = field(repr=False)
+
+    def default(self, value: Any) -> Any:
+        """Return `value` with defaults filled in, and without nulls where null is no value."""
+        return value if self._fill is None else _bounded(self._fill, value)
+
+    def prune(self, value: Any) -> tuple[Any, list[str]]:
+        """Return `value` without the fields that the schema does not keep, and their paths."""
+        found = None if self._prune is None else _bounded(self._prune, value)
+        return (value, []) if found is None else (found[0], [format_path(p) for p in found[1]])
+
+    def validate(self, value: Any) -> list[StatusCause]:
+        """Return every rule that `value` breaks, at most CAUSES_MAX; [] when it is valid."""
+        return [] if self._check is None else _bounded(self._causes, value)
+
+    def _causes(self, value: Any) -> list[StatusCause]:
+        faults = None if self._check is None else self._check(value)
+        if faults is None:
+            return []
+        causes = [fault.cause() for fault in faults[:CAUSES_MAX]]
+        if len(faults) > CAUSES_MAX:
+            more = f"and {len(faults) - CAUSES_MAX} more"
+            causes.append(StatusCause(reason="FieldValueInvalid", message=more))
+        return causes
+
+    def unknown_fields(self, value: Any) -> list[str]:
+        """Return the paths of fields that nobody knows, for fieldValidation Strict and Warn.
+
+        For built-in kinds these are kept nevertheless, unlike on the real server, which drops them.
+        """
+        found = None if self._find_unknown is None else _bounded(self._find_unknown, value)
+        return [] if found is None else [format_path(path) for path in found[1]]
+
+    def require_decodable(self, value: Any, *, kind: str, version: str) -> None:
+        """Raise the 400 of the real server when a field has a type that can't be decoded.
+
+        `version` is the whole apiVersion. Nulls pass: they stand for a missing field.
+        """
+        faults = None if self._decode is None else _bounded(self._decode, value)
+        for fault in faults or ():
+            if fault.kind in (FaultKind.TYPE, FaultKind.FORMAT) and fault.value != "null":
+                problem = _decode_problem(fault, self._decoded, kind)
+                raise BadRequest(f'{kind} in version "{version}" cannot be handled as a {problem}')
+
+
+def _bounded(function: Any, value: Any) -> Any:
+    try:
+        return function(value)
+    except RecursionError:
+        raise BadRequest("the object is nested too deeply") from None
+
+
+def strict_errors(paths: Iterable[str]) -> str:
+    """Return the text of the 400 that fieldValidation=Strict answers unknown fields with."""
+    return "strict decoding error: " + ", ".join(f'unknown field "{path}"' for path in paths)
+
+
+# --- compiling --------------------------------------------------------------------------------
+
+
+def compile_schema(openapi: Any, path: str = "openAPIV3Schema") -> Schema:
+    """Compile the schema of a custom resource; SchemaError when it is not structural.
+
+    `path` is where the schema stands in the CRD, for the causes: say
+    `spec.versions[0].schema.openAPIV3Schema`. The root is an object of the API: kind, apiVersion
+    and metadata belong to it whatever the schema says, and metadata follows ObjectMeta.
+    """
+    causes = structural_faults(openapi, path)
+    if causes:
+        raise SchemaError(causes)
+    causes = list(_default_faults(openapi, path))
+    if causes:
+        raise SchemaError(causes)
+    metadata = _object_meta(closed=True)
+    properties = {**(openapi.get("properties") or {}), "metadata": metadata}
+    root = {**openapi, EMBEDDED: True, "properties": properties}
+    prune = fast_prune(root)
+    decoded = {"type": "object", "properties": {"metadata": metadata}}
+    return Schema(
+        openapi=openapi,
+        _decoded=decoded,
+        _check=fast_check(openapi),
+        _decode=fast_check(decoded),
+        _fill=fast_fill(root),
+        _prune=prune,
+        _find_unknown=prune,
+    )
+
+
+def _default_faults(schema: Json, path: str) -> Iterable[StatusCause]:
+    """Defaults must themselves be valid and survive pruning."""
+    if schema.get("default") is not None:
+        value = schema["default"]
+        fill, check, prune = compile_fill(schema), compile_check(schema), compile_prune(schema)
+        for fault in (check(value if fill is None else fill(value)) or ()) if check else ():
+            cause = fault.cause()
+            at = "" if cause.field == "<nil>" else f".{cause.field}"
+            yield StatusCause(
+                reason=cause.reason, message=cause.message, field=f"{path}.default{at}"
+            )
+        if prune is not None and prune(value) is not None:
+            yield StatusCause(
+                reason="FieldValueInvalid",
+                message="Invalid value: must not have unknown fields",
+                field=f"{path}.default",
+            )
+    for name, below in (schema.get("properties") or {}).items():
+        yield from _default_faults(below, f"{path}.properties[{name}]")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), Mapping):
+            yield from _default_faults(schema[key], f"{path}.{key}")
+
+
+@functools.cache
+def _object_meta(*, closed: bool) -> Json:
+    schema = Generator(Style.BUILTIN).struct(ObjectMeta)
+    if closed:
+        del schema[PRESERVE]
+    return schema
+
+
+#: Kinds whose schema comes from a struct: (group, kind) → the struct.
+BUILTIN_TYPES: Mapping[tuple[str, str], type] = {
+    ("", "Pod"): core.Pod,
+    ("", "Node"): core.Node,
+    ("", "ConfigMap"): core.ConfigMap,
+    ("", "Secret"): core.Secret,
+    ("", "Namespace"): core.Namespace,
+    ("", "Service"): core.Service,
+    ("", "ServiceAccount"): core_more.ServiceAccount,
+    ("", "Event"): core.Event,
+    ("", "PersistentVolumeClaim"): core_more.PersistentVolumeClaim,
+    ("coordination.k8s.io", "Lease"): core.Lease,
+    ("scheduling.k8s.io", "PriorityClass"): core.PriorityClass,
+    ("policy", "PodDisruptionBudget"): core_more.PodDisruptionBudget,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): core.CustomResourceDefinition,
+    (webhooks.GROUP, "MutatingWebhookConfiguration"): webhooks.MutatingWebhookConfiguration,
+    (webhooks.GROUP, "ValidatingWebhookConfiguration"): webhooks.ValidatingWebhookConfiguration,
+}
+
+
+def builtin_schema(resource: Kind) -> Schema:
+    """Return the schema of a built-in kind; one that only knows metadata for others."""
+    return _builtin(resource.group, resource.kind)
+
+
+@functools.cache
+def _builtin(group: str, kind: str) -> Schema:
+    cls = BUILTIN_TYPES.get((group, kind))
+    metadata = {"metadata": _object_meta(closed=False)}
+    unknown: dict[str, Any] = {"type": "object", PRESERVE: True, "properties": metadata}
+    openapi = unknown if cls is None else _of_struct(cls)
+    check = fast_check(openapi)
+    return Schema(
+        openapi=openapi,
+        _decoded=openapi,
+        _check=check,
+        _decode=check,
+        _fill=fast_fill(openapi),
+        _prune=None,
+        _find_unknown=fast_prune({**openapi, EMBEDDED: True}, closed_by=COMPLETE),
+    )
+
+
+def _of_struct(cls: type) -> dict[str, Any]:
+    return Generator(Style.BUILTIN).struct(cls)
+
+
+def pod_template_unknown_fields(template: Any) -> list[str]:
+    """Return the paths of misspelt fields in a pod template: the Job's schema keeps them all."""
+    return _pod_template().unknown_fields(template)
+
+
+@functools.cache
+def _pod_template() -> Schema:
+    openapi = _of_struct(core.PodTemplate)
+    prune = fast_prune(openapi, closed_by=COMPLETE)
+    return Schema(openapi, openapi, None, None, None, None, prune)
+
+
+# --- the words of a 400 -----------------------------------------------------------------------
+
+_GO_TYPES = {"string": "string", "boolean": "bool", "integer": "int64", "number": "float64"}
+_GO_VALUES = {"boolean": "bool", "integer": "number"}
+
+
+def _decode_problem(fault: Fault, openapi: Json, kind: str) -> str:
+    """Word a type fault as Go's JSON decoder does: a path without indexes, after its struct."""
+    schema, struct, names = openapi, kind, list[str]()
+    for part in fault.path:
+        if isinstance(part, int):
+            schema = schema.get("items") or {}
+            continue
+        struct = schema.get("title") or struct
+        names.append(part)
+        properties = schema.get("properties") or {}
+        schema = properties.get(part) or schema.get("additionalProperties") or {}
+        schema = schema if isinstance(schema, Mapping) else {}
+    wanted_format = schema.get("format")
+    if fault.kind is FaultKind.FORMAT and wanted_format == "quantity":
+        return (
+            f"{kind}: quantities must match the regular expression "
+            f"'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$' (at {'.'.join(names)})"
+        )
+    if fault.kind is FaultKind.FORMAT and wanted_format == "date-time":
+        text = str(fault.value)[:80]
+        return f'{kind}: parsing time "{text}" as RFC 3339 (at {".".join(names)})'
+    got = fault.value if fault.kind is FaultKind.TYPE else f"number {fault.value}"
+    return (
+        f"{kind}: json: cannot unmarshal {_GO_VALUES.get(got, got)} into Go struct field "
+        f"{struct}.{'.'.join(names)} of type {_go_type(schema)}"
+    )
+
+
+def _go_type(schema: Json) -> str:
+    if schema.get("title"):
+        return f"v1.{schema['title']}"
+    wanted = schema.get("type")
+    if wanted == "array":
+        return f"[]{_go_type(schema.get('items') or {})}"
+    if wanted == "object":
+        extra = schema.get("additionalProperties")
+        return f"map[string]{_go_type(extra) if isinstance(extra, Mapping) else 'interface {}'}"
+    if schema.get("format") == "quantity":
+        return "resource.Quantity"
+    return _GO_TYPES.get(str(wanted), "intstr.IntOrString")

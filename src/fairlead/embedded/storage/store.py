@@ -1,0 +1,401 @@
+"""Versioned objects, a history window and subscribers; no Kubernetes knowledge beyond metadata.
+
+One integer counts all writes of the store: an object's resourceVersion is the count at its write. A
+write is logged first (`wal.py`) and becomes visible, to reads and subscribers alike, when its log
+record is on disk; until then only other writes see it (`latest`), so that compare-and-swap holds
+among writes that are still on their way. Without a log a write is visible at once.
+
+Each table (one per kind) keeps its objects by key, the sorted keys for lists, and the last
+`history_max` events. From these a watch resumes, and a past snapshot is rebuilt by undoing events,
+so that no page of a list has to be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.api.status import InternalError, TooManyRequests
+from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_of
+from fairlead.embedded.storage.wal import Entry, Log, LogOptions, Recovery, lock_directory, replay
+from fairlead.runtime.client import EventType
+
+HISTORY_MAX = 8192
+HISTORY_BYTES_MAX = 64 << 20
+
+
+Subscriber = Callable[[Sequence[StoreEvent]], None]
+
+
+class _Table:
+    """Visible objects of one kind, and the events that led to them."""
+
+    __slots__ = (
+        "_history_bytes", "_keys", "_options", "counts", "data_bytes", "floor", "history",
+        "records",
+    )  # fmt: skip
+
+    def __init__(self, floor: int, options: StoreOptions) -> None:
+        self.records: dict[Key, Record] = {}
+        self.counts: dict[str, int] = {}  # per namespace
+        self.data_bytes = 0  # of all objects
+        self.history: deque[StoreEvent] = deque()
+        self.floor = floor  # all events above this version are in `history`
+        self._keys: list[Key] | None = None
+        self._history_bytes = 0
+        self._options = options
+
+    def load(self, record: Record) -> None:
+        """Put a replayed record in."""
+        self.records[record.key] = record
+        self.data_bytes += len(record.data)
+        self.counts[record.key[0]] = self.counts.get(record.key[0], 0) + 1
+
+    def apply(self, event: StoreEvent) -> None:
+        """Make one event visible."""
+        record = event.record
+        key = record.key
+        if event.previous is not None:
+            self.data_bytes -= len(event.previous.data)
+        if event.type is not EventType.DELETED:
+            self.data_bytes += len(record.data)
+        if event.type is EventType.MODIFIED:
+            self.records[key] = record
+        elif event.type is EventType.ADDED:
+            self.records[key] = record
+            self.counts[key[0]] = self.counts.get(key[0], 0) + 1
+            self._keys = None
+        else:
+            del self.records[key]
+            self._keys = None
+            left = self.counts[key[0]] - 1
+            if left:
+                self.counts[key[0]] = left
+            else:
+                del self.counts[key[0]]
+        history, options = self.history, self._options
+        self._history_bytes += len(record.data)
+        while history and (
+            len(history) >= options.history_max or self._history_bytes > options.history_bytes_max
+        ):
+            oldest = history.popleft()
+            self._history_bytes -= len(oldest.record.data)
+            self.floor = oldest.version
+        history.append(event)
+
+    def keys(self) -> list[Key]:
+        """Return the sorted keys; the list is shared and stays as it is."""
+        if self._keys is None:
+            self._keys = sorted(self.records)
+        return self._keys
+
+    def between(self, namespace: str) -> list[Record]:
+        """Return the objects of a namespace, or all for "", in key order."""
+        records = self.records
+        keys = self.keys()
+        if namespace:
+            start = bisect_left(keys, (namespace, ""))
+            keys = keys[start : bisect_left(keys, (namespace + "\0", ""), start)]
+        return [records[key] for key in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Limits of the store."""
+
+    history_max: int = HISTORY_MAX  # events kept per kind, for watches that resume
+    history_bytes_max: int = HISTORY_BYTES_MAX  # and what they hold; fewer events when it is more
+    pending_max: int = 100_000  # writes on their way to the disk
+    log: LogOptions = field(default_factory=LogOptions)
+
+
+class Store:
+    """The objects of all kinds. Use one from one event loop."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.options = options
+        self.version = 0  # of the last visible write
+        self.recovery: Recovery | None = None
+        self._assigned = 0  # version of the last write, visible or not
+        self._floor = 0
+        self._tables: dict[str, _Table] = {}
+        self._log: Log | None = None
+        self._pending: deque[StoreEvent] = deque()
+        self._overlay: dict[tuple[str, Key], StoreEvent] = {}
+        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._subscribers: list[Subscriber] = []
+        self._unpublished: deque[Sequence[StoreEvent]] = deque()
+        self._publishing = False
+        self._failure: OSError | None = None
+        self._failure_listeners: list[Callable[[OSError], None]] = []
+
+    @classmethod
+    def open(cls, directory: Path | None, options: StoreOptions | None = None) -> Store:
+        """Open a data directory, or an empty store in memory for None.
+
+        Raises StoreError (directory in use, of another format, damaged) and OSError.
+        """
+        store = cls(options or StoreOptions())
+        if directory is not None:
+            store._replay(directory)
+        return store
+
+    def _replay(self, directory: Path) -> None:
+        lock = lock_directory(directory)
+        collecting = gc.isenabled()
+        gc.disable()  # a million new containers, none of them garbage
+        try:
+            live: dict[tuple[str, Key], Entry] = {}
+
+            def apply(entry: Entry) -> None:
+                key = (entry.table, (entry.namespace, entry.name))
+                if entry.data is None:
+                    live.pop(key, None)
+                else:
+                    live[key] = entry
+
+            self.recovery, number = replay(directory, apply)
+            self.version = self._assigned = self._floor = self.recovery.version
+            for (name, key), entry in live.items():
+                assert entry.data is not None
+                self._table(name).load(record_of(key, entry.version, entry.data))
+            self._log = Log(
+                directory, number, lock,
+                options=self.options.log, on_durable=self._durable, on_failed=self._fail,
+            )  # fmt: skip
+        except BaseException:
+            os.close(lock)
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _table(self, name: str) -> _Table:
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = _Table(self._floor, self.options)
+        return table
+
+    # ------------------------------------------------------------------ reads
+
+    def get(self, name: str, key: Key) -> Record | None:
+        """Return a visible object of the table `name` (`ResourceInfo.name`)."""
+        table = self._tables.get(name)
+        return table.records.get(key) if table else None
+
+    def latest(self, name: str, key: Key) -> Record | None:
+        """Return the object as the next write finds it: with writes that are not visible yet."""
+        event = self._overlay.get((name, key)) if self._overlay else None
+        if event is None:
+            return self.get(name, key)
+        return None if event.type is EventType.DELETED else event.record
+
+    def records(self, name: str, namespace: str = "") -> list[Record]:
+        """Return the visible objects of a namespace, or all for "", in (namespace, name) order."""
+        table = self._tables.get(name)
+        return table.between(namespace) if table else []
+
+    def count(self, name: str, namespace: str = "") -> int:
+        """Return how many objects are visible in a namespace, or in all for ""."""
+        table = self._tables.get(name)
+        if table is None:
+            return 0
+        return table.counts.get(namespace, 0) if namespace else len(table.records)
+
+    def table_names(self) -> list[str]:
+        """Return the tables that hold or held objects, sorted."""
+        return sorted(self._tables)
+
+    def history(self, name: str, after: int) -> list[StoreEvent] | None:
+        """Return the visible events with versions above `after`; None when some are forgotten."""
+        table = self._table(name)
+        if after < table.floor:
+            return None
+        found: list[StoreEvent] = []
+        for event in reversed(table.history):
+            if event.version <= after:
+                break
+            found.append(event)
+        found.reverse()
+        return found
+
+    def snapshot(self, name: str, version: int, namespace: str = "") -> list[Record] | None:
+        """Return the objects as they were at `version`, in key order; None when forgotten."""
+        events = self.history(name, version)
+        if events is None:
+            return None
+        records = self.records(name, namespace)
+        if not events:
+            return records
+        then: dict[Key, Record | None] = {}
+        for event in events:
+            if not namespace or event.record.key[0] == namespace:
+                then.setdefault(event.record.key, event.previous)
+        now = {record.key: record for record in records}
+        for key, record in then.items():
+            if record is None:
+                now.pop(key, None)
+            else:
+                now[key] = record
+        return [now[key] for key in sorted(now)]
+
+    # ------------------------------------------------------------------ writes
+
+    @property
+    def next_version(self) -> int:
+        """The version that the next write must carry."""
+        return self._assigned + 1
+
+    def put(self, info: ResourceInfo, record: Record) -> None:
+        """Write an object whose version is `next_version`; await `committed` before answering."""
+        previous = self.latest(info.name, record.key)
+        kind = EventType.ADDED if previous is None else EventType.MODIFIED
+        self._write(StoreEvent(kind, info, record, previous, record.version), record.data)
+
+    def remove(self, info: ResourceInfo, record: Record) -> None:
+        """Delete an object; `record` is its last state under `next_version`."""
+        previous = self.latest(info.name, record.key)
+        assert previous is not None, "only what exists can be removed"
+        self._write(StoreEvent(EventType.DELETED, info, record, previous, record.version), None)
+
+    def _write(self, event: StoreEvent, data: bytes | None) -> None:
+        assert event.version == self._assigned + 1, "versions are given out one by one"
+        if self._failure is not None:
+            raise self._not_stored()
+        if self._log is None:
+            self._assigned = event.version
+            self._commit((event,))
+            return
+        if len(self._pending) >= self.options.pending_max:
+            raise TooManyRequests("the disk is too slow: too many writes wait for it")
+        self._assigned = event.version
+        name, key = event.info.name, event.record.key
+        self._pending.append(event)
+        self._overlay[name, key] = event
+        self._log.append(Entry(event.version, name, key[0], key[1], data))
+
+    def _commit(self, events: Sequence[StoreEvent]) -> None:
+        for event in events:
+            self._table(event.info.name).apply(event)
+        self.version = events[-1].version
+        self._publish(events)
+        for event in events:
+            if event.previous is not None:
+                # History keeps it for long, and hardly anybody decodes it again.
+                event.previous.drop_caches()
+
+    def _publish(self, events: Sequence[StoreEvent]) -> None:
+        """Tell subscribers; a write that one of them makes is told after this one, to all."""
+        self._unpublished.append(events)
+        if self._publishing:
+            return
+        self._publishing = True
+        try:
+            while self._unpublished:
+                batch = self._unpublished.popleft()
+                for subscriber in tuple(self._subscribers):
+                    subscriber(batch)
+        finally:
+            self._publishing = False
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Call back with every batch of later events, in version order; returns how to stop it.
+
+        The callback is called in the event loop, must be quick and must not raise.
+        """
+        self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            if callback in self._subscribers:
+                self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    async def committed(self, version: int) -> None:
+        """Return once the write of that version is visible; InternalError if it is not stored."""
+        if version <= self.version:
+            return
+        if self._failure is not None:
+            raise self._not_stored()
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(version, []).append(future)
+        await future
+
+    def _durable(self, version: int) -> None:
+        events: list[StoreEvent] = []
+        pending, overlay = self._pending, self._overlay
+        while pending and pending[0].version <= version:
+            event = pending.popleft()
+            events.append(event)
+            place = (event.info.name, event.record.key)
+            if overlay[place] is event:
+                del overlay[place]
+        self._commit(events)
+        if self._waiters:
+            for event in events:
+                for future in self._waiters.pop(event.version, ()):
+                    if not future.done():
+                        future.set_result(None)
+        log = self._log
+        if log is not None and log.needs_compaction:
+            live_bytes = sum(table.data_bytes for table in self._tables.values())
+            if log.log_bytes > live_bytes:
+                self._compact(log)
+
+    def _compact(self, log: Log) -> None:
+        tables = [(name, list(table.records.values())) for name, table in self._tables.items()]
+        hidden = dict(self._overlay)
+
+        def entries() -> Iterator[Entry]:
+            for name, records in tables:
+                for record in records:
+                    if not hidden or (name, record.key) not in hidden:
+                        yield Entry(record.version, name, *record.key, record.data)
+            for (name, key), event in hidden.items():
+                if event.type is not EventType.DELETED:
+                    yield Entry(event.version, name, *key, event.record.data)
+
+        log.compact(self._assigned, entries())
+
+    # ------------------------------------------------------------------ failure and end
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why nothing can be stored any more, or None."""
+        return self._failure
+
+    def on_failure(self, callback: Callable[[OSError], None]) -> None:
+        """Call back once when the log fails. The process should say so and end."""
+        if self._failure is not None:
+            callback(self._failure)
+        else:
+            self._failure_listeners.append(callback)
+
+    def _not_stored(self) -> InternalError:
+        return InternalError(f"the write is not stored: writing the log failed: {self._failure}")
+
+    def _fail(self, error: OSError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        waiters, self._waiters = self._waiters, {}
+        for futures in waiters.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(self._not_stored())
+        for callback in self._failure_listeners:
+            callback(error)
+
+    async def close(self) -> None:
+        """Finish what is on its way, and release the directory."""
+        if self._log is not None:
+            self._log.close()
+            await asyncio.sleep(0)  # the writer thread's last reports
+            self._log = None

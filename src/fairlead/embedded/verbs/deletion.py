@@ -1,0 +1,114 @@
+"""The deleting verbs: mark or remove, with grace periods, finalizers, preconditions and
+propagation.
+
+An object goes at once unless something keeps it: a finalizer, a pod's grace period on its node,
+or a namespace's content. Then it is marked (deletionTimestamp) and goes with the write that
+takes the last of these away. Source: apiserver `pkg/registry/rest/delete.go` and
+`pkg/registry/generic/registry/store.go`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.api.times import format_time, parse_time
+from fairlead.embedded import builtins
+from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.storage.records import Key, Record, record_typed
+from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult
+from fairlead.embedded.verbs.writes import is_free
+from fairlead.runtime.client import Propagation
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+DEFAULT_GRACE_SECONDS = 30
+_UNDELETABLE = ("default", "kube-system", "kube-public")  # admission plugin NamespaceLifecycle
+
+
+def delete(context: Context, info: ResourceInfo, key: Key, options: DeleteOptions) -> DeleteResult:
+    """Delete an object, or mark it for deletion. NotFound, Conflict when a precondition fails."""
+    current = context.store.latest(info.name, key)
+    if current is None:
+        raise errors.not_found(info, key[1])
+    if info is builtins.NAMESPACES and key[1] in _UNDELETABLE:
+        raise errors.forbidden(info, key[1], "this namespace may not be deleted")
+    _check_preconditions(info, current, options)
+    old = current.plain()
+    metadata = dict(old["metadata"])
+    new = {**old, "metadata": metadata}
+    _set_finalizers(metadata, options.propagation)
+    _mark(context, info, new, options)
+    if is_free(info, new):
+        # What can go gracefully shows in its last state that it did (`rest.BeforeDelete`).
+        last = new if info is builtins.PODS else old
+        final = record_typed(info, key, context.store.next_version, last)
+        if not options.dry_run:
+            context.store.remove(info, final)
+        return DeleteResult(final, removed=True)
+    if new == old:
+        return DeleteResult(current, removed=False)
+    record = record_typed(info, key, context.store.next_version, new)
+    if not options.dry_run:
+        context.store.put(info, record)
+    return DeleteResult(record, removed=False)
+
+
+def _check_preconditions(info: ResourceInfo, current: Record, options: DeleteOptions) -> None:
+    for what, wanted, found in (
+        ("UID", options.uid, current.uid),
+        ("ResourceVersion", options.resource_version, str(current.version)),
+    ):
+        if wanted is not None and wanted != found:
+            raise errors.precondition_failed(info, current.key[1], what, (wanted, found))
+
+
+def _set_finalizers(metadata: dict[str, Any], propagation: Propagation | None) -> None:
+    if propagation is None:
+        return
+    finalizers = [f for f in metadata.get("finalizers") or () if f not in (ORPHAN, FOREGROUND)]
+    if propagation is Propagation.ORPHAN:
+        finalizers.append(ORPHAN)
+    elif propagation is Propagation.FOREGROUND:
+        finalizers.append(FOREGROUND)
+    if finalizers:
+        metadata["finalizers"] = finalizers
+    else:
+        metadata.pop("finalizers", None)
+
+
+def _mark(
+    context: Context, info: ResourceInfo, obj: dict[str, Any], options: DeleteOptions
+) -> None:
+    metadata = obj["metadata"]
+    grace = _grace_seconds(obj, options) if info is builtins.PODS else 0
+    if "deletionTimestamp" in metadata:
+        before = metadata.get("deletionGracePeriodSeconds") or 0
+        if options.grace_period_seconds is None and grace:
+            return
+        if grace < before:  # only ever sooner
+            asked_at = parse_time(metadata["deletionTimestamp"]) - before
+            metadata["deletionTimestamp"] = format_time(asked_at + grace)
+            metadata["deletionGracePeriodSeconds"] = grace
+        return
+    metadata["deletionTimestamp"] = format_time(context.clock.now() + grace)
+    metadata["deletionGracePeriodSeconds"] = grace
+    if info in (builtins.NAMESPACES, builtins.CRDS):
+        del metadata["deletionGracePeriodSeconds"]
+    elif "generation" in metadata:
+        metadata["generation"] += 1
+    if info is builtins.NAMESPACES:
+        obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
+def _grace_seconds(pod: dict[str, Any], options: DeleteOptions) -> int:
+    """A pod's grace: as asked, else its own; none without a node or once it has ended."""
+    spec = pod.get("spec") or {}
+    phase = (pod.get("status") or {}).get("phase")
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return 0
+    grace = options.grace_period_seconds
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    return grace if grace >= 0 else 1

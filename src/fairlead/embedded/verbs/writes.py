@@ -1,0 +1,493 @@
+"""The writing verbs create, replace and patch, as one synchronous step each: read, change, check,
+store.
+
+Nothing else runs between reading the latest version and storing the next one, so writes are
+atomic without locks; the caller then awaits the commit. Order as in the API server (apiserver
+`pkg/registry/generic/registry/store.go`): type and scope, preconditions, what the server owns,
+admission and defaults, rules, no-op check, generation, store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.api import core
+from fairlead.api.status import AlreadyExists
+from fairlead.embedded import builtins, crds
+from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.storage.records import Key, Record, draft_of, record_typed
+from fairlead.embedded.verbs import (
+    admission,
+    errors,
+    job_references,
+    pod_shapes,
+    structural,
+    validation,
+)
+from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.metadata import metadata_of
+from fairlead.embedded.verbs.options import WriteOptions
+from fairlead.embedded.webhooks import config as webhooks_config
+
+GENERATED_NAME_BASE_MAX = 58
+GENERATED_NAMES_MAX = 8  # tries before AlreadyExists
+_SAFE = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (apimachinery `pkg/util/rand`)
+_SERVER_OWNED = (
+    "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
+)  # fmt: skip
+_NEVER_STORED = ("managedFields", "selfLink")
+_NOT_GIVEN = (*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion")
+
+#: What code that trusts the structure runs into when a body has another one.
+_STUMBLES = (AttributeError, KeyError, TypeError, ValueError)
+
+Obj = dict[str, Any]
+
+
+def check_kind(info: ResourceInfo, body: Obj) -> None:
+    """Take `kind` and `apiVersion` out of a body; BadRequest when they are of another kind."""
+    api_version, kind = body.pop("apiVersion", None), body.pop("kind", None)
+    if api_version not in (None, "", info.api_version):
+        raise errors.bad_request(
+            f"the API version in the data ({api_version}) does not match the expected API version "
+            f"({info.api_version})"
+        )
+    if kind not in (None, "", info.kind):
+        raise errors.bad_request(
+            f"the kind in the data ({kind}) does not match the expected kind ({info.kind})"
+        )
+
+
+def _check_namespace(info: ResourceInfo, namespace: str, metadata: Obj) -> None:
+    given = metadata.get("namespace")
+    if not info.namespaced:
+        if given:
+            raise errors.bad_request(
+                f"namespace '{given}' was given, but {info.name} are not namespaced"
+            )
+        metadata.pop("namespace", None)
+        return
+    if not namespace:
+        raise errors.bad_request("an empty namespace may not be set during creation")
+    if given and given != namespace:
+        raise errors.bad_request(
+            f"the namespace of the provided object ({given}) does not match the namespace sent on "
+            f"the request ({namespace})"
+        )
+    metadata["namespace"] = namespace
+
+
+# ---------------------------------------------------------------------- create
+
+
+def create(
+    context: Context, info: ResourceInfo, namespace: str, body: Obj, *, options: WriteOptions
+) -> Record:
+    """Store a new object and return its record. `body` is consumed.
+
+    BadRequest, Invalid, Forbidden, NotFound (namespace), AlreadyExists.
+    """
+    check_kind(info, body)
+    body["metadata"] = metadata = metadata_of(info, body)
+    _check_namespace(info, namespace, metadata)
+    if metadata.get("resourceVersion"):
+        raise errors.bad_request("resourceVersion should not be set on objects to be created")
+    for field in _NOT_GIVEN:
+        metadata.pop(field, None)
+    if metadata.get("name") or not metadata.get("generateName"):
+        return _create_named(context, info, body, options)
+    base = str(metadata["generateName"])[:GENERATED_NAME_BASE_MAX]
+    for _ in range(GENERATED_NAMES_MAX):
+        metadata["name"] = base + "".join(context.rng.choices(_SAFE, k=5))
+        if context.store.latest(info.name, (metadata.get("namespace", ""), metadata["name"])):
+            continue
+        return _create_named(context, info, body, options)
+    raise AlreadyExists(
+        f'{info.name} "{base}" already exists: the server could not generate a unique name in '
+        f"{GENERATED_NAMES_MAX} tries"
+    )
+
+
+def _create_named(context: Context, info: ResourceInfo, body: Obj, options: WriteOptions) -> Record:
+    metadata = body["metadata"]
+    if not metadata.get("name"):
+        problem = Problem("metadata.name", ProblemType.REQUIRED, "name or generateName is required")
+        raise errors.invalid(info, "", [problem])
+    if info.has_status and not info.keeps_status_on_create:
+        body.pop("status", None)
+    structural.report_unknown_fields(info, body, options)
+    name = metadata["name"]
+    key = (metadata.get("namespace", ""), name)
+    findings: list[Finding] = []
+    try:
+        admission.check_namespace(context, info, key[0], name)
+        if info.is_builtin:
+            admission.admit_create(context, info, body)
+        else:
+            _check_definition(context, info, name)
+            body, findings = structural.admit(info, body, options)
+            metadata = body["metadata"]
+            if info.name == job_references.TABLE:
+                findings += job_references.admit(context, body)
+    except _STUMBLES:
+        structural.repair(info, body)  # says what is wrong with the body, if that was it
+        raise
+    if options.is_draft:
+        return draft_of(key, body)
+    metadata["uid"] = context.ids()
+    metadata["creationTimestamp"] = context.now_text()
+    if info.tracks_generation:
+        metadata["generation"] = 1
+    if info is builtins.CRDS:
+        crds.admit(body, context.now_text())
+    elif info in builtins.WEBHOOK_KINDS:
+        webhooks_config.admit(info, body, can_call=context.can_call_webhooks())
+    record, body = _encode(context, info, key, body, findings=findings)
+    findings += validation.metadata_problems(info, record.typed(info.type).metadata)
+    findings += _spec_problems(info, body, record)
+    if findings:
+        raise errors.invalid(info, name, findings)
+    existing = context.store.latest(info.name, key)
+    if existing is not None:
+        raise errors.already_exists(info, name, is_deleting=existing.is_deleting)
+    if options.dry_run:
+        return _dry(info, key, body, "")
+    context.store.put(info, record)
+    return record
+
+
+def _check_definition(context: Context, info: ResourceInfo, name: str) -> None:
+    """Refuse to create objects of a kind that is going away."""
+    definition = context.store.latest(builtins.CRDS.name, ("", info.name))
+    if definition is not None and definition.is_deleting:
+        why = "create not allowed while custom resource definition is terminating"
+        raise errors.forbidden(info, name, why)
+
+
+def _encode(
+    context: Context, info: ResourceInfo, key: Key, obj: Obj, *, findings: Sequence[Finding]
+) -> tuple[Record, Obj]:
+    """Return the record to store and its object, which has lost its nulls if they were in the way.
+
+    BadRequest when it does not decode; what a schema found wrong goes first.
+    """
+    version = context.store.next_version
+    try:
+        return record_typed(info, key, version, obj), obj
+    except msgspec.ValidationError:
+        pass
+    if findings:
+        raise errors.invalid(info, key[1], findings)
+    obj = structural.repair(info, obj)
+    try:
+        return record_typed(info, key, version, obj), obj
+    except msgspec.ValidationError as error:
+        raise errors.bad_request(
+            f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: {error}'
+        ) from None
+
+
+def _spec_problems(info: ResourceInfo, obj: Obj, record: Record) -> list[Finding]:
+    if info is builtins.PODS:
+        return [*pod_shapes.pod_problems(obj, record.typed(core.Pod))]
+    if info is builtins.CONFIG_MAPS or info is builtins.SECRETS:
+        return [*validation.config_problems(obj)]
+    if info is builtins.CRDS:
+        return crds.problems(obj)
+    if info is builtins.PRIORITY_CLASSES:
+        return [*validation.priority_problems(obj)]
+    if info is builtins.LEASES:
+        return [*validation.lease_problems(obj)]
+    if info is builtins.EVENTS:
+        return [*validation.event_problems(obj)]
+    return [*webhooks_config.problems(info, obj)] if info in builtins.WEBHOOK_KINDS else []
+
+
+def _dry(info: ResourceInfo, key: Key, obj: Obj, version: str) -> Record:
+    """The object that would be stored, under the version that it has now."""
+    record = record_typed(info, key, 0, obj)
+    if version:
+        obj["metadata"]["resourceVersion"] = version
+    else:
+        del obj["metadata"]["resourceVersion"]
+    record.data = msgspec.json.encode(obj, order="sorted")
+    record.drop_caches()
+    return record
+
+
+def _under_version(record: Record, obj: Obj, version: str) -> Record:
+    """The answer to the write that removed an object: it shows the version that it replaced."""
+    obj["metadata"]["resourceVersion"] = version
+    record.data = msgspec.json.encode(obj, order="sorted")
+    record.drop_caches()
+    return record
+
+
+# ---------------------------------------------------------------------- replace and patch
+
+
+def replace(
+    context: Context,
+    info: ResourceInfo,
+    key: Key,
+    body: Obj,
+    *,
+    options: WriteOptions,
+    subresource: str = "",
+) -> Record:
+    """Put an object in the place of the stored one. `body` is consumed.
+
+    NotFound, Conflict for another version or uid, BadRequest for another name, Invalid.
+    """
+    current = context.store.latest(info.name, key)
+    check_kind(info, body)
+    body["metadata"] = metadata = metadata_of(info, body)
+    _check_namespace(info, key[0], metadata)
+    name = metadata.get("name")
+    if not name:
+        raise errors.bad_request(
+            f"the name of the object ({key[1]} based on URL) was undeterminable: name must be "
+            "provided"
+        )
+    if name != key[1]:
+        raise errors.bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({key[1]})"
+        )
+    if current is None:
+        if info.create_on_update_allowed and not subresource and not metadata.get("uid"):
+            metadata.pop("resourceVersion", None)
+            return create(context, info, key[0], body, options=options)
+        raise errors.not_found(info, key[1])
+    given = metadata.get("resourceVersion")
+    if not given and not info.unconditional_update_allowed:
+        raise errors.no_version(info, key[1])
+    return _update(
+        context, info, current, old=current.plain(), new=body, options=options, sub=subresource
+    )
+
+
+def patch(
+    context: Context,
+    info: ResourceInfo,
+    key: Key,
+    change: Callable[[Obj], Any],
+    *,
+    options: WriteOptions,
+    subresource: str = "",
+) -> Record:
+    """Store `change(object)`; `change` gets the whole object and may share parts with its result.
+
+    NotFound, Invalid, Conflict when the result names another version or uid; what `change` raises.
+    """
+    current = context.store.latest(info.name, key)
+    if current is None:
+        raise errors.not_found(info, key[1])
+    old = current.plain()
+    new = change({"kind": info.kind, "apiVersion": info.api_version, **old})
+    if not isinstance(new, dict):
+        raise errors.bad_request("the patched object is no JSON object")
+    if new.get("kind") == info.kind and new.get("apiVersion") == info.api_version:
+        del new["kind"], new["apiVersion"]
+    else:
+        check_kind(info, new)
+    new["metadata"] = metadata = metadata_of(info, new)
+    if metadata.get("name") not in (key[1], None):
+        raise errors.bad_request(
+            f"the name of the object ({metadata['name']}) does not match the name on the URL "
+            f"({key[1]})"
+        )
+    return _update(context, info, current, old=old, new=new, options=options, sub=subresource)
+
+
+def _update(
+    context: Context,
+    info: ResourceInfo,
+    current: Record,
+    *,
+    old: Obj,
+    new: Obj,
+    options: WriteOptions,
+    sub: str,
+) -> Record:
+    """Store `new` in the place of `current`, whose plain form is `old`; `old` stays as it is."""
+    name = current.key[1]
+    before, metadata = old["metadata"], new["metadata"]
+    _check_preconditions(info, name, before, metadata)
+    new, metadata = _restrict(info, old, new, sub)
+    for field in (*_SERVER_OWNED, *_NEVER_STORED):  # the last two are in no stored object
+        if field in before:
+            metadata[field] = before[field]
+        else:
+            metadata.pop(field, None)
+    metadata["resourceVersion"] = before["resourceVersion"]
+    if new == old and msgspec.json.encode(new, order="sorted") == current.data:
+        return current
+    structural.report_unknown_fields(info, new, options)
+    try:
+        if info.is_builtin:
+            findings = _admit_update(context, info, old, new, sub=sub)
+        else:
+            new, findings = structural.admit(info, new, options, old=old)
+            metadata = new["metadata"]
+            if info.name == job_references.TABLE and not sub:
+                findings += job_references.admit(context, new, old)
+    except _STUMBLES:
+        structural.repair(info, new)  # says what is wrong with the body, if that was it
+        raise
+    if options.is_draft:
+        return draft_of(current.key, new)
+    if info.tracks_generation and _spec_changed(info, old, new):
+        metadata["generation"] = before.get("generation", 0) + 1
+    if new == old and msgspec.json.encode(new, order="sorted") == current.data:
+        return current  # what was changed is a default
+    is_relabelled = metadata != before  # to encode sets the new version in it
+    record, new = _encode(context, info, current.key, new, findings=findings)
+    if is_relabelled:
+        after = record.typed(info.type).metadata
+        findings += validation.metadata_problems(info, after)
+        findings += validation.metadata_update_problems(current.typed(info.type).metadata, after)
+    findings += _spec_problems(info, new, record) if not sub else []
+    if findings:
+        raise errors.invalid(info, name, findings)
+    if options.dry_run:
+        return _dry(info, current.key, new, before["resourceVersion"])
+    if record.is_deleting and is_free(info, new):
+        # The event shows what was stored last, as the real store's does.
+        last = record_typed(info, current.key, record.version, copy(old))
+        context.store.remove(info, last)
+        return _under_version(record, new, before["resourceVersion"])
+    context.store.put(info, record)
+    return record
+
+
+def overwrite(
+    context: Context,
+    info: ResourceInfo,
+    key: Key,
+    change: Callable[[Obj], Obj],
+    *,
+    options: WriteOptions,
+) -> Record:
+    """Store `change(object)` past the rules on what may change: for the server's own writes.
+
+    `change` may write into its argument. NotFound, and what `change` raises.
+    """
+    current = context.store.latest(info.name, key)
+    if current is None:
+        raise errors.not_found(info, key[1])
+    new = change(current.plain())
+    if msgspec.json.encode(new, order="sorted") == current.data:
+        return current
+    if options.dry_run:
+        return _dry(info, key, new, str(current.version))
+    record = record_typed(info, key, context.store.next_version, new)
+    if record.is_deleting and is_free(info, new):
+        context.store.remove(info, record)
+    else:
+        context.store.put(info, record)
+    return record
+
+
+def _check_preconditions(info: ResourceInfo, name: str, before: Obj, metadata: Obj) -> None:
+    version = metadata.get("resourceVersion")
+    if version and version != before["resourceVersion"]:
+        raise errors.conflict(info, name)
+    uid = metadata.get("uid")
+    if uid and uid != before["uid"]:
+        why = (
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before['uid']}"
+        )
+        raise errors.conflict(info, name, why)
+
+
+def _restrict(info: ResourceInfo, old: Obj, new: Obj, sub: str) -> tuple[Obj, Obj]:
+    """Return the object with only those changes that this (sub-)resource may make."""
+    metadata = new["metadata"]
+    if sub == "":
+        if info.has_status:
+            new = {k: v for k, v in new.items() if k != "status"}
+            if "status" in old:
+                new["status"] = old["status"]
+        return new, metadata
+    kept = dict(old["metadata"])
+    if sub == "finalize":
+        kept_spec = dict(old.get("spec") or {})
+        finalizers = (new.get("spec") or {}).get("finalizers")
+        if finalizers:
+            kept_spec["finalizers"] = finalizers
+        else:
+            kept_spec.pop("finalizers", None)
+        return {**old, "spec": kept_spec, "metadata": kept}, kept
+    if (
+        info.is_builtin
+    ):  # custom resources: status only (apiextensions `customresource/status_strategy`)
+        for field in ("labels", "annotations"):
+            if field in metadata:
+                kept[field] = metadata[field]
+            else:
+                kept.pop(field, None)
+    out = {**old, "metadata": kept}
+    if new.get("status") is not None:
+        out["status"] = new["status"]
+        if info is builtins.PODS and "qosClass" in (old.get("status") or {}):
+            out["status"] = {**new["status"], "qosClass": old["status"]["qosClass"]}
+    else:
+        out.pop("status", None)
+    return out, kept
+
+
+def _spec_changed(info: ResourceInfo, old: Obj, new: Obj) -> bool:
+    ignored = ("metadata", "status") if info.has_status else ("metadata",)
+    return any(old.get(k) != new.get(k) for k in (*old, *new) if k not in ignored)
+
+
+def _admit_update(
+    context: Context, info: ResourceInfo, old: Obj, new: Obj, *, sub: str
+) -> list[Finding]:
+    """Default a changed object of a built-in kind in place, and return what may not change."""
+    if sub:
+        return []
+    if info is builtins.PODS and new.get("spec") != old.get("spec"):
+        spec = new["spec"] = admission.default_pod_spec(new.get("spec") or {})
+        admission.add_tolerations(spec)
+        for field in ("priority", "preemptionPolicy"):
+            if field not in spec and field in old["spec"]:
+                spec[field] = old["spec"][field]
+        return [*validation.pod_update_problems(old["spec"], spec)]
+    if info is builtins.SECRETS:
+        admission.admit_secret(new)
+        return [*validation.type_unchanged(old, new), *validation.unchanged(old, new, _frozen(old))]
+    if info is builtins.CONFIG_MAPS:
+        return [*validation.unchanged(old, new, _frozen(old))]
+    if info is builtins.PRIORITY_CLASSES:
+        return [*validation.unchanged(old, new, ("value", "preemptionPolicy"))]
+    if info is builtins.NAMESPACES:
+        new["spec"] = old.get("spec", {})
+    if info is builtins.CRDS:
+        crds.admit(new, context.now_text())
+    if info in builtins.WEBHOOK_KINDS:
+        webhooks_config.admit(info, new, can_call=context.can_call_webhooks())
+    return []
+
+
+def _frozen(old: Obj) -> tuple[str, ...]:
+    return ("data", "binaryData", "immutable") if old.get("immutable") else ()
+
+
+def copy(value: Any) -> Any:
+    """Return a deep copy of a plain JSON value."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def is_free(info: ResourceInfo, obj: Obj) -> bool:
+    """True when nothing keeps a marked object: no finalizer, no grace left, no content."""
+    metadata = obj["metadata"]
+    if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
+        return False
+    if info is builtins.NAMESPACES:
+        return not (obj.get("spec") or {}).get("finalizers")
+    return True

@@ -1,0 +1,1 @@
+"""Virtual nodes: the lives of simulated pods, as data."""

@@ -1,0 +1,149 @@
+"""Node objects of a virtual fleet: names, labels, addresses; creation in bounded parallel.
+
+Node i is named `v00000`-like and lies in rack i // nodes_per_rack, and so on up to the zone. What
+exists already is kept as it is (a person's cordon or label survives a restart).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api import names, quantity
+from fairlead.api.core import Node
+from fairlead.api.resources import NODES
+from fairlead.api.status import AlreadyExists
+from fairlead.embedded.virtual.profile import NodeShape
+from fairlead.embedded.virtual.status import Readiness, node_conditions
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+
+BLOCK = f"{names.GROUP}/block"
+RACK = f"{names.GROUP}/rack"
+REGION = "topology.kubernetes.io/region"
+VIRTUAL = "virtual"
+
+FLEET_MAX = 100_000
+CREATES_PARALLEL_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFleet:
+    """How many nodes, and of which shape. `gpus` None takes the shape's own count."""
+
+    count: int
+    shape: NodeShape
+    gpus: int | None = None
+    prefix: str = "v"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.count <= FLEET_MAX:
+            raise ValueError(f"{self.count} virtual nodes; accepted: 0 to {FLEET_MAX}")
+        if self.gpus is not None and not 0 <= self.gpus <= 1024:
+            raise ValueError(f"{self.gpus} GPUs per virtual node; accepted: 0 to 1024")
+
+    def name(self, index: int) -> str:
+        """Return the name of node `index`."""
+        return f"{self.prefix}{index:05d}"
+
+    def resources(self) -> dict[str, str]:
+        """Return what each node has, with `gpus` put in."""
+        out = dict(self.shape.resources)
+        if self.gpus is not None:
+            out[quantity.GPU] = str(self.gpus)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """What `ensure_fleet` found and did. `extra` are virtual nodes beyond the fleet, sorted."""
+
+    created: int
+    kept: int
+    extra: tuple[str, ...]
+    nodes: tuple[Node, ...]
+
+
+def host_address(index: int) -> str:
+    """Return the address of node `index`, from the shared range 100.64.0.0/10 (RFC 6598)."""
+    number = index + 1
+    return f"100.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def node_object(fleet: NodeFleet, index: int, now: float) -> dict[str, Any]:
+    """Return the Node to create, status included (a kubelet registers with its status, too)."""
+    shape, name = fleet.shape, fleet.name(index)
+    rack = index // shape.nodes_per_rack
+    block = rack // shape.racks_per_block
+    zone = block // shape.blocks_per_zone
+    resources = fleet.resources()
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {
+                names.HOSTNAME: name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                names.NODE_TYPE: VIRTUAL,
+                names.INSTANCE_TYPE: shape.instance_type,
+                REGION: "virtual",
+                names.ZONE: f"zone-{zone}",
+                BLOCK: f"block-{block:04d}",
+                RACK: f"rack-{rack:05d}",
+                **shape.labels,
+            },
+        },
+        "spec": {"providerID": f"fairlead-virtual://{name}"},
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": node_conditions(Readiness.READY, now),
+            "addresses": [
+                {"type": "InternalIP", "address": host_address(index)},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": {
+                "kubeletVersion": "fairlead-virtual",
+                "containerRuntimeVersion": "simulated://1",
+                "osImage": "none: a virtual node",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
+        },
+    }
+
+
+async def ensure_fleet(client: Client, fleet: NodeFleet, clock: Clock) -> FleetReport:
+    """Create the nodes that are missing; raises what the client raises.
+
+    Reports virtual nodes that do not belong to the fleet and leaves them alone: pods may run there.
+    """
+    selector = f"{names.NODE_TYPE}={VIRTUAL}"
+    present = {
+        n.metadata.name: n for n in (await client.list(NODES, label_selector=selector)).items
+    }
+    wanted = {fleet.name(i): i for i in range(fleet.count)}
+    missing = iter([i for name, i in wanted.items() if name not in present])
+    created: dict[str, Node] = {}
+
+    async def work(indices: Iterator[int]) -> None:
+        for index in indices:
+            body = node_object(fleet, index, clock.now())
+            try:
+                node = await client.create(NODES, body)
+            except AlreadyExists:
+                node = await client.get(NODES, fleet.name(index))
+            created[node.metadata.name] = node
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(CREATES_PARALLEL_MAX, fleet.count)):
+            group.create_task(work(missing))
+    nodes = {**present, **created}
+    return FleetReport(
+        created=len(created),
+        kept=sum(1 for name in wanted if name in present),
+        extra=tuple(sorted(name for name in present if name not in wanted)),
+        nodes=tuple(nodes[name] for name in sorted(nodes)),
+    )

@@ -1,0 +1,384 @@
+"""Virtual nodes: thousands of simulated kubelets in one object.
+
+Mechanism: a mirror of the pods that have a node, a mirror of config maps, one timer heap, and a
+fixed number of writers. An event or a timer changes a pod's record and notes what must be written
+("wants"); writers carry wants out, one write at a time per pod, and try again for as long as it
+takes. So a write that fails, comes late or is repeated does no harm: the newest status wins.
+
+Cost is per state change. There are no heartbeats: a node is alive until a fault hook says
+otherwise, and the hook sets one timer (docs/design/nodes.md). Nothing here knows whether time is
+real: the same code runs embedded, in the simulator and against a real API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fairlead.api import names, quantity
+from fairlead.api.core import ConfigMap, Node, Pod
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
+from fairlead.api.status import ApiError, Conflict, NotFound
+from fairlead.embedded.virtual.fleet import FleetReport, NodeFleet, ensure_fleet
+from fairlead.embedded.virtual.pods import PodLives
+from fairlead.embedded.virtual.profile import Profile
+from fairlead.embedded.virtual.records import (
+    READINESS_OF_FAULT,
+    NodeFault,
+    NodeRecord,
+    PodRecord,
+    Timers,
+    Want,
+)
+from fairlead.embedded.virtual.status import NodeUse, Readiness, node_conditions, taints_for
+from fairlead.runtime.backoff import BackoffOptions, delay_seconds
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind, Recorder
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.reader import MirrorReader, follow
+
+COMPONENT = "fairlead-virtual-nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualOptions:
+    """Limits of the machinery, not of what is simulated (that is the profile)."""
+
+    writes_parallel_max: int = 64
+    timers_batch_max: int = 256
+    backoff: BackoffOptions = field(
+        default_factory=lambda: BackoffOptions(seconds=0.1, seconds_max=10.0)
+    )
+
+
+class VirtualNodes:
+    """A fleet of virtual nodes and the lives of the pods on them.
+
+    `start` creates what is missing; `run` drives the pods until cancelled and starts first when
+    nobody has. After a new start everything goes on from the API: running pods keep their start
+    times.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        fleet: NodeFleet,
+        profile: Profile,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: VirtualOptions | None = None,
+        log: Logger = SILENT,
+        pods: Mirror[Pod] | None = None,
+        reader: MirrorReader | None = None,
+    ) -> None:
+        """With `pods`, a mirror of all pods that others run and read too, `reader` is needed."""
+        self.fleet = fleet
+        self.report: FleetReport | None = None
+        self.write_count = 0
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._options = options or VirtualOptions()
+        self._log = log
+        self._timers = Timers()
+        self._timer_wake = asyncio.Event()
+        self._queue: asyncio.Queue[PodRecord | NodeRecord] = asyncio.Queue()  # each at most once
+        self._nodes: dict[str, NodeRecord] = {}
+        self._runs_pods = pods is None
+        self._reader = reader
+        self._pods: Mirror[Pod] = (
+            pods if pods is not None else self._mirror(PODS, "spec.nodeName!=")
+        )
+        self._maps: Mirror[ConfigMap] = self._mirror(CONFIG_MAPS, "")
+        self._lives = PodLives(
+            profile,
+            clock=clock,
+            rng=rng,
+            maps=self._maps,
+            timer=self._set_timer,
+            write=self._enqueue,
+            warn=self._warn,
+        )
+        # A source of its own: what it draws must not change what else is simulated.
+        self._events = Recorder(client, clock, COMPONENT, rng=random.Random(0), log=log)  # noqa: S311
+
+    def _mirror(self, resource: Any, fields: str) -> Mirror[Any]:
+        return Mirror(
+            self._client,
+            resource,
+            clock=self._clock,
+            rng=random.Random(self._rng.getrandbits(64)),  # noqa: S311
+            options=MirrorOptions(field_selector=fields),
+            log=self._log,
+        )
+
+    async def start(self) -> FleetReport:
+        """Create missing nodes and return what was found; repeated calls return the same report."""
+        if self.report is None:
+            self.report = await ensure_fleet(self._client, self.fleet, self._clock)
+            for node in self.report.nodes:
+                self._nodes[node.metadata.name] = _node_record(node)
+            if self.report.extra:
+                self._log.warning(
+                    "Found virtual nodes beyond the fleet",
+                    nodes=len(self.report.extra),
+                    first=self.report.extra[0],
+                )
+        return self.report
+
+    async def run(self) -> None:
+        """Drive the pods until cancelled. Only faults of ours end it otherwise."""
+        await self.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run())
+            group.create_task(self._maps.run())
+            await self._maps.wait_synced()
+            removers = (
+                self._maps.on_change(self._lives.config_changed),
+                follow(self._pods, self._pod_changed, self._reader),
+            )
+            try:
+                if self._runs_pods:
+                    group.create_task(self._pods.run())
+                if self._reader is not None:
+                    group.create_task(self._reader.wait_fault())
+                group.create_task(self._run_timers())
+                for _ in range(self._options.writes_parallel_max):
+                    group.create_task(self._run_writer())
+                await asyncio.get_running_loop().create_future()
+            finally:
+                for remove in removers:
+                    remove()
+
+    async def wait_synced(self) -> None:
+        """Return once the pods that exist already are known."""
+        await self._pods.wait_synced()
+
+    # Fault hooks. They act at once and return; writes follow.
+
+    def fail_node(
+        self, name: str, fault: NodeFault = NodeFault.CRASHED, *, detect_seconds: float = 0.0
+    ) -> None:
+        """Break a node; `detect_seconds` later its condition and taints say so. KeyError if
+        unknown.
+
+        Its pods stop answering: no transitions are seen, deletions are not confirmed. Breaking a
+        broken node changes the fault.
+        """
+        node = self._nodes[name]
+        node.fault = fault
+        if fault is NodeFault.CRASHED:
+            for record in list(node.pods.values()):
+                self._lives.lose(record)
+        self._set_timer(self._clock.now() + detect_seconds, partial(self._detect, node, fault))
+
+    def recover_node(self, name: str) -> None:
+        """Mend a node: it answers again, and its pods report what became of them meanwhile.
+
+        Pods of a node that had crashed are reported as Failed with reason NodeRestarted (those that
+        had not started yet start now).
+        """
+        node = self._nodes[name]
+        crashed = node.fault is NodeFault.CRASHED
+        node.fault = None
+        node.readiness = Readiness.READY
+        self._enqueue(node)
+        for record in list(node.pods.values()):
+            self._lives.resume(record, crashed=crashed)
+
+    def limp(self, name: str, factor: float) -> None:
+        """Make a node `factor` times slower than normal from now on; 1 mends it. KeyError if
+        unknown.
+        """
+        if not factor > 0:
+            raise ValueError(f"a node cannot be {factor} times slower; accepted: more than 0")
+        node = self._nodes[name]
+        ratio, node.slowdown = factor / node.slowdown, factor
+        for record in list(node.pods.values()):
+            self._lives.stretch(record, ratio)
+
+    def fail_pod(self, key: tuple[str, str], *, exit_code: int = 1, signal: int = 0) -> None:
+        """End a pod's processes now; KeyError when no such pod is alive on a virtual node."""
+        self._lives.kill(key, exit_code=exit_code, signal=signal)
+
+    def node_names(self) -> tuple[str, ...]:
+        """Return the names of all nodes that are driven here, sorted."""
+        return tuple(sorted(self._nodes))
+
+    def fault_of(self, name: str) -> NodeFault | None:
+        """Return what is wrong with a node; None when nothing is. KeyError if unknown."""
+        return self._nodes[name].fault
+
+    def _detect(self, node: NodeRecord, fault: NodeFault) -> None:
+        if node.fault is fault:
+            node.readiness = READINESS_OF_FAULT[fault]
+            self._enqueue(node)
+
+    # Events
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        new = change.new
+        if new is not None and new.spec.node_name in self._nodes:
+            self._lives.observe(new, self._nodes[new.spec.node_name])
+        elif change.old is not None:
+            self._lives.forget(change.old.metadata.uid)
+
+    def _warn(self, pod: Pod, message: str) -> None:
+        reason = "UnreadableAnnotation"
+        self._events.record(PODS, pod.metadata, EventKind.WARNING, reason=reason, message=message)
+
+    # Timers
+
+    def _set_timer(self, instant: float, action: Any) -> None:
+        if self._timers.add(instant, action):
+            self._timer_wake.set()
+
+    async def _run_timers(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            count = 0
+            while (action := self._timers.pop_due(self._clock.now())) is not None:
+                action()
+                count += 1
+                if count % self._options.timers_batch_max == 0:
+                    await asyncio.sleep(0)
+            self._timer_wake.clear()
+            head = self._timers.head
+            handle = None
+            if head is not None:
+                handle = loop.call_later(max(head - self._clock.now(), 0.0), self._timer_wake.set)
+            await self._timer_wake.wait()
+            if handle is not None:
+                handle.cancel()
+
+    # Writes
+
+    def _enqueue(self, record: PodRecord | NodeRecord) -> None:
+        if not record.queued and not record.writing:
+            record.queued = True
+            self._queue.put_nowait(record)
+
+    async def _run_writer(self) -> None:
+        while True:
+            record = await self._queue.get()
+            record.queued = False
+            record.writing = True
+            retry = False
+            try:
+                if isinstance(record, NodeRecord):
+                    await self._write_node(record)
+                else:
+                    await self._write_pod(record)
+                record.failures = 0
+            except ApiError as error:
+                retry = self._failed(record, error)
+            finally:
+                record.writing = False
+            if retry:
+                delay = delay_seconds(self._rng, record.failures, self._options.backoff)
+                record.failures += 1
+                self._set_timer(self._clock.now() + delay, partial(self._enqueue, record))
+            elif self._must_write(record):
+                self._enqueue(record)
+
+    def _must_write(self, record: PodRecord | NodeRecord) -> bool:
+        if isinstance(record, NodeRecord):
+            return record.written is not record.readiness
+        return bool(record.wants) and record.node.fault is None
+
+    def _failed(self, record: PodRecord | NodeRecord, error: ApiError) -> bool:
+        """Judge a failed write; True when it should be tried again."""
+        if isinstance(record, NodeRecord):
+            if isinstance(error, NotFound):
+                record.written = record.readiness
+                return False
+            return error.retryable or isinstance(error, Conflict)
+        if error.retryable:
+            return True
+        record.wants = Want.NOTHING
+        if isinstance(error, NotFound | Conflict):  # gone, or a later pod has its name
+            self._lives.forget(record.uid)
+        else:
+            self._log.error(
+                "API refused a virtual pod's status",
+                pod="/".join(record.pod.metadata.key),
+                error=error.message,
+            )
+        return False
+
+    async def _write_pod(self, record: PodRecord) -> None:
+        namespace, name = record.pod.metadata.key
+        if record.node.fault is None and Want.PROGRESS in record.wants:
+            annotations = {names.PROGRESS: record.progress}
+            body = {"metadata": {"uid": record.uid, "annotations": annotations}}
+            patch = self._client.patch(PODS, name, body, namespace=namespace)
+            await self._carry_out(record, Want.PROGRESS, patch)
+        if record.node.fault is None and Want.STATUS in record.wants:
+            body = self._lives.status(record)
+            patch = self._client.patch(PODS, name, body, namespace=namespace, subresource="status")
+            await self._carry_out(record, Want.STATUS, patch)
+        if record.node.fault is None and Want.DELETE in record.wants:
+            delete = self._client.delete(
+                PODS, name, namespace=namespace, grace_period_seconds=0, uid=record.uid
+            )
+            await self._carry_out(record, Want.DELETE, delete)
+
+    async def _carry_out(
+        self, record: PodRecord, want: Want, call: Coroutine[Any, Any, object]
+    ) -> None:
+        """Await the call; when it fails, the want stands again."""
+        record.wants &= ~want
+        self.write_count += 1
+        try:
+            await call
+        except BaseException:
+            record.wants |= want
+            raise
+
+    async def _write_node(self, record: NodeRecord) -> None:
+        """Write readiness: taints (compare-and-swap, the list is shared), then conditions."""
+        readiness = record.readiness
+        node = await self._client.get(NODES, record.name)
+        now = self._clock.now()
+        old_taints = to_wire(node.spec.taints)
+        taints = taints_for(readiness, old_taints, now)
+        if taints != old_taints:
+            body = {
+                "metadata": {"resourceVersion": node.metadata.resource_version},
+                "spec": {"taints": taints or None},
+            }
+            node = await self._client.patch(NODES, record.name, body)
+            self.write_count += 1
+        ours = node_conditions(readiness, now)
+        kinds = [condition["type"] for condition in ours]
+        foreign = [to_wire(c) for c in node.status.conditions if c.type not in kinds]
+        body = {
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "status": {"conditions": foreign + ours},
+        }
+        await self._client.patch(NODES, record.name, body, subresource="status")
+        self.write_count += 1
+        record.written = readiness
+
+
+def _node_record(node: Node) -> NodeRecord:
+    """Return the record of a node as the API has it; one that is not ready counts as
+    unreachable.
+    """
+    allocatable = quantity.resources_to_base(node.status.allocatable)
+    addresses = [a.address for a in node.status.addresses if a.type == "InternalIP"]
+    record = NodeRecord(node.metadata.name, addresses[0] if addresses else "", NodeUse(allocatable))
+    conditions = {c.type: c for c in node.status.conditions}
+    ready = conditions.get(names.READY)
+    if ready is not None and ready.status != Readiness.READY.value:
+        record.readiness = record.written = Readiness(ready.status)
+        record.fault = NodeFault.UNREACHABLE
+    return record

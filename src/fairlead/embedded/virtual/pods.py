@@ -1,0 +1,469 @@
+"""The lives of virtual pods: what an event or a timer makes of a pod's record.
+
+Everything here is synchronous. A transition changes the record, sets the next timer and notes
+wants; carrying the wants out is the business of `fairlead.embedded.virtual.nodes`.
+
+    Bound ──start-up delay, and its ConfigMaps exist──▶ Running ──▶ Succeeded | Failed
+      (address published at once if a ConfigMap is missing:   └──restartPolicy──▶ BackOff ──▶
+      Running
+       peers are looked up from it)
+    any ──deletion──▶ Terminating ──delay, at most the grace period──▶ Gone
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.core import ConfigMap, Pod
+from fairlead.api.job import Progress
+from fairlead.api.times import format_time, parse_time
+from fairlead.embedded.virtual.life import Life, exit_code, resume_step
+from fairlead.embedded.virtual.profile import PodState, Profile
+from fairlead.embedded.virtual.records import (
+    AddressPool,
+    NodeFault,
+    NodeRecord,
+    PodRecord,
+    Want,
+)
+from fairlead.embedded.virtual.render import status_patch
+from fairlead.embedded.virtual.status import (
+    ConfigNeeds,
+    Phase,
+    config_needs,
+    pod_requests,
+    terminated,
+)
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Change, Mirror
+
+NODE_RESTARTED = "NodeRestarted"
+DISRUPTED_BY_NODE = "TerminationByKubelet"
+GRACE_SECONDS = 30
+EXIT_CODE_UNKNOWN = 255
+SIGTERM = 15
+
+Key = tuple[str, str]
+
+
+class PodLives:
+    """The records of all pods on virtual nodes. `timer(instant, action)` and
+    `write(record)` act, `warn(pod, message)` tells people.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        maps: Mirror[ConfigMap],
+        timer: Callable[[float, Callable[[], None]], None],
+        write: Callable[[PodRecord], None],
+        warn: Callable[[Pod, str], None],
+    ) -> None:
+        self._profile = profile
+        self._life = Life(profile)
+        self._clock = clock
+        self._rng = rng
+        self._maps = maps
+        self._timer = timer
+        self._write = write
+        self._warn = warn
+        self._addresses = AddressPool()
+        self._by_uid: dict[str, PodRecord] = {}
+        self._by_key: dict[Key, PodRecord] = {}
+        self._waiting: dict[Key, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    # Events
+
+    def observe(self, pod: Pod, node: NodeRecord) -> None:
+        """Take note of a new or changed pod that is bound to `node`."""
+        record = self._by_uid.get(pod.metadata.uid)
+        if record is None:
+            record = self._adopt(pod, node)
+        record.pod = pod
+        if node.fault is not None:
+            return
+        if pod.metadata.deletion_timestamp is not None:
+            self._terminate(record, at_once=False)
+        elif pod.is_terminal and not record.is_over:  # somebody else ended it
+            self._over(record, PodState(pod.status.phase))
+            record.wants &= ~Want.STATUS
+        elif not record.begun:
+            self._begin(record)
+
+    def forget(self, uid: str) -> None:
+        """Take note that the pod is gone from the API."""
+        record = self._by_uid.pop(uid, None)
+        if record is None:
+            return
+        self._over(record, PodState.GONE)
+        record.wants = Want.NOTHING
+        record.node.pods.pop(uid, None)
+        if self._by_key.get(record.pod.metadata.key) is record:
+            del self._by_key[record.pod.metadata.key]
+        if record.address:
+            self._addresses.give_back(record.address)
+        self._stop_waiting(record)
+
+    def config_changed(self, change: Change[ConfigMap]) -> None:
+        """Start the pods that waited for this config map."""
+        for uid in list(self._waiting.get(change.key, ())):
+            record = self._by_uid[uid]
+            if record.node.fault is None:
+                self._try_start(record)
+
+    # Faults
+
+    def lose(self, record: PodRecord) -> None:
+        """The node lost its power: nothing that was set to happen will happen."""
+        record.generation += 1
+
+    def resume(self, record: PodRecord, *, crashed: bool) -> None:
+        """The node answers again."""
+        if record.pod.metadata.deletion_timestamp is not None:
+            self._terminate(record, at_once=crashed)
+        elif not record.begun or (crashed and record.state is PodState.BOUND):
+            self._begin(record)
+        elif crashed and not record.is_over:
+            self._restarted(record)
+        elif record.state is PodState.BOUND:
+            self._try_start(record)
+        if record.wants:
+            self._write(record)
+
+    def stretch(self, record: PodRecord, ratio: float) -> None:
+        """Multiply what remains of the current stage."""
+        waits = record.state is PodState.BOUND and not record.start_is_due
+        if record.stage is None or not (waits or record.state is PodState.RUNNING):
+            return
+        now = self._clock.now()
+        record.generation += 1
+        record.stage_at = now + max(record.stage_at - now, 0.0) * ratio
+        self._at(record, record.stage_at, self._start_due if waits else self._end_due)
+        if record.state is PodState.RUNNING and record.step_at:
+            record.step_at = now + max(record.step_at - now, 0.0) * ratio
+            self._at(record, record.step_at, self._progress_due)
+
+    def kill(self, key: Key, *, exit_code: int, signal: int) -> None:
+        """End a pod's processes; KeyError when it has none."""
+        record = self._by_key[key]
+        if record.is_over:
+            raise KeyError(key)
+        record.started_at = record.started_at or self._clock.now()
+        self._finish(record, exit_code, signal=signal)
+
+    # Transitions
+
+    def _adopt(self, pod: Pod, node: NodeRecord) -> PodRecord:
+        now = self._clock.now()
+        requests = pod_requests(pod)
+        started = pod.status.start_time
+        record = PodRecord(
+            pod, node, requests, pod.status.pod_ip, parse_time(started) if started else now
+        )
+        if record.address:
+            self._addresses.adopt(record.address)
+        self._by_uid[record.uid] = record
+        self._by_key[pod.metadata.key] = record
+        node.pods[record.uid] = record
+        if pod.is_terminal:
+            record.state = PodState(pod.status.phase)
+            record.begun = True
+        elif started:
+            self._admit(record)
+        if pod.status.phase == Phase.RUNNING.value:
+            self._continue(record)
+        return record
+
+    def _admit(self, record: PodRecord) -> None:
+        record.admitted = True
+        record.node.use.add(record.requests)
+
+    def _begin(self, record: PodRecord) -> None:
+        """First sight of a bound pod: admission, start-up delay, deadline."""
+        now = self._clock.now()
+        record.begun = True
+        record.start_is_due = False
+        record.generation += 1
+        for problem in self._life.unreadable(record.pod):
+            self._warn(record.pod, problem)
+        if not record.admitted:
+            lacking = record.node.use.lacks(record.requests)
+            if lacking:
+                record.reason = f"OutOf{lacking}"
+                record.message = record.node.use.message(lacking, record.requests)
+                self._over(record, PodState.FAILED)
+                self._want(record, Want.STATUS)
+                return
+            self._admit(record)
+        drawn = self._life.draw(record.pod, PodState.BOUND, self._rng)
+        record.stage = None if drawn is None else drawn.stage
+        if drawn is not None:
+            record.stage_at = now + drawn.seconds * record.node.slowdown
+            self._at(record, record.stage_at, self._start_due)
+        self._set_deadline(record)
+        if drawn is None or self._missing(record):
+            self._address(record)
+            self._want(record, Want.STATUS)
+
+    def _continue(self, record: PodRecord) -> None:
+        """A pod that ran already when this process started: its time went on."""
+        record.begun = True
+        record.started_at = record.bound_at
+        for status in record.pod.status.container_statuses:
+            record.restart_count = max(record.restart_count, status.restart_count)
+            running = status.state.running
+            if running is not None and running.started_at:
+                record.started_at = parse_time(running.started_at)
+        record.state = PodState.RUNNING
+        record.changed_at = record.started_at
+        self._set_deadline(record)
+        self._schedule_end(record)
+
+    def _set_deadline(self, record: PodRecord) -> None:
+        seconds = record.pod.spec.active_deadline_seconds
+        if seconds is not None:
+            self._timer(record.bound_at + seconds, partial(self._deadline_due, record))
+
+    def _start_due(self, record: PodRecord) -> None:
+        record.start_is_due = True
+        self._try_start(record)
+
+    def _try_start(self, record: PodRecord) -> None:
+        if record.state is not PodState.BOUND or record.stage is None:
+            return
+        missing = self._missing(record)
+        if missing or not record.start_is_due:
+            return
+        self._stop_waiting(record)
+        self._address(record)
+        if record.stage.next.state is PodState.FAILED:
+            self._finish_stage(record)
+        else:
+            self._run(record)
+
+    def _run(self, record: PodRecord) -> None:
+        record.state = PodState.RUNNING
+        record.started_at = record.changed_at = self._clock.now()
+        record.generation += 1
+        self._want(record, Want.STATUS)
+        self._schedule_end(record)
+
+    def _schedule_end(self, record: PodRecord) -> None:
+        """Draw how the run ends and set its timers, counted from `started_at`."""
+        now = self._clock.now()
+        drawn = self._life.draw(record.pod, PodState.RUNNING, self._rng)
+        record.stage = None if drawn is None else drawn.stage
+        spec = self._profile.progress
+        resumed = resume_step(record.pod) if spec is not None else 0
+        if drawn is not None:
+            seconds = drawn.seconds
+            if spec is not None and drawn.stage.next.state is PodState.SUCCEEDED:
+                seconds = max(seconds - resumed * spec.step_seconds, 0.0)
+            record.stage_at = max(record.started_at + seconds * record.node.slowdown, now)
+            self._at(record, record.stage_at, self._end_due)
+        reports = spec is not None and (
+            spec.all_members or record.pod.metadata.labels.get(names.RANK, "0") == "0"
+        )
+        if spec is not None and reports:
+            per_step = spec.step_seconds * record.node.slowdown
+            record.step = resumed + int((now - record.started_at) / per_step)
+            self._schedule_progress(record)
+
+    def _schedule_progress(self, record: PodRecord) -> None:
+        """Set the timer of the next report: at the next checkpoint that is not too soon."""
+        spec = self._profile.progress
+        if spec is None:
+            return
+        every, per_step = spec.checkpoint_every_steps, spec.step_seconds * record.node.slowdown
+        steps = every - record.step % every
+        while steps * per_step < spec.report_seconds_min:
+            steps += every
+        record.step_next = record.step + steps
+        record.step_at = self._clock.now() + steps * per_step
+        self._at(record, record.step_at, self._progress_due)
+
+    def _progress_due(self, record: PodRecord) -> None:
+        record.step = record.step_next
+        report = Progress(record.step, record.step, format_time(self._clock.now()))
+        record.progress = msgspec.json.encode(report).decode()
+        self._want(record, Want.PROGRESS)
+        self._schedule_progress(record)
+
+    def _end_due(self, record: PodRecord) -> None:
+        self._finish_stage(record)
+
+    def _finish_stage(self, record: PodRecord) -> None:
+        stage = record.stage
+        assert stage is not None
+        self._finish(
+            record,
+            exit_code(record.pod, stage),
+            signal=stage.next.signal,
+            reason=stage.next.reason,
+            message=stage.next.message,
+        )
+
+    def _finish(
+        self, record: PodRecord, code: int, *, signal: int = 0, reason: str = "", message: str = ""
+    ) -> None:
+        """The processes have ended: restart in place, or end for good, as the restart
+        policy says.
+        """
+        now = self._clock.now()
+        record.ended = terminated(
+            code,
+            signal,
+            reason=reason,
+            message=message,
+            started_at=record.started_at or None,
+            finished_at=now,
+        )
+        failed = record.ended.exit_code != 0 or (
+            record.stage is not None and record.stage.next.state is PodState.FAILED
+        )
+        policy = record.pod.spec.restart_policy
+        if policy == "Always" or (policy == "OnFailure" and failed):
+            self._back_off(record)
+        else:
+            self._over(record, PodState.FAILED if failed else PodState.SUCCEEDED)
+            self._want(record, Want.STATUS)
+
+    def _back_off(self, record: PodRecord) -> None:
+        profile = self._profile
+        seconds = min(
+            profile.restart_back_off_seconds * 2.0 ** min(record.restart_count, 60),
+            profile.restart_back_off_seconds_max,
+        )
+        record.state = PodState.BACK_OFF
+        record.changed_at = self._clock.now()
+        record.generation += 1
+        self._at(record, record.changed_at + seconds, self._restart_due)
+        self._want(record, Want.STATUS)
+
+    def _restart_due(self, record: PodRecord) -> None:
+        record.restart_count += 1
+        self._run(record)
+
+    def _restarted(self, record: PodRecord) -> None:
+        """The node is back after a crash and finds the pod's processes gone."""
+        if record.state is PodState.BACK_OFF or record.pod.spec.restart_policy != "Never":
+            self._finish(record, EXIT_CODE_UNKNOWN)
+            return
+        record.reason = NODE_RESTARTED
+        record.message = "the node restarted while the pod was running"
+        record.disrupted = DISRUPTED_BY_NODE
+        record.stage = None
+        self._finish(record, EXIT_CODE_UNKNOWN, reason=NODE_RESTARTED)
+
+    def _deadline_due(self, record: PodRecord) -> None:
+        over = record.is_over or record.state is PodState.TERMINATING
+        if over or record.node.fault is NodeFault.CRASHED:
+            return
+        record.reason = "DeadlineExceeded"
+        record.message = "Pod was active on the node longer than the specified deadline"
+        if record.started_at:
+            now = self._clock.now()
+            record.ended = terminated(0, SIGTERM, started_at=record.started_at, finished_at=now)
+        self._over(record, PodState.FAILED)
+        self._want(record, Want.STATUS)
+
+    def _terminate(self, record: PodRecord, *, at_once: bool) -> None:
+        """Deletion was asked for: stop within the grace period, then confirm."""
+        now = self._clock.now()
+        grace = record.pod.metadata.deletion_grace_period_seconds
+        latest = now + (GRACE_SECONDS if grace is None else grace)
+        if record.state is PodState.GONE:
+            return
+        if record.is_over:
+            self._want(record, Want.DELETE)
+            return
+        if record.state is PodState.TERMINATING and not at_once and record.stage_at <= latest:
+            return
+        if record.state is not PodState.TERMINATING:
+            drawn = self._life.draw(record.pod, PodState.TERMINATING, self._rng)
+            delay = 0.0 if drawn is None else drawn.seconds * record.node.slowdown
+            runs = record.state is PodState.RUNNING
+            record.stage_at = now + (delay if runs else 0.0)
+            record.wants = Want.NOTHING
+            self._stop_waiting(record)
+        record.state = PodState.TERMINATING
+        record.begun = True
+        record.generation += 1
+        record.stage_at = now if at_once else min(record.stage_at, latest)
+        self._at(record, record.stage_at, self._gone_due)
+
+    def _gone_due(self, record: PodRecord) -> None:
+        self._over(record, PodState.GONE)
+        self._want(record, Want.DELETE)
+
+    def _over(self, record: PodRecord, state: PodState) -> None:
+        """Nothing more happens by itself; the node's resources are free."""
+        record.state = state
+        record.changed_at = self._clock.now()
+        record.generation += 1
+        if record.admitted:
+            record.admitted = False
+            record.node.use.remove(record.requests)
+        self._stop_waiting(record)
+
+    # Small parts
+
+    def _at(self, record: PodRecord, instant: float, act: Callable[[PodRecord], None]) -> None:
+        generation = record.generation
+
+        def fire() -> None:
+            if record.generation == generation:
+                act(record)
+
+        self._timer(instant, fire)
+
+    def _want(self, record: PodRecord, want: Want) -> None:
+        record.wants |= want
+        self._write(record)
+
+    def _address(self, record: PodRecord) -> None:
+        if not record.address:
+            record.address = self._addresses.take()
+
+    def _missing(self, record: PodRecord) -> str:
+        """Return what config the pod waits for, "" when nothing; and have changes of it
+        reported.
+        """
+        needs: ConfigNeeds = config_needs(record.pod)
+        namespace = record.pod.metadata.namespace
+        for name in needs.maps:
+            if self._maps.get(namespace, name) is None:
+                self._waiting.setdefault((namespace, name), {})[record.uid] = None
+                return f'configmap "{name}" not found'
+        for name, key in needs.keys:
+            found = self._maps.get(namespace, name)
+            if found is not None and key not in found.data:
+                self._waiting.setdefault((namespace, name), {})[record.uid] = None
+                return f"couldn't find key {key} in ConfigMap {namespace}/{name}"
+        return ""
+
+    def _stop_waiting(self, record: PodRecord) -> None:
+        namespace = record.pod.metadata.namespace
+        for name in config_needs(record.pod).maps:
+            uids = self._waiting.get((namespace, name))
+            if uids is not None:
+                uids.pop(record.uid, None)
+                if not uids:
+                    del self._waiting[namespace, name]
+
+    def status(self, record: PodRecord) -> dict[str, Any]:
+        """Return the patch that writes the record's present state."""
+        waits_for = self._missing(record) if record.state is PodState.BOUND else ""
+        return status_patch(record, waits_for)

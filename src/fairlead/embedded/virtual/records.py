@@ -1,0 +1,163 @@
+"""What the virtual nodes remember: one record per node, one per pod, and the timer heap."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, Flag
+
+from fairlead.api.core import Pod
+from fairlead.embedded.virtual.profile import PodState, Stage
+from fairlead.embedded.virtual.status import NodeUse, Readiness, Terminated
+
+#: Instants closer than this are one (floats of the epoch have a spacing of 0.24 µs).
+SIMULTANEOUS_SECONDS = 1e-6
+
+
+class NodeFault(Enum):
+    """What is wrong with a node. In all three its pods stop answering."""
+
+    CRASHED = "Crashed"  # power lost: processes are gone; Ready becomes Unknown
+    UNREACHABLE = "Unreachable"  # cut off: processes go on unseen; Ready becomes Unknown
+    NOT_READY = "NotReady"  # the node agent is broken and says so; Ready becomes False
+
+
+class Want(Flag):
+    """What must still be written for a pod."""
+
+    NOTHING = 0
+    STATUS = 1
+    PROGRESS = 2
+    DELETE = 4
+
+
+READINESS_OF_FAULT = {
+    NodeFault.CRASHED: Readiness.UNKNOWN,
+    NodeFault.UNREACHABLE: Readiness.UNKNOWN,
+    NodeFault.NOT_READY: Readiness.NOT_READY,
+}
+
+
+@dataclass(slots=True, eq=False)
+class NodeRecord:
+    """One virtual node. `slowdown` above 1 stretches whatever its pods do (a limping node)."""
+
+    name: str
+    address: str
+    use: NodeUse
+    fault: NodeFault | None = None
+    readiness: Readiness = Readiness.READY
+    written: Readiness = Readiness.READY
+    slowdown: float = 1.0
+    pods: dict[str, PodRecord] = field(default_factory=dict)
+    queued: bool = False
+    writing: bool = False
+    failures: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class PodRecord:
+    """One pod on a virtual node.
+
+    `generation` rises whenever earlier timers become void. `wants` is what must still be written;
+    setting a want and queueing the record is all that a transition does.
+    """
+
+    pod: Pod
+    node: NodeRecord
+    requests: dict[str, int]
+    address: str
+    bound_at: float
+    state: PodState = PodState.BOUND
+    changed_at: float = 0.0
+    begun: bool = False
+    admitted: bool = False
+    start_is_due: bool = False
+    stage: Stage | None = None
+    stage_at: float = 0.0
+    started_at: float = 0.0
+    restart_count: int = 0
+    ended: Terminated | None = None
+    reason: str = ""
+    message: str = ""
+    disrupted: str = ""
+    step: int = 0
+    step_next: int = 0
+    step_at: float = 0.0
+    progress: str = ""
+    generation: int = 0
+    wants: Want = Want.NOTHING
+    queued: bool = False
+    writing: bool = False
+    failures: int = 0
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+        return self.pod.metadata.uid
+
+    @property
+    def is_over(self) -> bool:
+        """True once the pod's processes have ended for good."""
+        return self.state in (PodState.SUCCEEDED, PodState.FAILED, PodState.GONE)
+
+
+class Timers:
+    """One heap of (instant, sequence number, action). Equal instants keep the order of `add`.
+
+    Actions that became void check that themselves (`PodRecord.generation`); each record has at
+    most a few timers, so that the heap stays a small multiple of the number of pods.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def head(self) -> float | None:
+        """The earliest instant, or None."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, instant: float, action: Callable[[], None]) -> bool:
+        """Set a timer; True when it is now the earliest."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (instant, self._sequence, action))
+        return self._heap[0][1] == self._sequence
+
+    def pop_due(self, now: float) -> Callable[[], None] | None:
+        """Take the earliest action that is due; None when none is."""
+        if self._heap and self._heap[0][0] <= now + SIMULTANEOUS_SECONDS:
+            return heapq.heappop(self._heap)[2]
+        return None
+
+
+class AddressPool:
+    """Addresses of 10.0.0.0/8, never two pods with the same; given in rising order, then round
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._used: set[str] = set()
+
+    def take(self) -> str:
+        """Return a free address. There are 16 million, far more than pods fit on the nodes."""
+        while True:
+            number = self._next
+            self._next = self._next + 1 if self._next < (1 << 24) - 2 else 1
+            address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+            if number & 255 not in (0, 255) and address not in self._used:
+                self._used.add(address)
+                return address
+
+    def adopt(self, address: str) -> None:
+        """Note an address that a pod has already."""
+        self._used.add(address)
+
+    def give_back(self, address: str) -> None:
+        """Free it."""
+        self._used.discard(address)

@@ -1,0 +1,1 @@
+"""Admission webhooks: who is asked, with what, and what the answer does."""
