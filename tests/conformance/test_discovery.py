@@ -109,7 +109,6 @@ async def test_55_openapi_v3_is_an_index_of_documents_whose_urls_change_with_the
 ) -> None:
     index = (await target.request("GET", "/openapi/v3")).json["paths"]
     assert {"api/v1", "apis/coordination.k8s.io/v1", "apis/policy/v1"} <= index.keys()
-    assert "apis/example.dev/v1" not in index
     for path in ("api/v1", "apis/coordination.k8s.io/v1"):
         url = index[path]["serverRelativeURL"]
         assert url.startswith(f"/openapi/v3/{path}?hash=")
