@@ -1,0 +1,78 @@
+"""Who binds a member to its node, and how a pod asks for one node and no other.
+
+*Direct*: the pod is created with `spec.nodeName`; nothing checks it again, so it is for nodes that
+only Fairlead fills. *Pinned*: the pod asks for its node by name and the stock scheduler binds it,
+which refuses where somebody else was faster; for nodes that are shared with others.
+
+A pinned pod matches its node by the field `metadata.name`, as DaemonSets do: the stock scheduler
+then looks at that node only, whatever the size of the cluster (its NodeAffinity plugin, PreFilter).
+The host name label would be a guess: it may differ from the node's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodSpec,
+)
+
+
+class Binding(Enum):
+    """Who binds the members on a node; the values of the label `names.BINDING`."""
+
+    DIRECT = "direct"
+    PINNED = "pinned"
+
+
+def binding_of(labels: Mapping[str, str], default: Binding) -> Binding:
+    """Return how members are bound on a node with these labels; an unknown value is the default."""
+    try:
+        return Binding(labels.get(names.BINDING, default.value))
+    except ValueError:
+        return default
+
+
+def pinned_affinity(affinity: Affinity | None, node: str) -> Affinity:
+    """Return an affinity that matches `node` only, where it matched that node before.
+
+    Terms are alternatives, so each is narrowed. A gated pod's affinity may be changed in just this
+    way: requirements may be added to terms that are there, or terms where there were none (KEP-3838).
+    """
+    pin = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
+    old = affinity or Affinity()
+    nodes = old.node_affinity or NodeAffinity()
+    terms = nodes.required.node_selector_terms if nodes.required else ()
+    narrowed = tuple(replace(t, match_fields=(*t.match_fields, pin)) for t in terms)
+    selector = NodeSelector(
+        node_selector_terms=narrowed or (NodeSelectorTerm(match_fields=(pin,)),)
+    )
+    return replace(old, node_affinity=replace(nodes, required=selector))
+
+
+def pinned_node(spec: PodSpec) -> str:
+    """Return the node that a pod is pinned to; "" when it is pinned to none.
+
+    Pinned means that every alternative names the same one node.
+    """
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
+    found = [_named(term) for term in terms]
+    return found[0] if found and len(dict.fromkeys(found)) == 1 else ""
+
+
+def _named(term: NodeSelectorTerm) -> str:
+    for field in term.match_fields:
+        is_name = field.key == "metadata.name" and field.operator == "In"
+        if is_name and len(field.values) == 1:
+            return field.values[0]
+    return ""
