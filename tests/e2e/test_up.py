@@ -126,7 +126,8 @@ def test_a_data_directory_of_another_version_is_left_alone(shell: Shell) -> None
     refused = shell.up("--listen", "127.0.0.1:0", code=4)
     assert "E702" in refused.err
     format_file.write_bytes(content)
-    shell.up("--listen", "127.0.0.1:0")
+    quiet = shell.up("-q", "--listen", "127.0.0.1:0")
+    assert quiet.out == f"{shell.data / 'kubeconfig'}\n"
 
 
 def test_ctrl_c_stops_a_cluster_in_the_foreground_in_order(shell: Shell) -> None:

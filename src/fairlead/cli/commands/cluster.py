@@ -102,7 +102,8 @@ def _foreground(common_: Common, settings: Settings) -> int:
     from fairlead.cli.cluster.process import run_cluster
 
     def ready(running: Running) -> None:
-        common_.emit(first_commands(settings, running, default=_is_default(settings.data)))
+        text = first_commands(settings, running, default=_is_default(settings.data))
+        common_.emit(_announced(common_, settings, text))
 
     common_.note(f"Starting the cluster of {settings.data}")
     run_cluster(settings, ready=ready, log_stream=sys.stderr, verbosity=common_.verbosity)
@@ -122,8 +123,13 @@ def _detach(common_: Common, settings: Settings, asked: Asked) -> int:
     if report.error:
         sys.stderr.write(report.error)
         return report.exit_code
-    common_.emit(report.ready)
+    common_.emit(_announced(common_, settings, report.ready))
     return Exit.OK
+
+
+def _announced(common_: Common, settings: Settings, text: str) -> str:
+    """Return what is printed once the cluster answers; of that, -q leaves what is data."""
+    return f"{settings.data / KUBECONFIG_FILE}\n" if common_.quiet else text
 
 
 def _background(path: Path, asked: Asked, ready_fd: int) -> int:
