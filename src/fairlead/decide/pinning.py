@@ -46,7 +46,7 @@ def pinned_affinity(affinity: Affinity | None, node: str) -> Affinity:
     """Return an affinity that matches `node` only, where it matched that node before.
 
     Terms are alternatives, so each is narrowed. A gated pod's affinity may be changed in just this
-    way: requirements may be added to terms that are there, or terms where there were none (KEP-3838).
+    way: requirements may be added to terms that are there, terms where there were none (KEP-3838).
     """
     pin = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     old = affinity or Affinity()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fairlead.api.meta import to_wire
@@ -34,10 +35,10 @@ class InProcessClient:
         self._service = service
         self._is_open = True
         self._sharing = PodSharing()
-        self._write = WriteOptions(field_validation="Ignore", field_manager=field_manager)
-        self._dry_run = WriteOptions(
-            dry_run=True, field_validation="Ignore", field_manager=field_manager
+        self._write = WriteOptions(
+            field_validation="Ignore", field_manager=field_manager, reads_model=True
         )
+        self._dry_run = replace(self._write, dry_run=True)
 
     def _info(self, resource: Resource[Any]) -> ResourceInfo:
         if not self._is_open:
@@ -82,7 +83,7 @@ class InProcessClient:
     def shared(self, record: Record, type_: type[T]) -> T:
         """Return the struct of a record that was just written, sharing parts with others."""
         obj = record.typed(type_)
-        self._sharing.share(obj)
+        self._sharing.share(obj, has_shared_spec=record.has_shared_spec)
         return obj
 
     def watch(

@@ -24,21 +24,27 @@ class PodSharing:
         self._parts_max = parts_max
         self._parts: dict[Any, Any] = {}
 
-    def share(self, obj: object) -> None:
-        """Replace parts of a freshly decoded pod by equal ones; other kinds stay as they are."""
+    def share(self, obj: object, *, has_shared_spec: bool = False) -> None:
+        """Replace parts of a freshly decoded pod by equal ones; other kinds stay as they are.
+
+        With `has_shared_spec` the spec is made of shared parts already.
+        """
         if type(obj) is not Pod:
             return
         if len(self._parts) >= self._parts_max:
             self._parts.clear()
         put = msgspec.structs.force_setattr
         one = self._parts.setdefault
+        conditions = obj.status.conditions
+        if conditions:
+            put(obj.status, "conditions", one(conditions, conditions))
+        if has_shared_spec:
+            return
         spec: PodSpec = obj.spec
         put(spec, "tolerations", one(spec.tolerations, spec.tolerations))
         put(spec, "volumes", one(spec.volumes, spec.volumes))
         for container in spec.containers:
             self._share_container(container)
-        conditions = obj.status.conditions
-        put(obj.status, "conditions", one(conditions, conditions))
 
     def _share_container(self, container: Container) -> None:
         put = msgspec.structs.force_setattr

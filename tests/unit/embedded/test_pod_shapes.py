@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
 from fairlead.api import core
+from fairlead.embedded import builtins
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs import pod_shapes, validation
+from fairlead.embedded.verbs.options import WriteOptions
+from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.verbs.uids import Uids
+from fairlead.runtime.client import PatchType
+from fairlead.runtime.clock import LoopClock
+from fairlead.sim.loop import run
 
 
 def pod(**changes: Any) -> dict[str, Any]:
@@ -19,8 +30,9 @@ def pod(**changes: Any) -> dict[str, Any]:
 
 
 def found(obj: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    shape = pod_shapes.shape_of(obj["spec"])
     typed = msgspec.convert(obj, core.Pod)
-    return pod_shapes.pod_problems(obj, typed), list(validation.pod_problems(typed))
+    return pod_shapes.pod_problems(typed, shape), list(validation.pod_problems(typed))
 
 
 FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
@@ -54,6 +66,77 @@ def test_judging_leaves_the_pod_as_it_is():
     before = msgspec.json.encode(obj)
     found(obj)
     assert msgspec.json.encode(obj) == before
+
+
+async def started() -> Service:
+    clock, rng = LoopClock(1_800_000_000), random.Random(1)
+    service = Service(Store.open(None), Registry.with_builtins(), clock, ids=Uids(), rng=rng)
+    await service.bootstrap()
+    return service
+
+
+INIT = {"name": "set-up", "image": "set-up", "env": [{"name": "A", "value": "1"}]}
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pod(container={"env": [{"name": "RANK", "value": "7"}]}),
+        pod(container={"env": [{"name": "A", "valueFrom": FIELD}, {"name": "B", "value": "b"}]}),
+        pod(container={"env": [{"name": "B", "value": ""}, {"name": "C"}]}),
+        pod(container={"env": []}),
+        pod(nodeName="node-1", initContainers=[INIT]),
+        pod(containers=[{"name": "a", "image": "a"}, {**INIT, "image": "a:1"}], initContainers=[]),
+        pod(schedulingGates=[{"name": "wait"}]),
+        pod(priorityClassName="system-node-critical"),
+        pod(someField={"from": "the future"}),
+    ],
+)
+def test_what_a_shape_gives_is_what_decoding_and_defaulting_would_give(obj: dict[str, Any]):
+    async def stored() -> tuple[Record, Record]:
+        service = await started()
+        first = {"metadata": {"name": "p-0", "labels": {"a": "b"}}, **obj}
+        # the same pod by the long way: its spec cannot have a shape
+        long_way = copy.deepcopy(first)
+        long_way["metadata"]["name"] = "p-1"
+        long_way["spec"]["x"] = "." * pod_shapes.SHAPE_BYTES_MAX
+        options = WriteOptions(field_validation="Ignore", reads_model=True)
+        one = await service.create(builtins.PODS, "default", first, options)
+        other = await service.create(builtins.PODS, "default", long_way, options)
+        return one, other
+
+    one, other = run(stored())
+    assert one.has_shared_spec
+    assert not other.has_shared_spec
+    assert one.typed(core.Pod) == msgspec.json.decode(one.data, type=core.Pod)
+    assert one.typed(core.Pod).spec == other.typed(core.Pod).spec
+    plain, expected = one.plain(), other.plain()
+    del expected["spec"]["x"]
+    assert plain["spec"] == expected["spec"]
+    assert plain["status"] == expected["status"]
+
+
+def test_a_status_patch_leaves_the_spec_unread_and_the_object_whole():
+    async def patched() -> tuple[Record, Record]:
+        service = await started()
+        options = WriteOptions(field_validation="Ignore", reads_model=True)
+        body = {"metadata": {"name": "p"}, **pod(futureField={"a": [1, 2.50]})}
+        made = await service.create(builtins.PODS, "default", body, options)
+        change = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
+        written = await service.patch(
+            builtins.PODS, made.key, change, options,
+            patch_type=PatchType.MERGE, subresource="status",
+        )  # fmt: skip
+        return made, written
+
+    made, written = run(patched())
+    assert written.plain()["spec"] == made.plain()["spec"]
+    assert written.plain()["status"] == made.plain()["status"] | {
+        "phase": "Running",
+        "podIP": "10.0.0.1",
+    }
+    assert written.typed(core.Pod) == msgspec.json.decode(written.data, type=core.Pod)
+    assert msgspec.json.encode(written.plain(), order="sorted") == written.data
 
 
 def test_uids_are_of_version_4_and_never_repeat():

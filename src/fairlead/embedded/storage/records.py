@@ -2,11 +2,15 @@
 
 A record keeps the stored bytes and the few fields that the store and watches select by. What else
 readers need is decoded on demand and cached, so that all readers of one version share it.
+
+A spec is the largest part of most objects and the one that changes least. So a write that leaves
+it alone neither reads it (`Record.around_spec`) nor decodes it again (`Known`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,7 +43,18 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
     metadata: _Metadata
 
 
+class _AroundSpec(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """An object of the usual three parts, with its spec as it is stored."""
+
+    metadata: dict[str, Any]
+    spec: msgspec.Raw
+    status: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
 _HEAD = msgspec.json.Decoder(_Head)
+_AROUND_SPEC = msgspec.json.Decoder(_AroundSpec)
+_THREE_PARTS = {"metadata", "spec", "status"}
+KINDS_CACHED_MAX = 1024
 _PLAIN = msgspec.json.Decoder(dict[str, Any])
 _NO_LABELS: dict[str, str] = {}
 
@@ -58,6 +73,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     owners: tuple[str, ...]  # uids
     has_finalizers: bool
     is_deleting: bool
+    #: True when the spec of the read model is made of parts that other objects share.
+    has_shared_spec: bool = False
     _typed: Any = None
     _fields: tuple[ResourceInfo, Mapping[str, str]] | None = None
 
@@ -82,9 +99,25 @@ class Record(msgspec.Struct, gc=False, eq=False):
         """True when `typed` has its answer ready."""
         return type(self._typed) is type_
 
+    def known_spec(self, type_: type[Any]) -> Known | None:
+        """Return the spec of the read model if `typed` has that ready and it is one; else None."""
+        is_known = type(self._typed) is type_ and has_three_parts(type_)
+        return Known(self._typed.spec) if is_known else None
+
     def plain(self) -> dict[str, Any]:
         """Return a new plain JSON value, without kind and apiVersion; the caller may change it."""
         return _PLAIN.decode(self.data)
+
+    def around_spec(self) -> dict[str, Any]:
+        """Return `plain` with the spec as raw JSON where that can be; it encodes to the same."""
+        try:
+            parts = _AROUND_SPEC.decode(self.data)
+        except msgspec.ValidationError:
+            return self.plain()
+        out: dict[str, Any] = {"metadata": parts.metadata, "spec": parts.spec}
+        if parts.status is not msgspec.UNSET:
+            out["status"] = parts.status
+        return out
 
     def drop_caches(self) -> None:
         """Forget what was decoded."""
@@ -108,22 +141,60 @@ def record_of(key: Key, version: int, data: bytes) -> Record:
     )  # fmt: skip
 
 
-def record_typed(info: ResourceInfo, key: Key, version: int, obj: dict[str, Any]) -> Record:
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """Parts of an object's read model that need not be decoded: others have them already.
+
+    `status` is None where only the spec is known.
+    """
+
+    spec: Any
+    status: Any = None
+
+
+def record_typed(
+    info: ResourceInfo, key: Key, version: int, obj: dict[str, Any], *, known: Known | None = None
+) -> Record:
     """Return the record of a plain object; its metadata.resourceVersion is set to `version`.
 
     The read model is decoded too, which proves that all readers can. Raises
-    msgspec.ValidationError when they can't.
+    msgspec.ValidationError when they can't. What is `known` of it already is taken as it is; the
+    type must then be one of `has_three_parts`.
     """
     obj["metadata"]["resourceVersion"] = str(version)
     data = msgspec.json.encode(obj, order="sorted")
-    typed = msgspec.json.decode(data, type=info.type)
+    if known is None:
+        typed = msgspec.json.decode(data, type=info.type)
+    elif known.status is None:
+        rest = _rest(info.type)(data)
+        typed = info.type(metadata=rest.metadata, spec=known.spec, status=rest.status)
+    else:
+        own = msgspec.convert(obj["metadata"], ObjectMeta)
+        typed = info.type(metadata=own, spec=known.spec, status=known.status)
     metadata: ObjectMeta = typed.metadata
     owners = metadata.owner_references
     return Record(
         key, version, metadata.uid, data, metadata.labels or _NO_LABELS,
-        tuple(o.uid for o in owners) if owners else (),
-        bool(metadata.finalizers), metadata.deletion_timestamp is not None, typed,
+        tuple([owner.uid for owner in owners]) if owners else (),
+        bool(metadata.finalizers), metadata.deletion_timestamp is not None,
+        known is not None, typed,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=KINDS_CACHED_MAX)
+def has_three_parts(type_: type[Any]) -> bool:
+    """True when a read model is metadata, spec and status, and nothing else."""
+    return set(type_.__struct_fields__) == _THREE_PARTS
+
+
+@lru_cache(maxsize=KINDS_CACHED_MAX)
+def _rest(type_: type[Any]) -> Callable[[bytes], Any]:
+    """Return the decoding of a read model without its spec."""
+    fields = [
+        (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(type_)
+        if field.name != "spec"
+    ]
+    return msgspec.json.Decoder(msgspec.defstruct(f"{type_.__name__}Rest", fields, gc=False)).decode
 
 
 def draft_of(key: Key, obj: dict[str, Any]) -> Record:

@@ -130,7 +130,7 @@ class Store:
         self._pending: deque[StoreEvent] = deque()
         self._overlay: dict[tuple[str, Key], StoreEvent] = {}
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: tuple[Subscriber, ...] = ()
         self._unpublished: deque[Sequence[StoreEvent]] = deque()
         self._publishing = False
         self._failure: OSError | None = None
@@ -192,15 +192,24 @@ class Store:
 
     def latest(self, name: str, key: Key) -> Record | None:
         """Return the object as the next write finds it: with writes that are not visible yet."""
-        event = self._overlay.get((name, key)) if self._overlay else None
-        if event is None:
-            return self.get(name, key)
-        return None if event.type is EventType.DELETED else event.record
+        if self._overlay:
+            event = self._overlay.get((name, key))
+            if event is not None:
+                return None if event.type is EventType.DELETED else event.record
+        table = self._tables.get(name)
+        return table.records.get(key) if table else None
 
     def records(self, name: str, namespace: str = "") -> list[Record]:
         """Return the visible objects of a namespace, or all for "", in (namespace, name) order."""
         table = self._tables.get(name)
         return table.between(namespace) if table else []
+
+    def changed_at(self, name: str) -> int:
+        """Return the version of the last visible write to a table."""
+        table = self._tables.get(name)
+        if table is None:
+            return 0
+        return table.history[-1].version if table.history else table.floor
 
     def count(self, name: str, namespace: str = "") -> int:
         """Return how many objects are visible in a namespace, or in all for ""."""
@@ -253,6 +262,10 @@ class Store:
         """The version that the next write must carry."""
         return self._assigned + 1
 
+    def add(self, info: ResourceInfo, record: Record) -> None:
+        """As `put`, of an object of which the caller knows that there is none: no `latest`."""
+        self._write(StoreEvent(EventType.ADDED, info, record, None, record.version), record.data)
+
     def put(self, info: ResourceInfo, record: Record) -> None:
         """Write an object whose version is `next_version`; await `committed` before answering."""
         previous = self.latest(info.name, record.key)
@@ -293,15 +306,17 @@ class Store:
 
     def _publish(self, events: Sequence[StoreEvent]) -> None:
         """Tell subscribers; a write that one of them makes is told after this one, to all."""
-        self._unpublished.append(events)
         if self._publishing:
+            self._unpublished.append(events)
             return
         self._publishing = True
         try:
+            for subscriber in self._subscribers:
+                subscriber(events)
             while self._unpublished:
-                batch = self._unpublished.popleft()
-                for subscriber in tuple(self._subscribers):
-                    subscriber(batch)
+                events = self._unpublished.popleft()
+                for subscriber in self._subscribers:
+                    subscriber(events)
         finally:
             self._publishing = False
 
@@ -310,11 +325,10 @@ class Store:
 
         The callback is called in the event loop, must be quick and must not raise.
         """
-        self._subscribers.append(callback)
+        self._subscribers = (*self._subscribers, callback)
 
         def unsubscribe() -> None:
-            if callback in self._subscribers:
-                self._subscribers.remove(callback)
+            self._subscribers = tuple([s for s in self._subscribers if s is not callback])
 
         return unsubscribe
 

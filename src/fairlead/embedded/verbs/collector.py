@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import Any, assert_never
 
 import msgspec
@@ -40,14 +40,14 @@ EVENTS_TTL_SECONDS = 3600.0
 SWEEP_PAUSE_SECONDS = 0.01
 
 
-class Task(Enum):
-    """What to look at."""
+class Task(IntEnum):
+    """What to look at. A number, since every write hashes one."""
 
-    DEPENDENT = "dependent"  # are its owners still there?
-    OWNER = "owner"  # marked for deletion, with dependents to orphan or to wait for
-    NAMESPACE = "namespace"  # is it empty?
-    DEFINITION = "definition"  # are there objects of that kind?
-    CONTENT = "content"  # in a namespace or of a kind that goes: delete it
+    DEPENDENT = 1  # are its owners still there?
+    OWNER = 2  # marked for deletion, with dependents to orphan or to wait for
+    NAMESPACE = 3  # is it empty?
+    DEFINITION = 4  # are there objects of that kind?
+    CONTENT = 5  # in a namespace or of a kind that goes: delete it
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):

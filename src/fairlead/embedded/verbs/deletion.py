@@ -16,9 +16,9 @@ from fairlead.embedded import builtins
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, record_typed
 from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs.changes import is_free
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult
-from fairlead.embedded.verbs.writes import is_free
 from fairlead.runtime.client import Propagation
 
 ORPHAN = "orphan"

@@ -54,6 +54,7 @@ class WriteOptions:
     `field_validation` is "Ignore", "Warn" or "Strict": what to do about fields that a custom
     resource's schema does not know. `warn` receives what belongs into `Warning:` headers.
     `is_draft` stops before the object is checked, and gives it as the webhooks are to see it.
+    With `reads_model` the caller asks the answer for its read model, so that stays decoded.
     """
 
     dry_run: bool = False
@@ -61,6 +62,7 @@ class WriteOptions:
     field_manager: str = ""
     warn: Callable[[str], None] = _no_warning
     is_draft: bool = False
+    reads_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)

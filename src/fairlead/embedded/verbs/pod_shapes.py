@@ -1,56 +1,196 @@
-"""The rules of pods, judged once per shape: the members of a gang differ in values, not in form.
+"""What is known of a pod by its shape: the members of a gang differ in values, not in form.
 
-A shape is a pod's spec without its node and without the values of its environment variables, which
-no rule looks at but for whether there is one. Thousands of pods have one shape; to find out that it
-is a known one takes a small part of the time that the rules take. A pod whose shape breaks a rule
-is judged itself, so that the words are about it.
+A shape is a pod's spec as it was given, without its node and without the values of its environment
+variables. Thousands of pods have one shape; to find out that it is a known one takes a small part
+of the time that it takes to default a spec, to judge it and to decode it. So all that is done once,
+and a pod is made by putting its own values into the shape's. What breaks a rule, or cannot be read
+at all, has no shape: such a pod is judged itself, so that the words are about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.api import core
+from fairlead.embedded.storage.records import Known
 from fairlead.embedded.verbs import validation
 from fairlead.embedded.verbs.errors import Finding
+from fairlead.embedded.verbs.pod_defaults import add_tolerations, default_pod_spec, qos_class
 
 SHAPES_CACHED_MAX = 1024
 SHAPE_BYTES_MAX = 16_384
+VARIABLES_CACHED_MAX = 65_536
 _SOME_VALUE = "x"
+_NEW = core.PodStatus(phase="Pending")
+_CONTAINERS = ("containers", "initContainers")
+
+Obj = dict[str, Any]
+
+#: The environment of a container: the name of each variable that has a mere value, and the whole
+#: JSON of any other.
+_Names: TypeAlias = tuple[str | bytes, ...]
+#: What makes a shape: the spec without environments, and those of its containers, in order.
+_Key: TypeAlias = tuple[bytes, tuple[_Names, ...]]
 
 
-def pod_problems(obj: Mapping[str, Any], pod: core.Pod) -> list[Finding]:
-    """Return what is wrong with a pod's spec; `pod` is the read model of the plain `obj`."""
-    spec: dict[str, Any] = dict(obj["spec"])
-    node = spec.pop("nodeName", None)
-    if node and (pod.spec.scheduling_gates or validation.node_name_problem(pod.spec.node_name)):
+class _Env:
+    """The environment of one container of a shape."""
+
+    __slots__ = ("_names", "_others", "_places")
+
+    def __init__(self, names: _Names, known: tuple[core.EnvVar, ...]) -> None:
+        self._places = [i for i, name in enumerate(names) if type(name) is str]
+        self._names = [known[i].name for i in self._places]
+        self._others = [(i, known[i]) for i, name in enumerate(names) if type(name) is bytes]
+
+    def with_values(self, given: Sequence[Obj]) -> tuple[core.EnvVar, ...]:
+        """Return the variables with a pod's own values."""
+        out = list(map(_variable, self._names, [given[i]["value"] for i in self._places]))
+        for i, variable in self._others:
+            out.insert(i, variable)
+        return tuple(out)
+
+
+@lru_cache(maxsize=VARIABLES_CACHED_MAX)
+def _variable(name: str, value: str) -> core.EnvVar:
+    """Return one struct for all equal variables: most members of a gang agree in most of them."""
+    return core.EnvVar(name=name, value=value)
+
+
+class PodShape:
+    """A spec that is defaulted and breaks no rule, plain and as the read model.
+
+    `filled` and `known` put a pod's own values in; what they return shares the rest among all pods
+    of the shape, so nobody may change it.
+    """
+
+    __slots__ = ("_envs", "_model", "_spec", "qos")
+
+    def __init__(self, spec: Obj, model: core.PodSpec, names: tuple[_Names, ...]) -> None:
+        self.qos = qos_class(spec)
+        self._spec = spec
+        self._model = model
+        containers = (*model.containers, *model.init_containers)
+        self._envs = [
+            _Env(own, container.env) for own, container in zip(names, containers, strict=True)
+        ]
+
+    def filled(self, given: Mapping[str, Any]) -> Obj:
+        """Return the defaulted spec of a pod of this shape; the caller may change its top level."""
+        out = dict(self._spec)
+        if "nodeName" in given:
+            out["nodeName"] = given["nodeName"]
+        for field in _CONTAINERS:
+            if field in out:
+                out[field] = [
+                    {**known, "env": own["env"]} if own.get("env") else known
+                    for known, own in zip(out[field], given[field], strict=True)
+                ]
+        return out
+
+    def known(self, pod: Mapping[str, Any]) -> Known:
+        """Return the read model of a new pod's `filled` spec, its priority included."""
+        spec = pod["spec"]
+        status = _NEW if "conditions" not in pod["status"] else None
+        return Known(self._read(spec), status)
+
+    def _read(self, spec: Mapping[str, Any]) -> core.PodSpec:
+        known, envs = self._model, iter(self._envs)
+        return replace(
+            known,
+            node_name=spec.get("nodeName", ""),
+            priority=spec.get("priority"),
+            priority_class_name=spec.get("priorityClassName", ""),
+            containers=_containers(known.containers, spec["containers"], envs),
+            init_containers=_containers(
+                known.init_containers, spec.get("initContainers", ()), envs
+            ),
+        )
+
+
+def _containers(
+    known: tuple[core.Container, ...], given: Sequence[Obj], envs: Iterator[_Env]
+) -> tuple[core.Container, ...]:
+    if not known:
+        return ()
+    return tuple(
+        [
+            replace(container, env=next(envs).with_values(own.get("env") or ()))
+            for container, own in zip(known, given, strict=True)
+        ]
+    )
+
+
+def shape_of(spec: Mapping[str, Any]) -> PodShape | None:
+    """Return the shape of a spec; None when it has none."""
+    rest = dict(spec)
+    if type(rest.pop("nodeName", "")) is not str:
+        return None
+    names: list[_Names] = []
+    try:
+        for field in _CONTAINERS:
+            if rest.get(field):
+                rest[field] = [_without_env(container, names) for container in rest[field]]
+        text = msgspec.json.encode(rest)
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return _known((text, tuple(names))) if len(text) <= SHAPE_BYTES_MAX else None
+
+
+def pod_problems(pod: core.Pod, shape: PodShape | None) -> list[Finding]:
+    """Return what is wrong with the spec of a pod, whose shape is known or None."""
+    spec = pod.spec
+    node = spec.node_name
+    if shape is None or (node and (spec.scheduling_gates or validation.node_name_problem(node))):
         return [*validation.pod_problems(pod)]
-    for field in ("containers", "initContainers"):
-        containers = spec.get(field)
-        if containers:
-            spec[field] = [_shape_of(container) for container in containers]
-    shape = msgspec.json.encode(spec)
-    if len(shape) <= SHAPE_BYTES_MAX and _is_fine(shape):
-        return []
-    return [*validation.pod_problems(pod)]
+    return []
 
 
-def _shape_of(container: dict[str, Any]) -> dict[str, Any]:
+def _without_env(container: Obj, names: list[_Names]) -> Obj:
+    """Return a container without its environment, whose names are appended to `names`."""
     variables = container.get("env")
     if not variables:
+        names.append(())
         return container
-    shapes = [
-        {**variable, "value": _SOME_VALUE} if variable.get("value") else variable
-        for variable in variables
-    ]
-    return {**container, "env": shapes}
+    names.append(
+        tuple(
+            [
+                variable["name"]
+                if type(variable.get("value")) is str and len(variable) == 2
+                else msgspec.json.encode(variable)
+                for variable in variables
+            ]
+        )
+    )
+    rest = dict(container)
+    del rest["env"]
+    return rest
 
 
 @lru_cache(maxsize=SHAPES_CACHED_MAX)
-def _is_fine(shape: bytes) -> bool:
-    spec = msgspec.json.decode(shape, type=core.PodSpec)
-    return not validation.pod_problems(core.Pod(spec=spec))
+def _known(key: _Key) -> PodShape | None:
+    """Return the shape if it breaks no rule, whatever the values are."""
+    text, names = key
+    spec: Obj = msgspec.json.decode(text)
+    try:
+        containers = [c for field in _CONTAINERS for c in spec.get(field) or ()]
+        for container, own in zip(containers, names, strict=True):
+            if own:
+                container["env"] = [_some_variable(name) for name in own]
+        spec = default_pod_spec(spec)
+        add_tolerations(spec)
+        model = msgspec.json.decode(msgspec.json.encode(spec), type=core.PodSpec)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    if validation.pod_problems(core.Pod(spec=model)):
+        return None
+    return PodShape(spec, model, names)
+
+
+def _some_variable(name: str | bytes) -> Obj:
+    return {"name": name, "value": _SOME_VALUE} if type(name) is str else msgspec.json.decode(name)

@@ -172,9 +172,9 @@ class Service:
             await self.store.committed(record.version)
 
     async def _written(self, info: ResourceInfo, record: Record, options: WriteOptions) -> Record:
-        if not options.dry_run and record.version > self.store.version:
+        if record.version > self.store.version and not options.dry_run:
             await self.store.committed(record.version)
-        if not self._hub.watches(info.name):
+        if not options.reads_model and not self._hub.watches(info.name):
             record.drop_caches()  # it was decoded to check it; nobody here reads it
         return record
 
@@ -229,9 +229,16 @@ class Service:
             asked = Asked(info, subresource, Operation.UPDATE)
             record = await self._admitted.patch(asked, key, change, options)
         else:
-            record = writes.patch(
-                self._context, info, key, change, options=options, subresource=subresource
+            only_status = (
+                subresource == "status"
+                and patch_type is PatchType.MERGE
+                and options.field_validation == "Ignore"
+                and _is_about_status(patch)
             )
+            record = writes.patch(
+                self._context, info, key, change, options=options, subresource=subresource,
+                only_status=only_status,
+            )  # fmt: skip
         return await self._written(info, record, options)
 
     async def delete(self, info: ResourceInfo, key: Key, options: DeleteOptions) -> DeleteResult:
@@ -300,6 +307,11 @@ def _spec(record: Record) -> Any:
 def _check_subresource(info: ResourceInfo, subresource: str) -> None:
     if subresource and subresource not in info.subresources:
         raise errors.method_not_allowed(info, subresource)
+
+
+def _is_about_status(patch: object) -> bool:
+    """True for a merge patch that sets a status and does not touch the spec."""
+    return isinstance(patch, dict) and isinstance(patch.get("status"), dict) and "spec" not in patch
 
 
 def _change(

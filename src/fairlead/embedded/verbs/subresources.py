@@ -16,7 +16,7 @@ from fairlead.api.status import InternalError, StatusCause, StatusDetails, TooMa
 from fairlead.embedded import builtins
 from fairlead.embedded.registry import FieldPath, ResourceInfo, ScalePaths
 from fairlead.embedded.storage.records import Key, Record
-from fairlead.embedded.verbs import deletion, errors, writes
+from fairlead.embedded.verbs import changes, deletion, errors, writes
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Problem, ProblemType
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions
@@ -235,6 +235,6 @@ def _detached(change: Any) -> Any:
     """Let `change` write into its argument."""
 
     def call(obj: dict[str, Any]) -> Any:
-        return change(writes.copy(obj))
+        return change(changes.copy(obj))
 
     return call

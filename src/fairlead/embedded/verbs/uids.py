@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 _SIZE_BYTES = 16
 _BLOCK_UIDS = 256
-#: The variant's two bits, before two random ones.
-_VARIANTS = "89ab"
+#: The digit with the variant's two bits before two random ones, by a random digit.
+_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 class Uids:
@@ -31,5 +31,5 @@ class Uids:
             at = 0
         self._next = at + 2 * _SIZE_BYTES
         text = self._block[at : at + 2 * _SIZE_BYTES]
-        variant = _VARIANTS[int(text[16], 16) & 3]
+        variant = _VARIANTS[text[16]]
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"

@@ -75,12 +75,16 @@ def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[Problem]
     found: list[Problem] = []
     if why := name_problem(info.name_rule, metadata.name):
         found.append(Problem("metadata.name", ProblemType.INVALID, why, metadata.name))
-    if metadata.labels:
-        found += _label_problems(metadata.labels)
+    labels = metadata.labels
+    if labels and not (all(map(_is_key, labels)) and all(map(_is_value, labels.values()))):
+        found += _label_problems(labels)
     if metadata.annotations:
         found += _annotation_problems(metadata.annotations)
     controllers = 0
     for i, owner in enumerate(metadata.owner_references):
+        controllers += owner.controller
+        if owner.api_version and owner.kind and owner.name and owner.uid:
+            continue
         path = f"metadata.ownerReferences[{i}]"
         for key, value in (
             ("apiVersion", owner.api_version), ("kind", owner.kind),
@@ -89,7 +93,6 @@ def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[Problem]
             if not value:
                 why = "must not be empty"
                 found.append(Problem(f"{path}.{key}", ProblemType.INVALID, why, value))
-        controllers += owner.controller
     if controllers > 1:
         why = "only one reference can have controller set to true"
         found.append(Problem("metadata.ownerReferences", ProblemType.INVALID, why, controllers))

@@ -18,11 +18,13 @@ from fairlead.api import core
 from fairlead.api.status import AlreadyExists
 from fairlead.embedded import builtins, crds
 from fairlead.embedded.registry import ResourceInfo
-from fairlead.embedded.storage.records import Key, Record, draft_of, record_typed
+from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
 from fairlead.embedded.verbs import (
     admission,
+    changes,
     errors,
     job_references,
+    pod_defaults,
     pod_shapes,
     structural,
     validation,
@@ -40,7 +42,7 @@ _SERVER_OWNED = (
     "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
 _NEVER_STORED = ("managedFields", "selfLink")
-_NOT_GIVEN = (*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion")
+_NOT_GIVEN = frozenset((*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion"))
 
 #: What code that trusts the structure runs into when a body has another one.
 _STUMBLES = (AttributeError, KeyError, TypeError, ValueError)
@@ -96,8 +98,9 @@ def create(
     _check_namespace(info, namespace, metadata)
     if metadata.get("resourceVersion"):
         raise errors.bad_request("resourceVersion should not be set on objects to be created")
-    for field in _NOT_GIVEN:
-        metadata.pop(field, None)
+    if not _NOT_GIVEN.isdisjoint(metadata):
+        for field in [field for field in metadata if field in _NOT_GIVEN]:
+            del metadata[field]
     if metadata.get("name") or not metadata.get("generateName"):
         return _create_named(context, info, body, options)
     base = str(metadata["generateName"])[:GENERATED_NAME_BASE_MAX]
@@ -123,10 +126,11 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     name = metadata["name"]
     key = (metadata.get("namespace", ""), name)
     findings: list[Finding] = []
+    shape: pod_shapes.PodShape | None = None
     try:
         admission.check_namespace(context, info, key[0], name)
         if info.is_builtin:
-            admission.admit_create(context, info, body)
+            shape = admission.admit_create(context, info, body)
         else:
             _check_definition(context, info, name)
             body, findings = structural.admit(info, body, options)
@@ -146,9 +150,14 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
         crds.admit(body, context.now_text())
     elif info in builtins.WEBHOOK_KINDS:
         webhooks_config.admit(info, body, can_call=context.can_call_webhooks())
-    record, body = _encode(context, info, key, body, findings=findings)
-    findings += validation.metadata_problems(info, record.typed(info.type).metadata)
-    findings += _spec_problems(info, body, record)
+    known = shape.known(body) if shape is not None else None
+    record, body = _encode(context, info, key, body, findings=findings, known=known)
+    model = record.typed(info.type)
+    findings += validation.metadata_problems(info, model.metadata)
+    if shape is None:
+        findings += _spec_problems(info, body, record)
+    else:
+        findings += pod_shapes.pod_problems(model, shape)
     if findings:
         raise errors.invalid(info, name, findings)
     existing = context.store.latest(info.name, key)
@@ -156,7 +165,7 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
         raise errors.already_exists(info, name, is_deleting=existing.is_deleting)
     if options.dry_run:
         return _dry(info, key, body, "")
-    context.store.put(info, record)
+    context.store.add(info, record)
     return record
 
 
@@ -169,20 +178,26 @@ def _check_definition(context: Context, info: ResourceInfo, name: str) -> None:
 
 
 def _encode(
-    context: Context, info: ResourceInfo, key: Key, obj: Obj, *, findings: Sequence[Finding]
+    context: Context,
+    info: ResourceInfo,
+    key: Key,
+    obj: Obj,
+    *,
+    findings: Sequence[Finding],
+    known: Known | None = None,
 ) -> tuple[Record, Obj]:
     """Return the record to store and its object, which has lost its nulls if they were in the way.
 
-    BadRequest when it does not decode; what a schema found wrong goes first.
+    BadRequest when the object does not decode; what a schema found wrong goes first.
     """
     version = context.store.next_version
     try:
-        return record_typed(info, key, version, obj), obj
+        return record_typed(info, key, version, obj, known=known), obj
     except msgspec.ValidationError:
         pass
     if findings:
         raise errors.invalid(info, key[1], findings)
-    obj = structural.repair(info, obj)
+    obj = structural.repair(info, changes.copy(obj))
     try:
         return record_typed(info, key, version, obj), obj
     except msgspec.ValidationError as error:
@@ -193,7 +208,7 @@ def _encode(
 
 def _spec_problems(info: ResourceInfo, obj: Obj, record: Record) -> list[Finding]:
     if info is builtins.PODS:
-        return [*pod_shapes.pod_problems(obj, record.typed(core.Pod))]
+        return pod_shapes.pod_problems(record.typed(core.Pod), pod_shapes.shape_of(obj["spec"]))
     if info is builtins.CONFIG_MAPS or info is builtins.SECRETS:
         return [*validation.config_problems(obj)]
     if info is builtins.CRDS:
@@ -278,15 +293,18 @@ def patch(
     *,
     options: WriteOptions,
     subresource: str = "",
+    only_status: bool = False,
 ) -> Record:
     """Store `change(object)`; `change` gets the whole object and may share parts with its result.
 
+    With `only_status` it sets the status and looks at nothing else, and gets the spec unread.
     NotFound, Invalid, Conflict when the result names another version or uid; what `change` raises.
     """
     current = context.store.latest(info.name, key)
     if current is None:
         raise errors.not_found(info, key[1])
-    old = current.plain()
+    is_closed = info.is_builtin or info.status_schema is not None
+    old = current.around_spec() if only_status and is_closed else current.plain()
     new = change({"kind": info.kind, "apiVersion": info.api_version, **old})
     if not isinstance(new, dict):
         raise errors.bad_request("the patched object is no JSON object")
@@ -294,7 +312,10 @@ def patch(
         del new["kind"], new["apiVersion"]
     else:
         check_kind(info, new)
-    new["metadata"] = metadata = metadata_of(info, new)
+    if new.get("metadata") is old["metadata"]:
+        new["metadata"] = metadata = dict(old["metadata"])
+    else:
+        new["metadata"] = metadata = metadata_of(info, new)
     if metadata.get("name") not in (key[1], None):
         raise errors.bad_request(
             f"the name of the object ({metadata['name']}) does not match the name on the URL "
@@ -314,10 +335,9 @@ def _update(
     sub: str,
 ) -> Record:
     """Store `new` in the place of `current`, whose plain form is `old`; `old` stays as it is."""
-    name = current.key[1]
-    before, metadata = old["metadata"], new["metadata"]
-    _check_preconditions(info, name, before, metadata)
-    new, metadata = _restrict(info, old, new, sub)
+    name, before, metadata = current.key[1], old["metadata"], new["metadata"]
+    changes.check_preconditions(info, name, before, metadata)
+    new, metadata = changes.restrict(info, old, new, sub)
     for field in (*_SERVER_OWNED, *_NEVER_STORED):  # the last two are in no stored object
         if field in before:
             metadata[field] = before[field]
@@ -336,28 +356,30 @@ def _update(
             if info.name == job_references.TABLE and not sub:
                 findings += job_references.admit(context, new, old)
     except _STUMBLES:
-        structural.repair(info, new)  # says what is wrong with the body, if that was it
+        structural.repair(info, changes.copy(new))  # says what is wrong, if it was the body
         raise
     if options.is_draft:
         return draft_of(current.key, new)
-    if info.tracks_generation and _spec_changed(info, old, new):
+    if info.tracks_generation and sub != "status" and changes.spec_changed(info, old, new):
         metadata["generation"] = before.get("generation", 0) + 1
     if new == old and msgspec.json.encode(new, order="sorted") == current.data:
         return current  # what was changed is a default
     is_relabelled = metadata != before  # to encode sets the new version in it
-    record, new = _encode(context, info, current.key, new, findings=findings)
+    known = current.known_spec(info.type) if new.get("spec") is old.get("spec") else None
+    record, new = _encode(context, info, current.key, new, findings=findings, known=known)
     if is_relabelled:
         after = record.typed(info.type).metadata
         findings += validation.metadata_problems(info, after)
         findings += validation.metadata_update_problems(current.typed(info.type).metadata, after)
-    findings += _spec_problems(info, new, record) if not sub else []
+    if not sub:
+        findings += _spec_problems(info, new, record)
     if findings:
         raise errors.invalid(info, name, findings)
     if options.dry_run:
         return _dry(info, current.key, new, before["resourceVersion"])
-    if record.is_deleting and is_free(info, new):
+    if record.is_deleting and changes.is_free(info, new):
         # The event shows what was stored last, as the real store's does.
-        last = record_typed(info, current.key, record.version, copy(old))
+        last = record_typed(info, current.key, record.version, changes.copy(old))
         context.store.remove(info, last)
         return _under_version(record, new, before["resourceVersion"])
     context.store.put(info, record)
@@ -385,64 +407,11 @@ def overwrite(
     if options.dry_run:
         return _dry(info, key, new, str(current.version))
     record = record_typed(info, key, context.store.next_version, new)
-    if record.is_deleting and is_free(info, new):
+    if record.is_deleting and changes.is_free(info, new):
         context.store.remove(info, record)
     else:
         context.store.put(info, record)
     return record
-
-
-def _check_preconditions(info: ResourceInfo, name: str, before: Obj, metadata: Obj) -> None:
-    version = metadata.get("resourceVersion")
-    if version and version != before["resourceVersion"]:
-        raise errors.conflict(info, name)
-    uid = metadata.get("uid")
-    if uid and uid != before["uid"]:
-        why = (
-            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before['uid']}"
-        )
-        raise errors.conflict(info, name, why)
-
-
-def _restrict(info: ResourceInfo, old: Obj, new: Obj, sub: str) -> tuple[Obj, Obj]:
-    """Return the object with only those changes that this (sub-)resource may make."""
-    metadata = new["metadata"]
-    if sub == "":
-        if info.has_status:
-            new = {k: v for k, v in new.items() if k != "status"}
-            if "status" in old:
-                new["status"] = old["status"]
-        return new, metadata
-    kept = dict(old["metadata"])
-    if sub == "finalize":
-        kept_spec = dict(old.get("spec") or {})
-        finalizers = (new.get("spec") or {}).get("finalizers")
-        if finalizers:
-            kept_spec["finalizers"] = finalizers
-        else:
-            kept_spec.pop("finalizers", None)
-        return {**old, "spec": kept_spec, "metadata": kept}, kept
-    if (
-        info.is_builtin
-    ):  # custom resources: status only (apiextensions `customresource/status_strategy`)
-        for field in ("labels", "annotations"):
-            if field in metadata:
-                kept[field] = metadata[field]
-            else:
-                kept.pop(field, None)
-    out = {**old, "metadata": kept}
-    if new.get("status") is not None:
-        out["status"] = new["status"]
-        if info is builtins.PODS and "qosClass" in (old.get("status") or {}):
-            out["status"] = {**new["status"], "qosClass": old["status"]["qosClass"]}
-    else:
-        out.pop("status", None)
-    return out, kept
-
-
-def _spec_changed(info: ResourceInfo, old: Obj, new: Obj) -> bool:
-    ignored = ("metadata", "status") if info.has_status else ("metadata",)
-    return any(old.get(k) != new.get(k) for k in (*old, *new) if k not in ignored)
 
 
 def _admit_update(
@@ -452,8 +421,8 @@ def _admit_update(
     if sub:
         return []
     if info is builtins.PODS and new.get("spec") != old.get("spec"):
-        spec = new["spec"] = admission.default_pod_spec(new.get("spec") or {})
-        admission.add_tolerations(spec)
+        spec = new["spec"] = pod_defaults.default_pod_spec(new.get("spec") or {})
+        pod_defaults.add_tolerations(spec)
         for field in ("priority", "preemptionPolicy"):
             if field not in spec and field in old["spec"]:
                 spec[field] = old["spec"][field]
@@ -476,18 +445,3 @@ def _admit_update(
 
 def _frozen(old: Obj) -> tuple[str, ...]:
     return ("data", "binaryData", "immutable") if old.get("immutable") else ()
-
-
-def copy(value: Any) -> Any:
-    """Return a deep copy of a plain JSON value."""
-    return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def is_free(info: ResourceInfo, obj: Obj) -> bool:
-    """True when nothing keeps a marked object: no finalizer, no grace left, no content."""
-    metadata = obj["metadata"]
-    if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
-        return False
-    if info is builtins.NAMESPACES:
-        return not (obj.get("spec") or {}).get("finalizers")
-    return True

@@ -17,7 +17,7 @@ from fairlead.api.status import Conflict
 from fairlead.embedded import builtins
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record
-from fairlead.embedded.verbs import deletion, errors, subresources, writes
+from fairlead.embedded.verbs import changes, deletion, errors, subresources, writes
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions
 from fairlead.embedded.webhooks.match import Asked, Attributes, KindName, Operation
@@ -52,13 +52,13 @@ class Admitted:
             return _whole(info, record)
 
         given_name = str(_metadata(body).get("name") or "")
-        obj = draft(writes.copy(body), replace(options, is_draft=True))
+        obj = draft(changes.copy(body), replace(options, is_draft=True))
         if not given_name:
             obj["metadata"].pop("name", None)  # it is made up after the mutating webhooks
 
         def settle(obj: Obj) -> Obj:
             name = _metadata(obj).get("name")
-            settled = draft(writes.copy(obj), replace(once, is_draft=True))
+            settled = draft(changes.copy(obj), replace(once, is_draft=True))
             if not name:
                 settled["metadata"].pop("name", None)
             return settled
@@ -69,7 +69,7 @@ class Admitted:
         )  # fmt: skip
         obj = await self.webhooks.mutate(attributes, settle=settle, warn=options.warn) or obj
         checked = writes.create(
-            context, info, namespace, writes.copy(obj), options=replace(once, dry_run=True)
+            context, info, namespace, changes.copy(obj), options=replace(once, dry_run=True)
         )
         attributes = replace(attributes, object=_whole(info, checked))
         await self.webhooks.validate(attributes, warn=options.warn)
@@ -81,7 +81,7 @@ class Admitted:
 
         def draft(options: WriteOptions) -> Record:
             return writes.replace(
-                self.context, asked.info, key, writes.copy(body),
+                self.context, asked.info, key, changes.copy(body),
                 options=options, subresource=asked.subresource,
             )  # fmt: skip
 
@@ -132,7 +132,7 @@ class Admitted:
 
         def write(obj: Obj, options: WriteOptions) -> Record:
             return writes.replace(
-                context, info, key, writes.copy(obj),
+                context, info, key, changes.copy(obj),
                 options=options, subresource=asked.subresource,
             )  # fmt: skip
 

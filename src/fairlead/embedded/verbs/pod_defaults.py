@@ -1,0 +1,97 @@
+"""What a pod's spec leaves open and the API server fills in (kubernetes
+`pkg/apis/core/v1/defaults.go`, `plugin/pkg/admission/defaulttolerationseconds`).
+
+Only the top level of a spec is changed in place. The structure is not checked yet; a spec of
+another one makes these functions stumble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.api import quantity
+
+TOLERATION_SECONDS = 300
+_DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_COMPUTE = (quantity.CPU, quantity.MEMORY)
+
+_SPEC_DEFAULTS: Mapping[str, Any] = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "securityContext": {},
+    "enableServiceLinks": True,
+}
+
+
+def default_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod's spec with what it leaves open filled in."""
+    out = dict(spec)
+    for field, value in _SPEC_DEFAULTS.items():
+        if out.get(field) in (None, ""):
+            out[field] = value
+    grace = out["terminationGracePeriodSeconds"]
+    if isinstance(grace, int) and grace < 0:  # `pkg/apis/core/v1/defaults.go`
+        out["terminationGracePeriodSeconds"] = 1
+    for field in ("containers", "initContainers"):
+        if out.get(field):
+            out[field] = [_default_container(container) for container in out[field]]
+    return out
+
+
+def _default_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(container)
+    put = out.setdefault
+    image = out.get("image")
+    if image:
+        _, _, tag = image.rpartition("/")[2].partition(":")
+        latest = tag in ("", "latest") and "@" not in image
+        put("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    put("terminationMessagePath", "/dev/termination-log")
+    put("terminationMessagePolicy", "File")
+    resources = out.get("resources") or {}
+    limits = resources.get("limits")
+    if limits:
+        resources = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    out["resources"] = resources
+    if out.get("ports"):
+        out["ports"] = [{"protocol": "TCP", **port} for port in out["ports"]]
+    return out
+
+
+def add_tolerations(spec: dict[str, Any]) -> None:
+    """Add the tolerations that every pod has for five minutes (DefaultTolerationSeconds)."""
+    tolerations: list[dict[str, Any]] = list(spec.get("tolerations") or ())
+    for key in _DEFAULT_TOLERATIONS:
+        if not any(
+            t.get("key", "") in ("", key) and t.get("effect", "") in ("", "NoExecute")
+            for t in tolerations
+        ):
+            tolerations.append(
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": TOLERATION_SECONDS,
+                }
+            )
+    spec["tolerations"] = tolerations
+
+
+def qos_class(spec: Mapping[str, Any]) -> str:
+    """Return the quality-of-service class of a defaulted pod spec (`pkg/apis/core/v1/helper`)."""
+    any_set, guaranteed = False, True
+    for field in ("containers", "initContainers"):
+        for container in spec.get(field) or ():
+            resources = container.get("resources") or {}
+            limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+            for name in _COMPUTE:
+                limit, request = limits.get(name), requests.get(name)
+                any_set = any_set or limit is not None or request is not None
+                if limit is None or str(limit) != str(request):
+                    guaranteed = False
+    if not any_set:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
