@@ -41,8 +41,9 @@ bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.j
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o requirements/run.lock
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres pyproject.toml -o requirements/run.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra postgres --group dev pyproject.toml -o requirements/dev.lock
+	echo hatchling | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.lock - -o requirements/build.lock
 
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python tools/generate_crds.py

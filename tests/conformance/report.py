@@ -41,7 +41,10 @@ TITLES = {
     62: "CEL and versions of definitions", 63: "admission webhooks", 64: "built-in admission",
     65: "access reviews", 66: "leases and events",
 }  # fmt: skip
-NOT_CLAIMED = {9: "not stored", 19: "refused with 415", 59: "refused with 406"}
+NOT_CLAIMED = {
+    9: "not stored", 19: "refused with 415", 59: "answers refused with 406",
+    62: "CEL and conversion are refused with 422",
+}  # fmt: skip
 #: What each compared scenario really sends requests for.
 COMPARED = {
     "p01_p06_objects_of_every_kind": (1, 2, 3, 5, 6, 66),
@@ -64,7 +67,7 @@ COMPARED = {
     "p53_p55_discovery": (53,),
     "p56_p57_forms": (56, 57),
     "p59_not_claimed": (19, 59),
-    "p60_p62_definitions": (14, 15, 60, 61),
+    "p60_p62_definitions": (14, 15, 60, 61, 62),
     "p64_p65_admission_and_reviews": (64, 65),
 }
 _POINTS = re.compile(r"(?<![0-9a-z])p?(\d\d)(?=_)")

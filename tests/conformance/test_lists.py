@@ -126,6 +126,21 @@ async def test_p37_a_page_of_a_forgotten_snapshot_is_410_with_a_token_that_goes_
         assert int(rest.json["metadata"]["resourceVersion"]) >= parts["rv"]
 
 
+@pytest.mark.parametrize("where", BOTH)
+async def test_p44_a_watch_from_a_forgotten_version_ends_with_410(
+    where: str, request: pytest.FixtureRequest
+) -> None:
+    async with forgetful(where, request) as (target, forget):
+        await target.request("POST", CRDS, widget_crd())
+        assert (await target.request("POST", WIDGETS, widget("a"))).status == 201
+        await forget()
+        # At once, or as the only event of the stream: clients must take both.
+        query = {"watch": "true", "resourceVersion": "2", "timeoutSeconds": "10"}
+        gone = await target.request("GET", WIDGETS, query=query)
+        status = gone.json["object"] if gone.status == 200 else gone.json
+        assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
+
+
 async def test_p38_versions_and_matches_that_do_not_go_together_are_refused(
     target: Target,
 ) -> None:

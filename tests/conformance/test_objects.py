@@ -149,3 +149,17 @@ async def test_p61_a_definition_that_is_not_structural_is_refused(target: Target
     answer = await target.request("POST", CRDS, crd)
     assert answer.status == 422
     assert any("openAPIV3Schema" in c["field"] for c in answer.json["details"]["causes"])
+
+
+async def test_p10_what_a_client_does_to_its_copy_is_its_own_affair(target: Target) -> None:
+    body = pod("a", labels={"team": "red"})
+    made = (await target.request("POST", PODS, body)).json
+    body["spec"]["containers"][0]["image"] = "other"
+    for copy in (made, (await target.request("GET", f"{PODS}/a")).json):
+        copy["metadata"]["labels"]["team"] = "blue"
+        copy["spec"]["containers"].clear()
+    listed = (await target.request("GET", PODS)).json["items"]
+    read = (await target.request("GET", f"{PODS}/a")).json
+    for seen in (read, *listed):
+        assert seen["metadata"]["labels"] == {"team": "red"}
+        assert [c["image"] for c in seen["spec"]["containers"]] == ["none"]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from fairlead.embedded.registry import (
     PrinterColumn,
     ResourceInfo,
@@ -21,6 +23,61 @@ from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 
 _META = {"metadata.name": SelectableField(("metadata", "name"))}
 _NAMESPACED_META = {**_META, "metadata.namespace": SelectableField(("metadata", "namespace"))}
+
+
+class _Part(msgspec.Struct, rename="camel", gc=False):
+    """The types of what is read of a definition; null stands for what is missing."""
+
+
+class _Names(_Part):
+    plural: str
+    kind: str
+    singular: str | None = None
+    list_kind: str | None = None
+    short_names: list[str] | None = None
+    categories: list[str] | None = None
+
+
+class _Column(_Part):
+    name: str
+    type: str
+    json_path: str
+    format: str | None = None
+    description: str | None = None
+    priority: int | None = None
+
+
+class _Scale(_Part):
+    spec_replicas_path: str
+    status_replicas_path: str
+    label_selector_path: str | None = None
+
+
+class _Subresources(_Part):
+    status: dict[str, Any] | None = None
+    scale: _Scale | None = None
+
+
+class _Selectable(_Part):
+    json_path: str
+
+
+class _Version(_Part):
+    name: str = ""
+    served: bool = True
+    storage: bool = False
+    schema: dict[str, Any] | None = None
+    subresources: _Subresources | None = None
+    additional_printer_columns: list[_Column] | None = None
+    selectable_fields: list[_Selectable] | None = None
+
+
+class _Spec(_Part):
+    group: str
+    scope: str
+    names: _Names
+    versions: list[_Version]
+    conversion: dict[str, Any] | None = None
 
 
 def _map(value: Any) -> Mapping[str, Any]:
@@ -47,6 +104,12 @@ def problems(crd: Mapping[str, Any]) -> list[Finding]:
             found.append(Problem(path, ProblemType.REQUIRED))
     if found:
         return found
+    try:
+        msgspec.convert(spec, _Spec)
+    except msgspec.ValidationError as error:
+        why, _, where = str(error).partition(" - at `$")
+        path = f"spec{where.rstrip('`')}"
+        return [Problem(path, ProblemType.INVALID, why[:1].lower() + why[1:])]
     wanted = f"{names['plural']}.{group}"
     if crd["metadata"].get("name") != wanted:
         why = 'must be spec.names.plural+"."+spec.group'
@@ -137,9 +200,9 @@ def _info(
     }
     return ResourceInfo(
         spec["group"], version["name"], names["plural"], names["kind"],
-        singular=names.get("singular", ""),
+        singular=names.get("singular") or "",
         namespaced=namespaced,
-        list_kind=names.get("listKind", ""),
+        list_kind=names.get("listKind") or "",
         short_names=tuple(_list(names.get("shortNames"))),
         categories=tuple(_list(names.get("categories"))),
         subresources=tuple(name for name in ("status", "scale") if below.get(name) is not None),
@@ -151,8 +214,8 @@ def _info(
         status_schema=_status_schema(version),
         printer_columns=tuple(
             PrinterColumn(
-                c["name"], c["type"], c["jsonPath"], c.get("format", ""),
-                c.get("description", ""), c.get("priority", 0),
+                c["name"], c["type"], c["jsonPath"], c.get("format") or "",
+                c.get("description") or "", c.get("priority") or 0,
             )
             for c in _list(version.get("additionalPrinterColumns"))
         ),

@@ -87,10 +87,11 @@ def _spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def admit_secret(obj: dict[str, Any]) -> None:
     """Move `stringData`, which is for writing only, into `data`."""
-    texts = obj.pop("stringData", None)
+    texts = obj.get("stringData")
     if texts:
         encoded = {k: base64.b64encode(v.encode()).decode() for k, v in texts.items()}
         obj["data"] = {**(obj.get("data") or {}), **encoded}
+    obj.pop("stringData", None)
 
 
 def _default_service(spec: Mapping[str, Any]) -> dict[str, Any]:
