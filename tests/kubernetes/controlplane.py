@@ -154,6 +154,20 @@ def _start_controllers(stack: ExitStack, plane: ControlPlane) -> int:
     return process.pid
 
 
+def _start_scheduler(stack: ExitStack, plane: ControlPlane) -> int:
+    kubeconfig = str(plane.kubeconfig(token=plane.admin_token))
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000},
+    }
+    path = plane.directory / "kube-scheduler.json"
+    path.write_text(json.dumps(config))
+    command = [str(plane.binaries / "kube-scheduler"), f"--config={path}", "--secure-port=0"]
+    return _start(stack, plane.directory, command).pid
+
+
 def _call(url: str, token: str, context: ssl.SSLContext, body: object = None) -> tuple[int, bytes]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method="POST" if data else "GET")
@@ -211,10 +225,13 @@ def _give_rights(plane: ControlPlane, context: ssl.SSLContext) -> None:
 
 
 @contextmanager
-def control_plane(directory: Path, *, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
+def control_plane(
+    directory: Path, *, flags: Sequence[str] = (), scheduler: bool = False
+) -> Iterator[ControlPlane]:
     """Run etcd and kube-apiserver with their state in `directory`, until the end of the block.
 
-    `flags` are further ones for kube-apiserver.
+    `flags` are further ones for kube-apiserver; `scheduler` runs kube-scheduler as well, with
+    its client's limits raised, so that they are not what it waits for.
     """
     binaries = find_binaries()
     pki = binaries / "pki"
@@ -256,4 +273,7 @@ def control_plane(directory: Path, *, flags: Sequence[str] = ()) -> Iterator[Con
         _await_ready(plane, context, server)
         _give_rights(plane, context)
         controllers = ("kube-controller-manager", _start_controllers(stack, plane))
-        yield replace(plane, processes=(*plane.processes, controllers))
+        processes = (*plane.processes, controllers)
+        if scheduler:
+            processes = (*processes, ("kube-scheduler", _start_scheduler(stack, plane)))
+        yield replace(plane, processes=processes)

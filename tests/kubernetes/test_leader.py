@@ -107,6 +107,7 @@ class Replicas:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "fairlead", "controller", "--kubeconfig", str(self.kubeconfig),
             "-n", "default", "--listen", "127.0.0.1:0", "--lease-seconds", str(LEASE_SECONDS),
+            "--binding", "direct",
             stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
             limit=1 << 22,
         )  # fmt: skip

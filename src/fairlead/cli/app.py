@@ -59,6 +59,7 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
             "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
+            "uninstall": Entry("uninstall", "uninstall", "Take Fairlead off a Kubernetes cluster."),
             "controller": Entry(
                 "controller", "controller", "Run the controllers on a Kubernetes cluster."
             ),

@@ -24,6 +24,11 @@ def from_api(error: ApiError) -> CliError:
             [Problem(Code.REFUSED, cause.message or cause.reason, field=cause.field)
              for cause in details.causes]
         )  # fmt: skip
+    if isinstance(error, NotFound) and details is None and "page not found" in error.message:
+        return CliError(
+            Problem(Code.NO_CLUSTER, "Fairlead is not installed on this cluster",
+                    help=("fairlead install",))
+        )  # fmt: skip
     message = error.message
     if isinstance(error, Unauthorized):
         message = "the cluster does not accept these credentials"

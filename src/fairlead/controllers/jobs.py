@@ -56,6 +56,7 @@ from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.pods import owner_reference_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import DependencyState, JobView, PodRefusal, Refusal
+from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client, Propagation
@@ -229,7 +230,7 @@ class JobsController:
             return
         key = (pod.metadata.namespace, owner.name)
         book = self._book(owner.uid)
-        node = pod.spec.node_name
+        node = node_of(pod.spec)
         count = book.pods.nodes.get(node, 0)
         if is_there:
             book.pods.put(pod)
@@ -333,6 +334,7 @@ class JobsController:
             dependencies=dependencies,
             node_troubles=troubles_of(self._nodes.troubles, placed.nodes, book.pods.nodes),
             pod_refusal=self._refusals.get(uid),
+            bindings=self._nodes.bindings,
             counts_written_at=self._counts_written_at.get(uid, 0.0),
         )
 

@@ -17,6 +17,7 @@ from fairlead.api.status import ApiError, BadRequest, Forbidden, Invalid, TooLar
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.pods import JobPods, owner_reference_of
 from fairlead.decide.jobs.view import DependencyState, NodeTrouble, Owned, Refusal
+from fairlead.decide.pinning import Binding, own_binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change
 
@@ -80,9 +81,16 @@ class NodeBook:
     troubles: dict[str, NodeTrouble] = field(default_factory=dict)
     #: Exactly the jobs whose placement names the node, or that have a pod on it.
     jobs: dict[str, dict[ObjectKey, int]] = field(default_factory=dict)
+    #: How members are bound on the nodes that say it.
+    bindings: dict[str, Binding] = field(default_factory=dict)
 
     def changed(self, name: str, node: Node | None, now: float) -> tuple[ObjectKey, ...]:
         """Take note of a node as it is now; return the jobs to look at again."""
+        binding = own_binding(node.metadata.labels) if node is not None else None
+        if binding is not None:
+            self.bindings[name] = binding
+        else:
+            self.bindings.pop(name, None)
         trouble = self._trouble(name, node, now)
         if trouble == self.troubles.get(name):
             return ()

@@ -23,6 +23,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.overlay import overlay
 from fairlead.api.resources import JOBS, Resource
 from fairlead.api.status import Conflict
+from fairlead.decide.pinning import pinned_node, repinned_affinity
 from fairlead.runtime.client import Client
 
 #: Jobs whose templates are kept; the oldest goes first, and is read again when it is needed.
@@ -134,16 +135,28 @@ def _as_first(spec: PodSpec, first: _First) -> Obj | None:
     Everything else is shared with the first pod's, so no one may write into it.
     """
     old, whole = first.spec, first.whole
+    here, there = pinned_node(old), pinned_node(spec)
+    if bool(old.node_name) != bool(spec.node_name) or (not spec.node_name and not here):
+        return None
+    is_pinned = not spec.node_name
+    affinity = old.affinity
+    if is_pinned and affinity is not None and there:
+        affinity = repinned_affinity(affinity, here, there)
     same = replace(
         spec,
         node_name=old.node_name,
+        affinity=old.affinity if affinity == spec.affinity else spec.affinity,
         hostname=old.hostname,
         containers=old.containers,
         init_containers=old.init_containers,
     )
-    if same != old or bool(spec.hostname) != bool(old.hostname) or not spec.node_name:
+    if same != old or bool(spec.hostname) != bool(old.hostname):
         return None
-    out: Obj = {**whole, "nodeName": spec.node_name}
+    out: Obj = dict(whole)
+    if is_pinned:
+        out["affinity"] = _repinned(whole["affinity"], here, there)
+    else:
+        out["nodeName"] = spec.node_name
     if spec.hostname:
         out["hostname"] = spec.hostname
     for name, new, before in (
@@ -158,6 +171,25 @@ def _as_first(spec: PodSpec, first: _First) -> Obj | None:
                 return None
             out[name] = containers
     return out
+
+
+def _repinned(affinity: Obj, here: str, there: str) -> Obj:
+    nodes = affinity["nodeAffinity"]
+    required = nodes["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = [
+        {**term, "matchFields": [_moved(field, here, there) for field in term["matchFields"]]}
+        for term in required["nodeSelectorTerms"]
+    ]
+    required = {**required, "nodeSelectorTerms": terms}
+    return {
+        **affinity,
+        "nodeAffinity": {**nodes, "requiredDuringSchedulingIgnoredDuringExecution": required},
+    }
+
+
+def _moved(field: Obj, here: str, there: str) -> Obj:
+    is_pin = field["key"] == "metadata.name" and list(field.get("values", ())) == [here]
+    return {**field, "values": [there]} if is_pin else field
 
 
 def _container_as_first(new: Container, old: Container, whole: Obj) -> Obj | None:

@@ -34,12 +34,12 @@ class Binding(Enum):
     PINNED = "pinned"
 
 
-def binding_of(labels: Mapping[str, str], default: Binding) -> Binding:
-    """Return how members are bound on a node with these labels; an unknown value is the default."""
+def own_binding(labels: Mapping[str, str]) -> Binding | None:
+    """Return how a node with these labels wants its members bound; None when it does not say."""
     try:
-        return Binding(labels.get(names.BINDING, default.value))
-    except ValueError:
-        return default
+        return Binding(labels[names.BINDING])
+    except (KeyError, ValueError):
+        return None
 
 
 def pinned_affinity(affinity: Affinity | None, node: str) -> Affinity:
@@ -57,6 +57,25 @@ def pinned_affinity(affinity: Affinity | None, node: str) -> Affinity:
         node_selector_terms=narrowed or (NodeSelectorTerm(match_fields=(pin,)),)
     )
     return replace(old, node_affinity=replace(nodes, required=selector))
+
+
+def repinned_affinity(affinity: Affinity, old: str, new: str) -> Affinity:
+    """Return a `pinned_affinity` for another node than the one that it is for."""
+    nodes = affinity.node_affinity
+    assert nodes is not None
+    assert nodes.required is not None
+    pin = NodeSelectorRequirement(key="metadata.name", operator="In", values=(old,))
+    other = replace(pin, values=(new,))
+    terms = tuple(
+        replace(t, match_fields=tuple([other if f == pin else f for f in t.match_fields]))
+        for t in nodes.required.node_selector_terms
+    )
+    return replace(affinity, node_affinity=replace(nodes, required=NodeSelector(terms)))
+
+
+def node_of(spec: PodSpec) -> str:
+    """Return the node that a pod is on, or pinned to; "" for neither."""
+    return spec.node_name or pinned_node(spec)
 
 
 def pinned_node(spec: PodSpec) -> str:

@@ -152,7 +152,7 @@ def _matches(query: HistoryQuery, record: JobRecord) -> bool:
 
 
 _COLUMNS = tuple(f.name for f in fields(JobRecord))
-_INTEGERS = frozenset(
+INTEGER_COLUMNS = frozenset(
     name
     for name in _COLUMNS
     if name.endswith("_ms") or name in ("priority", "member_count", "attempt_count")
@@ -160,7 +160,7 @@ _INTEGERS = frozenset(
 _CREATE = (
     "CREATE TABLE jobs ("
     + ", ".join(
-        f"{name} {'INTEGER' if name in _INTEGERS else 'TEXT NOT NULL'}"
+        f"{name} {'INTEGER' if name in INTEGER_COLUMNS else 'TEXT NOT NULL'}"
         + (" PRIMARY KEY" if name == "uid" else "")
         for name in _COLUMNS
     )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from fairlead.cli.cluster.manifests import (
     PLACES,
-    InstallValues,
+    Install,
     cluster_rules,
     manifests,
     path_of,
 )
+from fairlead.cli.cluster.values import Values, with_image
 from fairlead.cli.commands.install import render
 from fairlead.cli.common import Format
 
@@ -26,9 +31,10 @@ def test_the_file_for_kubectl_is_what_the_command_applies() -> None:
 
 
 def test_values_reach_every_object_that_they_concern() -> None:
-    values = InstallValues(namespace="ml", image="example/fairlead:2", replicas=3)
-    made = {m["kind"]: m for m in manifests(values)}
-    assert {m["metadata"].get("namespace", "ml") for m in manifests(values)} == {"ml"}
+    values = Values(image=with_image(Values().image, "example/fairlead:2"), replicas=3)
+    chosen = Install("ml", values)
+    made = {m["kind"]: m for m in manifests(chosen)}
+    assert {m["metadata"].get("namespace", "ml") for m in manifests(chosen)} == {"ml"}
     assert made["Namespace"]["metadata"]["name"] == "ml"
     assert made["ClusterRoleBinding"]["subjects"][0]["namespace"] == "ml"
     spec = made["Deployment"]["spec"]
@@ -39,8 +45,63 @@ def test_values_reach_every_object_that_they_concern() -> None:
     )
 
 
+def test_an_image_is_named_by_tag_digest_or_neither_behind_a_registry_with_a_port() -> None:
+    digest = "sha256:" + "0" * 64
+
+    def read(reference: str) -> tuple[str, str, str]:
+        image = with_image(Values().image, reference)
+        return image.repository, image.tag, image.digest
+
+    assert read("host:5000/team/fairlead") == ("host:5000/team/fairlead", "latest", "")
+    assert read("host:5000/fairlead:1") == ("host:5000/fairlead", "1", "")
+    assert read(f"fairlead@{digest}") == ("fairlead", "", digest)
+    image = with_image(Values().image, f"fairlead:1@{digest}")
+    deployment = manifests(Install(values=Values(image=image)))[-1]
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == f"fairlead@{digest}"
+
+
+def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
+    from fairlead.cli.cluster.values import History, HistoryKind, LogLevel
+    from fairlead.cli.commands.controller import controller
+
+    history = History(kind=HistoryKind.SQLITE)
+    values = Values(replicas=1, history=history, log_level=LogLevel.DEBUG, checkpoint_root="/ckpt")
+    for chosen in (Values(), values):
+        deployment = manifests(Install(values=chosen))[-1]
+        arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        context = controller.make_context(arguments[0], list(arguments[1:]))
+        assert context.params["listen"] == "0.0.0.0:8080"
+        assert context.params["binding"] == "pinned"
+        assert context.params["lease_seconds"] == chosen.leader_election.lease_seconds
+    assert context.params["history"] == "/var/lib/fairlead/history.db"
+    assert context.params["checkpoint_root"] == "/ckpt"
+    assert context.params["verbose"] == 2
+
+
+def test_a_history_on_a_volume_has_one_writer() -> None:
+    from fairlead.cli.cluster.values import History, HistoryKind, conflicts
+
+    values = Values(history=History(kind=HistoryKind.SQLITE))
+    assert [path for path, _ in conflicts(values)] == ["replicas"]
+    deployment = manifests(Install(values=msgspec.structs.replace(values, replicas=1)))[-1]
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_url_of_a_database_comes_from_a_secret_into_the_variable_that_is_read() -> None:
+    from fairlead.cli.cluster.values import History, HistoryKind
+    from fairlead.cli.commands.controller import controller
+
+    values = Values(history=History(kind=HistoryKind.POSTGRES))
+    container = manifests(Install(values=values))[-1]["spec"]["template"]["spec"]["containers"][0]
+    (variable,) = [each for each in container["env"] if "secretKeyRef" in each["valueFrom"]]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "fairlead-history", "key": "url"}
+    (option,) = [each for each in controller.params if each.name == "history"]
+    assert variable["name"] in str(option.to_info_dict()["help"])
+
+
 def test_namespaces_and_kinds_come_before_what_needs_them() -> None:
-    kinds = [m["kind"] for m in manifests(InstallValues())]
+    kinds = [m["kind"] for m in manifests(Install())]
     assert kinds[:2] == ["Namespace", "CustomResourceDefinition"]
     assert kinds[-1] == "Deployment"
     assert set(kinds) <= set(PLACES)
@@ -54,7 +115,7 @@ def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
 
 def test_the_pods_meet_the_restricted_pod_security_standard() -> None:
     """kubernetes.io/docs, "Pod Security Standards": the namespace enforces it."""
-    deployment = manifests(InstallValues())[-1]
+    deployment = manifests(Install())[-1]
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -67,7 +128,7 @@ def test_the_pods_meet_the_restricted_pod_security_standard() -> None:
 
 
 def test_the_selector_of_service_and_budget_finds_the_pods() -> None:
-    made = {m["kind"]: m for m in manifests(InstallValues())}
+    made = {m["kind"]: m for m in manifests(Install())}
     labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for selector in (
         made["Deployment"]["spec"]["selector"]["matchLabels"],
@@ -80,5 +141,57 @@ def test_the_selector_of_service_and_budget_finds_the_pods() -> None:
 def test_yaml_documents_read_back_as_they_were() -> None:
     import yaml
 
-    objects = manifests(InstallValues())
+    objects = manifests(Install())
     assert list(yaml.safe_load_all(render(objects, Format.YAML))) == objects
+
+
+# The image
+
+
+def locked(name: str) -> dict[str, frozenset[str]]:
+    """Return the hashes of each pinned release of a lock file."""
+    entries: dict[str, set[str]] = {}
+    current = ""
+    for line in (ROOT / "requirements" / name).read_text().splitlines():
+        if line and not line.startswith((" ", "#")):
+            current = line.split(" ")[0]
+            entries[current] = set()
+        elif "--hash=" in line:
+            entries[current].add(line.strip(" \\"))
+    return {release: frozenset(hashes) for release, hashes in entries.items()}
+
+
+def test_what_builds_the_wheel_of_the_image_is_locked_as_it_is_for_developers() -> None:
+    build, dev = locked("build.lock"), locked("dev.lock")
+    assert all(hashes and dev[release] == hashes for release, hashes in build.items())
+    names = {release.split("==")[0] for release in build}
+    for name in names:
+        for needed in importlib.metadata.requires(name) or ():
+            if ";" not in needed:
+                assert re.split(r"[ <>=~!]", needed)[0] in names, f"{name} needs {needed}"
+    assert "hatchling" in names
+
+
+def test_the_image_takes_locked_releases_only_and_is_nobodys() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    assert len(installs) == 3
+    for line in installs:
+        assert "--no-deps" in line
+        assert "--require-hashes" in line or "--no-index" in line
+    stages = [line for line in text.splitlines() if line.startswith("FROM")]
+    assert {line.split()[1] for line in stages} == {"${PYTHON_IMAGE}"}
+    pod = manifests(Install())[-1]["spec"]["template"]["spec"]
+    assert f"USER {pod['securityContext']['runAsUser']}:" in text
+    assert 'ENTRYPOINT ["fairlead"]' in text
+    assert pod["containers"][0]["args"][0] == "controller"
+
+
+def test_what_the_dockerfile_copies_exists_and_goes_to_the_builder() -> None:
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    for line in (ROOT / "Dockerfile").read_text().splitlines():
+        if not line.startswith("COPY ") or "--from" in line:
+            continue
+        for source in line.split()[1:-1]:
+            assert (ROOT / source).exists(), source
+            assert f"!{source.split('/')[0]}" in ignore, source

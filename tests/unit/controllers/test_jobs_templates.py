@@ -17,6 +17,7 @@ from fairlead.api.status import Conflict, NotFound, Unavailable
 from fairlead.controllers.jobs_templates import PodBodies
 from fairlead.decide.jobs.members import PodFactory, seats
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_placement
 from fairlead.testing.fake_client import FakeClient
@@ -25,8 +26,11 @@ SPEC = {"containers": [{"name": "main", "image": "a"}], "dnsPolicy": "None"}
 ROLE = {"name": "worker", "count": 3, "template": {"spec": SPEC}}
 
 
-async def _submit(client: FakeClient, name: str = "train") -> Job:
-    body = {"metadata": {"name": name}, "spec": {"roles": [ROLE]}, "status": {"attempt": 1}}
+async def _submit(
+    client: FakeClient, name: str = "train", *, spec: dict[str, Any] | None = None
+) -> Job:
+    role = ROLE if spec is None else {**ROLE, "template": {"spec": spec}}
+    body = {"metadata": {"name": name}, "spec": {"roles": [role]}, "status": {"attempt": 1}}
     return await client.create(JOBS, body, namespace="default")
 
 
@@ -105,16 +109,42 @@ def test_no_more_templates_are_kept_than_the_bound() -> None:
     _play(play)
 
 
+#: The user's own wish for nodes, with a part that the read model does not know.
+WISH = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+                {"matchExpressions": [{"key": "b", "operator": "In", "values": ["1", "2"]}]},
+            ]
+        },
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
+    },
+    "podAffinity": {},
+}
+
+
+@pytest.mark.parametrize("affinity", [None, WISH])
+@pytest.mark.parametrize("binding", Binding)
 @pytest.mark.parametrize("naming", PeerNaming)
-def test_a_later_pods_body_is_what_it_would_be_as_the_first(naming: PeerNaming) -> None:
+def test_a_later_pods_body_is_what_it_would_be_as_the_first(
+    naming: PeerNaming, binding: Binding, affinity: dict[str, Any] | None
+) -> None:
     async def play(client: FakeClient, bodies: PodBodies) -> None:
-        job = await _submit(client)
+        spec = SPEC if affinity is None else {**SPEC, "affinity": affinity}
+        job = await _submit(client, spec=spec)
         placement = make_placement(["n0", "n1", "n2"])
         factory = PodFactory(job, JobsPolicy(peer_naming=naming), resume_step=7)
-        for pod in [factory.make(seat) for seat in seats(job, placement)]:
+        for seat in seats(job, placement):
+            pod = factory.make(seat, binding)
             body = await bodies.body(job, pod)
             assert body == await PodBodies(client).body(job, pod)
             assert msgspec.convert(body, Pod) == pod
+            assert (pod.spec.node_name or pinned_node(pod.spec)) == seat.node
+            if affinity is not None:
+                nodes = body["spec"]["affinity"]["nodeAffinity"]
+                assert nodes["preferredDuringSchedulingIgnoredDuringExecution"]
+                assert body["spec"]["affinity"]["podAffinity"] == {}
             # Out of the ordinary: the long way, and the same words of the user's.
             odd = replace(pod, spec=replace(pod.spec, subdomain="other"))
             body = await bodies.body(job, odd)

@@ -45,6 +45,7 @@ from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import DependencyState, JobView, NodeTrouble, Owned, PodRefusal
 from fairlead.decide.jobs.writing import current_attempt
+from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision
 from fairlead.testing.builders import EPOCH, make_job
 
@@ -199,7 +200,7 @@ class World:
         assert placement.attempt == status.attempt, "a pod before its placement"
         index = int(pod.metadata.labels[names.INDEX])
         places = {r.role: r.nodes for r in placement.roles}
-        assert places[pod.metadata.labels[names.ROLE]][index] == pod.spec.node_name
+        assert places[pod.metadata.labels[names.ROLE]][index] == node_of(pod.spec)
         for other in self.pods.values():
             same = other.metadata.labels[names.ATTEMPT] == str(status.attempt)
             assert same or other.is_terminal, "pods of two attempts are alive at once"

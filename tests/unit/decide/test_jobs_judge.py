@@ -10,10 +10,14 @@ from fairlead.api.core import (
     ContainerStateTerminated,
     ContainerStatus,
     PodCondition,
+    PodStatus,
 )
 from fairlead.api.job import Attempt, Cause
 from fairlead.api.names import EXIT_STOPPED
+from fairlead.api.times import format_time
 from fairlead.decide.jobs.judge import CAUSES, EndReason
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.member import mpirun
 from fairlead.testing.builders import EPOCH
 
@@ -280,3 +284,29 @@ def test_the_number_means_nothing_in_a_gang_of_one() -> None:
 
 def test_members_and_controller_agree_on_the_number() -> None:
     assert mpirun.EXIT_STOPPED == EXIT_STOPPED
+
+
+def test_a_pinned_gang_starts_when_all_are_bound_and_gives_a_refused_node_up() -> None:
+    world = World(new_job(), policy=JobsPolicy(binding=Binding.PINNED, peer_naming=PeerNaming.DNS))
+    world.settle()
+    world.schedule("n0", "n1", "n2", "n3")
+    world.settle()
+    assert [pod.spec.node_name for pod in world.pods.values()] == [""] * 4
+    assert [pinned_node(pod.spec) for pod in world.pods.values()] == ["n0", "n1", "n2", "n3"]
+    for name in list(world.pods)[:2] + list(world.pods)[3:]:
+        pod = world.pods[name]
+        spec = replace(pod.spec, node_name=pinned_node(pod.spec))
+        world.pods[name] = replace(pod, spec=spec)
+    world.settle()
+    assert world.config_maps == {}  # one is not bound, so no container may start
+    said = PodCondition(
+        "PodScheduled", "False", "Unschedulable", "0/4 nodes are available",
+        last_transition_time=format_time(world.now),
+    )  # fmt: skip
+    world.set_pod(NAME, PodStatus(phase="Pending", conditions=(said,)))
+    world.settle()
+    assert not world.status.attempts[0].finished_at  # it may be bound yet
+    attempt = _judged(world, at=world.now + JobsPolicy().bind_patience_seconds)
+    assert (attempt.reason, attempt.cause, attempt.nodes_lost) == ("NotBound", None, ("n2",))
+    assert "0/4 nodes are available" in attempt.message
+    assert world.status.infrastructure_failures == world.status.user_failures == 0

@@ -13,22 +13,18 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from msgspec.structs import replace
+from tests.unit.runtime.history_contract import check_queries, check_replacing
+from tests.unit.runtime.history_contract import record as _record
 
-from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.meta import Condition
 from fairlead.runtime.history import (
     History,
     HistoryError,
     HistoryQuery,
-    JobRecord,
     MemoryHistory,
     SqliteHistory,
-    record_of,
 )
 from fairlead.sim.loop import run
-from fairlead.testing.builders import make_job
 
 T = TypeVar("T")
 
@@ -46,15 +42,6 @@ def history(request: pytest.FixtureRequest, tmp_path: Path) -> History:
     return MemoryHistory() if request.param == "memory" else _open(tmp_path / "history.db")
 
 
-def _record(name: str, *, ended: int, user: str = "ana", state: str = "Succeeded") -> JobRecord:
-    job = make_job(name)
-    meta = replace(job.metadata, annotations={names.SUBMITTED_BY: user})
-    finished_at = f"2026-01-01T00:00:{ended:02d}.250000Z"
-    conditions = (Condition(state, "True", "Why", "because"),)
-    status = replace(job.status, state=state, finished_at=finished_at, conditions=conditions)
-    return record_of(replace(job, metadata=meta, status=status))
-
-
 def test_a_record_holds_what_people_ask_for_and_the_whole_job() -> None:
     record = _record("train", ended=5, state="Failed")
     assert (record.namespace, record.name, record.user) == ("default", "train", "ana")
@@ -66,40 +53,11 @@ def test_a_record_holds_what_people_ask_for_and_the_whole_job() -> None:
 
 
 def test_queries_select_and_give_the_latest_end_first(history: History) -> None:
-    records = [
-        _record("a", ended=1),
-        _record("b", ended=3, user="ben"),
-        _record("c", ended=2, state="Failed"),
-    ]
-
-    async def main() -> None:
-        for record in records:
-            await history.record(record)
-
-        async def found(**query: object) -> list[str]:
-            return [r.name for r in await history.query(HistoryQuery(**query))]  # type: ignore[arg-type] # passed on
-
-        assert await found() == ["b", "c", "a"]
-        assert await found(limit=1) == ["b"]
-        assert await found(name="c") == ["c"]
-        assert await found(user="ana") == ["c", "a"]
-        assert await found(state="Failed") == ["c"]
-        assert await found(since=1_767_225_602.25) == ["b", "c"]
-        assert await found(since=1_767_225_602.26) == ["b"]
-        assert await found(uid=records[0].uid) == ["a"]
-        assert await found(namespace="other") == []
-
-    run(main())
+    run(check_queries(history))
 
 
 def test_a_second_record_of_a_job_replaces_the_first(history: History) -> None:
-    async def main() -> None:
-        await history.record(_record("a", ended=1, state="Failed"))
-        await history.record(_record("a", ended=2))
-        [record] = await history.query(HistoryQuery())
-        assert record == _record("a", ended=2)
-
-    run(main())
+    run(check_replacing(history))
 
 
 def test_records_are_there_after_a_reopening(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Extensions:
             limit=min(limit, HISTORY_LIMIT_MAX),
         )  # fmt: skip
         records = await self._parts.history.query(wanted)
-        body = b"".join(msgspec.json.encode(_line(record)) + b"\n" for record in records)
+        body = b"".join(msgspec.json.encode(history_line(record)) + b"\n" for record in records)
         return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
 
 
@@ -139,7 +139,8 @@ def _instant(query: Query) -> float | None:
         raise BadRequest(f"query parameter since: '{text[:40]}' is not a number") from None
 
 
-def _line(record: JobRecord) -> HistoryLine:
+def history_line(record: JobRecord) -> HistoryLine:
+    """Return a record as the endpoint sends it."""
     return HistoryLine(
         uid=record.uid, namespace=record.namespace, name=record.name, state=record.state,
         user=record.user, team=record.team, reason=record.reason, message=record.message,

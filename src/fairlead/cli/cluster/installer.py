@@ -8,14 +8,25 @@ in the server's own judgement; there is no comparison of ours that could see def
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from fairlead.api.status import ApiError, NotFound
-from fairlead.cli.cluster.manifests import PLACES, InstallValues, Manifest, label_of, path_of
+from fairlead.api import names
+from fairlead.api.status import ApiError, Conflict, Forbidden, NotFound
+from fairlead.cli.cluster.manifests import (
+    PART_OF,
+    PLACES,
+    Install,
+    Manifest,
+    label_of,
+    manifests,
+    path_of,
+)
+from fairlead.cli.cluster.values import HistoryKind
 from fairlead.cli.errors import Code, fail
 from fairlead.cli.transport import Api
 
@@ -23,6 +34,11 @@ MANAGER = "fairlead-install"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 ESTABLISHED_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.1
+_EMBEDDED_HELP = "an embedded cluster has all of this inside: there is nothing to install or remove"
+_MISSING_HELP = {
+    PLACES["ServiceMonitor"].prefix: "install the Prometheus operator, or set "
+    "metrics.serviceMonitor.enabled: false",
+}
 
 
 class State(Enum):
@@ -31,6 +47,7 @@ class State(Enum):
     MISSING = "missing"
     DIFFERS = "differs"
     SAME = "ok"
+    UNWANTED = "not wanted any more"
 
 
 class Done(Enum):
@@ -39,6 +56,9 @@ class Done(Enum):
     CREATED = "created"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
+    DELETED = "deleted"
+    ABSENT = "absent"
+    NOT_OURS = "left alone: not Fairlead's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +78,7 @@ class Found:
 def look(api: Api, manifest: Manifest) -> Found:
     """Compare one object with its manifest; changes nothing."""
     label = label_of(manifest)
-    before = _get(api, manifest)
+    before = get(api, manifest)
     if before is None:
         return Found(label, State.MISSING)
     after = _apply(api, manifest, is_dry=True)
@@ -69,7 +89,7 @@ def look(api: Api, manifest: Manifest) -> Found:
 
 def apply(api: Api, manifest: Manifest) -> Done:
     """Bring one object to its manifest; what others have added to it stays."""
-    before = _get(api, manifest)
+    before = get(api, manifest)
     after = _apply(api, manifest, is_dry=False)
     if before is None:
         return Done.CREATED
@@ -77,11 +97,86 @@ def apply(api: Api, manifest: Manifest) -> Done:
     return Done.UNCHANGED if same or _essence(before) == _essence(after) else Done.CHANGED
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An object that the values name and that somebody else has to make."""
+
+    label: str
+    path: str
+    remedy: str
+
+
+def needs(install: Install) -> Iterator[Need]:
+    """Yield what the values name and an installation does not make."""
+    values, space = install.values, install.namespace
+    if values.history.kind is HistoryKind.POSTGRES:
+        name, key = values.history.postgres.secret_name, values.history.postgres.secret_key
+        yield _secret(space, name, f"generic {name} --from-literal={key}=postgresql://...")
+    for each in values.image_pull_secrets:
+        name = str(each.get("name", ""))
+        yield _secret(space, name, f"docker-registry {name} ...")
+    if name := values.priority_class_name:
+        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
+        remedy = f"kubectl create priorityclass {name} --value=1000000"
+        yield Need(f"PriorityClass {name}", path, remedy)
+
+
+def _secret(namespace: str, name: str, arguments: str) -> Need:
+    path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+    remedy = f"kubectl -n {namespace} create secret {arguments}"
+    return Need(f"Secret {namespace}/{name}", path, remedy)
+
+
+def look_need(api: Api, need: Need) -> Found:
+    """Say whether something that others make is there; its content is not looked at."""
+    try:
+        api.request("GET", need.path)
+    except NotFound:
+        return Found(need.label, State.MISSING, need.remedy)
+    except Forbidden:
+        return Found(need.label, State.SAME, "may not be looked at: whether it is there is unknown")
+    return Found(need.label, State.SAME)
+
+
+def look_unwanted(api: Api, manifest: Manifest) -> Found | None:
+    """Return an object that is there though it was not chosen; None when there is none of ours."""
+    found = get(api, manifest)
+    if found is None or not is_ours(found):
+        return None
+    return Found(label_of(manifest), State.UNWANTED)
+
+
+def remove(api: Api, manifest: Manifest) -> Done:
+    """Delete one object, if it is there and one of ours; what hangs on it goes after it."""
+    found = get(api, manifest)
+    if found is None:
+        return Done.ABSENT
+    if not is_ours(found):
+        return Done.NOT_OURS
+    try:
+        options = {
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": found["metadata"]["uid"]},
+        }
+        api.request("DELETE", path_of(manifest), body=options)
+    except (NotFound, Conflict):
+        return Done.ABSENT  # another one of this name is not the one that was looked at
+    return Done.DELETED
+
+
+def is_ours(found: Manifest) -> bool:
+    """True for what an installation of Fairlead has made; our kinds are ours, whoever put them."""
+    if (found.get("spec") or {}).get("group") == names.GROUP:
+        return True
+    key, value = PART_OF
+    return (found["metadata"].get("labels") or {}).get(key) == value
+
+
 def await_established(api: Api, manifest: Manifest) -> None:
     """Return once the API serves a new kind; CliError when it does not."""
     deadline = time.monotonic() + ESTABLISHED_SECONDS_MAX
     while True:
-        note = _trouble(_get(api, manifest) or {"kind": manifest["kind"]})
+        note = _trouble(get(api, manifest) or {"kind": manifest["kind"]})
         if not note:
             return
         if time.monotonic() > deadline:
@@ -90,7 +185,8 @@ def await_established(api: Api, manifest: Manifest) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _get(api: Api, manifest: Manifest) -> Manifest | None:
+def get(api: Api, manifest: Manifest) -> Manifest | None:
+    """Return the object as it is; None when there is none, or none of its kind."""
     try:
         return _decode(api.request("GET", path_of(manifest)).body)
     except NotFound:
@@ -124,9 +220,9 @@ def _trouble(found: Manifest) -> str:
     match found["kind"]:
         case "CustomResourceDefinition":
             established = conditions.get("Established", {})
-            names = conditions.get("NamesAccepted", {})
-            if names.get("status") == "False":
-                return f"its names are taken: {names.get('message', '')}"
+            accepted = conditions.get("NamesAccepted", {})
+            if accepted.get("status") == "False":
+                return f"its names are taken: {accepted.get('message', '')}"
             if established.get("status") != "True":
                 return "the API does not serve it yet"
         case "Deployment":
@@ -139,16 +235,16 @@ def _trouble(found: Manifest) -> str:
     return ""
 
 
-def check_access(api: Api, values: InstallValues) -> None:
+def check_access(api: Api, install: Install) -> None:
     """Refuse before anything is written when the server is no Kubernetes that has our kinds."""
-    for prefix in sorted({place.prefix for place in PLACES.values()}):
+    for prefix in sorted({PLACES[each["kind"]].prefix for each in manifests(install)}):
         try:
             api.request("GET", prefix)
         except NotFound as error:
             raise fail(
                 Code.REFUSED, f"{api.target.server} does not serve {prefix}",
-                detail=(f"nothing was written to namespace {values.namespace}",),
-                help=("an embedded cluster needs no installation: it has all of this inside",),
+                detail=(f"nothing was written to namespace {install.namespace}",),
+                help=(_MISSING_HELP.get(prefix, _EMBEDDED_HELP),),
             ) from error  # fmt: skip
         except ApiError:
             return  # discovery may be closed to us; the first write will tell

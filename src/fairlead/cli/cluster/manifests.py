@@ -1,36 +1,70 @@
-"""What `fairlead install` puts on a cluster: the one source of these manifests.
+"""What Fairlead is made of on a cluster: the one source of its manifests.
 
-`deploy/kubernetes/fairlead.yaml` is written from here, and a test says when it is not up to date.
+They are blueprints (`blueprint.py`): `manifests` fills them in for `fairlead install`, `chart.py`
+writes them as the Helm chart. `deploy/` holds both, and a test says when it is not up to date.
 The rights are exactly those that the controllers use; another test runs them under these rights on
 a real API server and compares what they asked for with what they were given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead import __version__
 from fairlead.api import crd, names
+from fairlead.cli.cluster.blueprint import (
+    ABSENT,
+    Blueprint,
+    ChartOnly,
+    Context,
+    Given,
+    Ref,
+    Release,
+    Spread,
+    Text,
+    When,
+    holds,
+    resolve,
+)
+from fairlead.cli.cluster.values import Values, plain
 
 Manifest = dict[str, Any]
 
 NAME = "fairlead-controller"
+NAMESPACE = "fairlead-system"
+METRICS = "fairlead-metrics"
+HISTORY = "fairlead-history"
 PORT = 8080
 #: What a controller may run as: nobody's account, with nothing of its own.
 USER_ID = 65532
+PART_OF = ("app.kubernetes.io/part-of", "fairlead")
+#: What is not deleted because a value says that it is not wanted any more.
+KEPT_KINDS = frozenset({"CustomResourceDefinition", "PersistentVolumeClaim"})
+HISTORY_DIR = "/var/lib/fairlead"
 _RBAC = "rbac.authorization.k8s.io"
+_KEEP = {"helm.sh/resource-policy": "keep"}
 
 
 @dataclass(frozen=True, slots=True)
-class InstallValues:
-    """What a person may choose."""
+class Install:
+    """An installation: where, and what was chosen."""
 
-    namespace: str = "fairlead-system"
-    image: str = f"fairlead:{__version__}"
-    replicas: int = 2
-    lease: str = NAME
+    namespace: str = NAMESPACE
+    values: Values = field(default_factory=Values)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One object of the blueprint.
+
+    `file` is its template's name in the chart; empty for what a chart leaves to Helm.
+    """
+
+    file: str
+    body: dict[str, Blueprint]
+    test: Given | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +87,9 @@ PLACES: Mapping[str, Place] = {
     "Role": Place(f"/apis/{_RBAC}/v1", "roles"),
     "RoleBinding": Place(f"/apis/{_RBAC}/v1", "rolebindings"),
     "Service": Place("/api/v1", "services"),
+    "PersistentVolumeClaim": Place("/api/v1", "persistentvolumeclaims"),
+    "NetworkPolicy": Place("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "ServiceMonitor": Place("/apis/monitoring.coreos.com/v1", "servicemonitors"),
     "Deployment": Place("/apis/apps/v1", "deployments"),
     "PodDisruptionBudget": Place("/apis/policy/v1", "poddisruptionbudgets"),
 }
@@ -72,21 +109,61 @@ def label_of(manifest: Manifest) -> str:
     return f"{manifest['kind']} {space}{metadata['name']}"
 
 
-def manifests(values: InstallValues) -> list[Manifest]:
-    """Return everything, in the order in which it can be created."""
+def manifests(install: Install) -> list[Manifest]:
+    """Return everything that was chosen, in the order in which it can be created."""
+    context = Context(plain(install.values), install.namespace)
     return [
-        _namespace(values),
-        *crd.manifests(),
-        *users_roles(),
-        _object("ServiceAccount", "v1", NAME, values),
-        _object("ClusterRole", f"{_RBAC}/v1", NAME, rules=cluster_rules()),
-        _binding("ClusterRoleBinding", "ClusterRole", values),
-        _object("Role", f"{_RBAC}/v1", NAME, values, rules=namespace_rules(values)),
-        _binding("RoleBinding", "Role", values),
-        _service(values),
-        _budget(values),
-        _deployment(values),
+        resolve(part.body, context)
+        for part in blueprint()
+        if part.test is None or holds(part.test, context)
     ]
+
+
+def unwanted(install: Install) -> list[Manifest]:
+    """Return what an earlier choice may have left; not what holds jobs or their history."""
+    context = Context(plain(install.values), install.namespace)
+    return [
+        resolve(part.body, context)
+        for part in blueprint()
+        if part.test is not None
+        and not holds(part.test, context)
+        and part.body["kind"] not in KEPT_KINDS
+    ]
+
+
+def blueprint() -> list[Part]:
+    """Return all that there may be, in the order in which it can be created."""
+    return [
+        Part("", _namespace()),
+        *_kinds(),
+        *(Part(role["metadata"]["name"], role) for role in users_roles()),
+        Part("serviceaccount", _service_account()),
+        Part("clusterrole", _object("ClusterRole", f"{_RBAC}/v1", NAME, rules=cluster_rules())),
+        Part("clusterrolebinding", _binding("ClusterRoleBinding", "ClusterRole")),
+        Part("role", _local("Role", f"{_RBAC}/v1", NAME, rules=namespace_rules())),
+        Part("rolebinding", _binding("RoleBinding", "Role")),
+        Part("service", _service(), Given("metrics.service.enabled")),
+        Part("servicemonitor", _monitor(), Given("metrics.serviceMonitor.enabled")),
+        Part("networkpolicy", _network_policy(), Given("networkPolicy.enabled")),
+        Part("poddisruptionbudget", _budget(), Given("podDisruptionBudget.enabled")),
+        Part("persistentvolumeclaim", _volume_claim(), Given("history.kind", "sqlite")),
+        Part("deployment", _deployment()),
+    ]
+
+
+def _kinds() -> Iterator[Part]:
+    for manifest in crd.manifests():
+        metadata = dict(manifest["metadata"])
+        notes: Manifest = metadata.pop("annotations", {})
+        metadata["labels"] = {**metadata.get("labels", {}), **_labels()}
+        # As templates, not in crds/: Helm never upgrades what is in there.
+        metadata["annotations"] = When(Given("crds.keep"), {**notes, **_KEEP}, notes or ABSENT)
+        body = {
+            "apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": metadata,
+            "spec": manifest["spec"],
+        }  # fmt: skip
+        plural = manifest["spec"]["names"]["plural"]
+        yield Part(f"customresourcedefinition-{plural}", body, Given("crds.install"))
 
 
 def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], **more: Any) -> Manifest:
@@ -102,17 +179,18 @@ def cluster_rules() -> list[Manifest]:
         # OwnerReferencesPermissionEnforcement is on, that takes this right.
         _rule(names.GROUP, ["jobs/finalizers"], ["update"]),
         _rule("", ["pods", "configmaps", "services"], ["get", "list", "watch", "create", "delete"]),
+        _rule("", ["pods/log"], ["get"]),  # kept before a member is deleted
         _rule("", ["nodes"], ["list", "watch"]),
         _rule("", ["events"], ["get", "create", "patch"]),
     ]
 
 
-def namespace_rules(values: InstallValues) -> list[Manifest]:
+def namespace_rules() -> list[Manifest]:
     """Return what the controllers may do in their own namespace: elect a leader."""
     group = "coordination.k8s.io"
     return [
         _rule(group, ["leases"], ["create"]),  # the API knows no name yet when it asks
-        _rule(group, ["leases"], ["get", "patch"], resourceNames=[values.lease]),
+        _rule(group, ["leases"], ["get", "patch"], resourceNames=[NAME]),
     ]
 
 
@@ -132,121 +210,220 @@ def _aggregated(name: str, roles: Sequence[str], verbs: Sequence[str]) -> Manife
     return role
 
 
-def _labels() -> dict[str, str]:
+def _labels() -> dict[str, Blueprint]:
+    key, value = PART_OF
     return {
         **_selector(),
         "app.kubernetes.io/version": __version__,
-        "app.kubernetes.io/part-of": "fairlead",
+        key: value,
+        "app.kubernetes.io/managed-by": Release.SERVICE,
+        "helm.sh/chart": ChartOnly('printf "%s-%s" .Chart.Name .Chart.Version'),
     }
 
 
-def _selector() -> dict[str, str]:
+def _selector() -> dict[str, Blueprint]:
     return {
         "app.kubernetes.io/name": "fairlead",
-        "app.kubernetes.io/instance": "fairlead",
+        "app.kubernetes.io/instance": Release.NAME,
         "app.kubernetes.io/component": "controller",
     }
 
 
-def _object(
-    kind: str, api_version: str, name: str, values: InstallValues | None = None, **body: Any
-) -> Manifest:
+def _object(kind: str, api_version: str, name: Blueprint, **body: Blueprint) -> Manifest:
+    """Return an object of the whole cluster."""
     metadata: Manifest = {"name": name, "labels": _labels()}
-    if values is not None:
-        metadata = {"name": name, "namespace": values.namespace, "labels": _labels()}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
 
 
-def _namespace(values: InstallValues) -> Manifest:
-    manifest = _object("Namespace", "v1", values.namespace)
+def _local(kind: str, api_version: str, name: str, **body: Blueprint) -> Manifest:
+    """Return an object of the controllers' namespace."""
+    metadata: Manifest = {"name": name, "namespace": Release.NAMESPACE, "labels": _labels()}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+
+
+def _namespace() -> Manifest:
+    manifest = _object("Namespace", "v1", Release.NAMESPACE)
     manifest["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     return manifest
 
 
-def _binding(kind: str, role: str, values: InstallValues) -> Manifest:
-    return _object(
+def _service_account() -> Manifest:
+    manifest = _local("ServiceAccount", "v1", NAME)
+    manifest["metadata"]["annotations"] = _optional("serviceAccount.annotations")
+    return manifest
+
+
+def _binding(kind: str, role: str) -> Manifest:
+    make = _local if kind == "RoleBinding" else _object
+    return make(
         kind,
         f"{_RBAC}/v1",
         NAME,
-        values if kind == "RoleBinding" else None,
         roleRef={"apiGroup": _RBAC, "kind": role, "name": NAME},
-        subjects=[{"kind": "ServiceAccount", "name": NAME, "namespace": values.namespace}],
+        subjects=[{"kind": "ServiceAccount", "name": NAME, "namespace": Release.NAMESPACE}],
     )
 
 
-def _service(values: InstallValues) -> Manifest:
-    manifest = _object(
+def _service() -> Manifest:
+    manifest = _local(
         "Service",
         "v1",
-        "fairlead-metrics",
-        values,
+        METRICS,
         spec={
             "selector": _selector(),
             "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     )
-    manifest["metadata"]["annotations"] = {
-        "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(PORT),
-    }
+    manifest["metadata"]["annotations"] = _optional("metrics.service.annotations")
     return manifest
 
 
-def _budget(values: InstallValues) -> Manifest:
-    return _object(
-        "PodDisruptionBudget",
-        "policy/v1",
+def _monitor() -> Manifest:
+    manifest = _local(
+        "ServiceMonitor",
+        "monitoring.coreos.com/v1",
         NAME,
-        values,
-        spec={"maxUnavailable": 1, "selector": {"matchLabels": _selector()}},
-    )
-
-
-def _deployment(values: InstallValues) -> Manifest:
-    return _object(
-        "Deployment",
-        "apps/v1",
-        NAME,
-        values,
         spec={
-            "replicas": values.replicas,
             "selector": {"matchLabels": _selector()},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-            "template": {"metadata": {"labels": _labels()}, "spec": _pod(values)},
+            "endpoints": [{"port": "http", "interval": Ref("metrics.serviceMonitor.interval")}],
+        },
+    )
+    manifest["metadata"]["labels"]["more"] = Spread(Ref("metrics.serviceMonitor.labels"))
+    return manifest
+
+
+def _network_policy() -> Manifest:
+    return _local(
+        "NetworkPolicy",
+        "networking.k8s.io/v1",
+        NAME,
+        spec={
+            "podSelector": {"matchLabels": _selector()},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": [{"protocol": "TCP", "port": "http"}]}],
         },
     )
 
 
-def _pod(values: InstallValues) -> Manifest:
+def _budget() -> Manifest:
+    return _local(
+        "PodDisruptionBudget",
+        "policy/v1",
+        NAME,
+        spec={
+            "maxUnavailable": Ref("podDisruptionBudget.maxUnavailable"),
+            "selector": {"matchLabels": _selector()},
+        },
+    )
+
+
+def _volume_claim() -> Manifest:
+    manifest = _local(
+        "PersistentVolumeClaim",
+        "v1",
+        HISTORY,
+        spec={
+            "accessModes": [Ref("history.sqlite.accessMode")],
+            "storageClassName": _optional("history.sqlite.storageClassName"),
+            "resources": {"requests": {"storage": Ref("history.sqlite.size")}},
+        },
+    )
+    manifest["metadata"]["annotations"] = dict(_KEEP)  # what has ended is not made anew
+    return manifest
+
+
+def _deployment() -> Manifest:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    metadata = {
+        "labels": {**_labels(), "more": Spread(Ref("podLabels"))},
+        "annotations": _optional("podAnnotations"),
+    }
+    return _local(
+        "Deployment",
+        "apps/v1",
+        NAME,
+        spec={
+            "replicas": Ref("replicas"),
+            "selector": {"matchLabels": _selector()},
+            # two pods cannot write one file of SQLite, nor two nodes mount its volume
+            "strategy": When(Given("history.kind", "sqlite"), {"type": "Recreate"}, rolling),
+            "template": {"metadata": metadata, "spec": _pod()},
+        },
+    )
+
+
+def _optional(path: str) -> When:
+    """Return a value that is left out when it is empty."""
+    return When(Given(path), Ref(path))
+
+
+def _pod() -> Manifest:
     spread = {
         "maxSkew": 1,
         "topologyKey": names.HOSTNAME,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": _selector()},
     }
+    claim = {"name": "history", "persistentVolumeClaim": {"claimName": HISTORY}}
     return {
         "serviceAccountName": NAME,
+        "imagePullSecrets": _optional("imagePullSecrets"),
+        "priorityClassName": _optional("priorityClassName"),
         "terminationGracePeriodSeconds": 30,
+        "nodeSelector": _optional("nodeSelector"),
+        "tolerations": _optional("tolerations"),
+        "affinity": _optional("affinity"),
         "topologySpreadConstraints": [spread],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
             "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(values)],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "containers": [_container()],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            When(Given("history.kind", "sqlite"), claim),
+        ],
     }
 
 
-def _container(values: InstallValues) -> Manifest:
+def _image() -> When:
+    repository = Ref("image.repository")
+    return When(
+        Given("image.digest"),
+        Text((repository, "@", Ref("image.digest"))),
+        Text((repository, ":", Ref("image.tag"))),
+    )
+
+
+def _arguments() -> list[Blueprint]:
+    has_root, has_file = Given("checkpointRoot"), Given("history.kind", "sqlite")
+    return [
+        "controller",
+        "--listen", f"0.0.0.0:{PORT}",
+        "--lease", NAME,
+        "--lease-seconds", Text((Ref("leaderElection.leaseSeconds"),)),
+        "--binding", Ref("binding"),
+        When(has_root, "--checkpoint-root"), When(has_root, Ref("checkpointRoot")),
+        When(has_file, "--history"), When(has_file, f"{HISTORY_DIR}/history.db"),
+        When(Given("logLevel", "debug"), "-vv"),
+        Spread(Ref("extraArgs")),
+    ]  # fmt: skip
+
+
+def _container() -> Manifest:
     return {
         "name": "controller",
-        "image": values.image,
-        "args": ["controller", "--listen", f"0.0.0.0:{PORT}", "--lease", values.lease],
+        "image": _image(),
+        "imagePullPolicy": Ref("image.pullPolicy"),
+        "args": _arguments(),
         "env": [
             _from_field("POD_NAME", "metadata.name"),
             _from_field("POD_NAMESPACE", "metadata.namespace"),
+            When(Given("history.kind", "postgres"), _history_url()),
+            Spread(Ref("extraEnv")),
         ],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "livenessProbe": {
@@ -260,17 +437,23 @@ def _container(values: InstallValues) -> Manifest:
             "periodSeconds": 5,
             "timeoutSeconds": 5,
         },
-        "resources": {
-            "requests": {"cpu": "500m", "memory": "256Mi"},
-            "limits": {"memory": "1Gi"},
-        },
+        "resources": Ref("resources"),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - the pod's own
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            When(Given("history.kind", "sqlite"), {"name": "history", "mountPath": HISTORY_DIR}),
+        ],
     }
+
+
+def _history_url() -> Manifest:
+    """Return the variable that no list of processes shows, as an argument would be."""
+    key = {"name": Ref("history.postgres.secretName"), "key": Ref("history.postgres.secretKey")}
+    return {"name": "FAIRLEAD_HISTORY_URL", "valueFrom": {"secretKeyRef": key}}
 
 
 def _from_field(name: str, path: str) -> Manifest:

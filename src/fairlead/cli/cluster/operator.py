@@ -13,19 +13,23 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fairlead import __version__
 from fairlead.api.job import JobState
+from fairlead.cli.cluster.archive_api import ArchiveApi
 from fairlead.cli.cluster.controllers import Controllers
+from fairlead.controllers.logs import KeepingClient, LogKeeper
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History
 from fairlead.runtime.leader import LeaderClient, LeaderElector, LeaderOptions, Term, fence
 from fairlead.runtime.logs import Logger
+from fairlead.runtime.memberlogs import LogReader, LogStore
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
 from fairlead.runtime.supervisor import Health, Service, Supervisor
 
@@ -41,6 +45,16 @@ class OperatorSettings:
     port: int = 8080
     leader: LeaderOptions = field(default_factory=LeaderOptions)
     policy: JobsPolicy = field(default_factory=lambda: JobsPolicy(peer_naming=PeerNaming.DNS))
+    #: Answer questions about history and archived logs on the port of the probes.
+    shares_archive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Where logs of members are kept, and how they are read before they are gone."""
+
+    store: LogStore
+    reader: LogReader
 
 
 class ProbesFailed(Exception):
@@ -62,10 +76,12 @@ class Operator:
         client: Client,
         history: History,
         *,
+        archive: LogSource | None = None,
         clock: Clock,
         log: Logger,
     ) -> None:
         self._settings = settings
+        self._archive = archive
         self._client = client
         self._history = history
         self._clock = clock
@@ -99,6 +115,10 @@ class Operator:
 
     async def _lead(self, term: Term) -> None:
         client = LeaderClient(self._client, term)
+        keeper: LogKeeper | None = None
+        if (archive := self._archive) is not None:
+            keeper = LogKeeper(archive.reader, archive.store, clock=self._clock, log=self._log)
+            client = KeepingClient(self._client, term, keeper)
         touched = await fence(client, term, rng=self._rng, options=self._settings.leader)
         self._fenced.inc(touched)
         self._log.info("Fenced", jobs=touched, term=term.token)
@@ -106,8 +126,11 @@ class Operator:
             self._settings.policy, client, self._history, clock=self._clock,
             metrics=self._metrics, log=self._log,
         )  # fmt: skip
+        services = controllers.services()
+        if keeper is not None:
+            services.append(Service("logs", partial(keeper.run, controllers.mirrors.pods)))
         self._controllers = Supervisor(
-            controllers.services(), clock=self._clock, rng=self._rng, log=self._log,
+            services, clock=self._clock, rng=self._rng, log=self._log,
             crashed=self._metrics.crashed,
         )  # fmt: skip
         try:
@@ -123,6 +146,8 @@ class Operator:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._scrape)
+        if self._settings.shares_archive and self._archive is not None:
+            ArchiveApi(self._history, self._archive.store).add_to(app)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         host, port = self._settings.host, self._settings.port

@@ -10,17 +10,18 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from fairlead.cli.cluster.operator import Operator, OperatorSettings, ProbesFailed
+from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings, ProbesFailed
+from fairlead.cli.cluster.stores import open_stores
 from fairlead.cli.connect import Choice, find_connection
 from fairlead.cli.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient
 from fairlead.kube.incluster import in_cluster
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
+from fairlead.kube.podlogs import HttpLogReader
 from fairlead.kube.transport import HttpOptions
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.history import History, HistoryError, MemoryHistory, SqliteHistory
+from fairlead.runtime.history import HistoryError
 from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
 NAMESPACE_DEFAULT = "fairlead-system"
@@ -59,7 +60,7 @@ def identity_of(environment: Mapping[str, str]) -> str:
 
 
 def run_operator(
-    settings: OperatorSettings, connection: Connection, *, history_path: Path | None, verbosity: int
+    settings: OperatorSettings, connection: Connection, *, store: str, verbosity: int
 ) -> None:
     """Run a replica until SIGINT or SIGTERM, which hand the lease over at once.
 
@@ -73,23 +74,23 @@ def run_operator(
 
     async def main() -> None:
         client = HttpClient(connection, HttpOptions(connections_max=CONNECTIONS_MAX))
-        history: History = MemoryHistory()
-        opened = None
-        if history_path is not None:
-            history = opened = SqliteHistory.open(history_path, runner=asyncio.to_thread)
-        operator = Operator(settings, client, history, clock=clock, log=log)
-        _stop_on_signals(operator.stop)
         try:
-            await operator.run(
-                lambda port: log.info(
-                    "Started", identity=settings.identity, server=connection.server, port=port,
-                    pid=os.getpid(),
+            async with open_stores(store) as stores:
+                # In memory alone a thousand logs would be gigabytes: none are kept.
+                source = LogSource(stores.logs, HttpLogReader(client))
+                archive = source if stores.is_durable else None
+                operator = Operator(
+                    settings, client, stores.history, archive=archive, clock=clock, log=log
                 )
-            )  # fmt: skip
+                _stop_on_signals(operator.stop)
+                await operator.run(
+                    lambda port: log.info(
+                        "Started", identity=settings.identity, server=connection.server,
+                        port=port, pid=os.getpid(),
+                    )
+                )  # fmt: skip
         finally:
             await client.close()
-            if opened is not None:
-                await opened.close()
         log.info("Stopped", identity=settings.identity)
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import click
 
@@ -43,23 +42,34 @@ LISTEN_DEFAULT = "0.0.0.0:8080"
     help="How members find each other: names of a headless service, or pod addresses.",
 )  # fmt: skip
 @click.option(
+    "--binding", type=click.Choice(["pinned", "direct"]), default="pinned", show_default=True,
+    help="Who binds members on nodes without the label fairlead.dev/binding: the stock scheduler, "
+    "or Fairlead, for nodes that nobody else fills.",
+)  # fmt: skip
+@click.option(
     "--checkpoint-root", metavar="DIR", default="",
     help="Directory of the nodes under which jobs get checkpoints. [default: none]",
 )  # fmt: skip
 @click.option(
-    "--history", metavar="FILE", default="",
-    help="SQLite file that keeps jobs that have ended. [default: in memory]",
+    "--history", metavar="FILE|URL", default="",
+    help="SQLite file or postgresql:// URL that keeps jobs that have ended, and logs. Also: "
+    "FAIRLEAD_HISTORY_URL, which no list of processes shows. [default: in memory]",
+)  # fmt: skip
+@click.option(
+    "--share-archive", is_flag=True,
+    help="Answer fairlead history and logs on the port of --listen, to whoever reaches it.",
 )  # fmt: skip
 @common(output=False)
 def controller(
     common_: Common, *, listen: str, lease: str, lease_seconds: int, peer_naming: str,
-    checkpoint_root: str, history: str,
+    binding: str, checkpoint_root: str, history: str, share_archive: bool,
 ) -> int:  # fmt: skip
     """Run the controllers on a Kubernetes cluster.
 
     In a pod it uses the pod's service account, elsewhere the kubeconfig. `fairlead install` puts
     it on a cluster. Logs are JSON unless stderr is a terminal.
     """
+    from fairlead.cli.archive import direct_store
     from fairlead.cli.cluster.operator import OperatorSettings
     from fairlead.cli.cluster.operator_process import (
         NAMESPACE_DEFAULT,
@@ -71,6 +81,7 @@ def controller(
     from fairlead.cli.cluster.settings import parse_listen
     from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
     from fairlead.decide.lease import LeaseTimes
+    from fairlead.decide.pinning import Binding
     from fairlead.runtime.leader import LeaderOptions
 
     host, port = parse_listen(listen)
@@ -83,8 +94,11 @@ def controller(
         host=host,
         port=port,
         leader=LeaderOptions(lease, namespace, LeaseTimes.of(float(lease_seconds))),
-        policy=JobsPolicy(peer_naming=naming, checkpoint_root=checkpoint_root),
+        policy=JobsPolicy(
+            peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root
+        ),
+        shares_archive=share_archive,
     )
-    path = Path(history).absolute() if history else None
-    run_operator(settings, connection, history_path=path, verbosity=common_.verbosity)
+    store = direct_store(history, os.environ)
+    run_operator(settings, connection, store=store, verbosity=common_.verbosity)
     return Exit.OK

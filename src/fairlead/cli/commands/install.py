@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,8 @@ from fairlead.cli.common import Common, Format, common, dump
 from fairlead.cli.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.cli.cluster.manifests import InstallValues
+    from fairlead.cli.cluster.manifests import Install
+    from fairlead.cli.cluster.values import Values
 
 REPLICAS_MAX = 10
 
@@ -20,51 +22,68 @@ REPLICAS_MAX = 10
 
     \b
       fairlead install --image REGISTRY/fairlead:0.1.0
+      fairlead install --values values.yaml         the keys of the Helm chart's values.yaml
       fairlead install --check                      say what is missing or differs
       fairlead install --dry-run                    say what it would do
       fairlead install --dry-run -o yaml            print the manifests; needs no cluster
 
-    It may be repeated: what is there already is brought up to date, what others added stays.
+    It may be repeated: what is there already is brought up to date, what others added stays, and
+    what the values do not want any more is removed.
     """
 )
+@click.option("--values", "values_file", metavar="FILE", type=click.Path(path_type=Path),
+              help="YAML file of values; flags win over it.")  # fmt: skip
 @click.option("--image", metavar="IMAGE", default="",
               help="Image of the controllers. [default: fairlead:VERSION]")  # fmt: skip
-@click.option("--replicas", metavar="N", type=click.IntRange(1, REPLICAS_MAX), default=2,
-              show_default=True, help="Replicas; one leads, the others stand by.")  # fmt: skip
+@click.option("--replicas", metavar="N", type=click.IntRange(1, REPLICAS_MAX),
+              help="Replicas; one leads, the others stand by. [default: 2]")  # fmt: skip
 @click.option("--dry-run", "is_dry", is_flag=True, help="Change nothing.")
 @click.option("--check", "is_check", is_flag=True,
               help="Change nothing; exit with 1 unless all is there and well.")  # fmt: skip
 @common()
 def install(
-    common_: Common, *, image: str, replicas: int, is_dry: bool, is_check: bool
+    common_: Common, *, values_file: Path | None, image: str, replicas: int | None, is_dry: bool,
+    is_check: bool,
 ) -> int:  # fmt: skip
     """Put Fairlead on a Kubernetes cluster.
 
     CRDs, a namespace (-n, default fairlead-system), a service account with the least rights, two
     replicas of `fairlead controller`, and a Service for their metrics.
     """
-    from fairlead.cli.cluster.manifests import InstallValues, manifests
+    from fairlead.cli.cluster.manifests import NAMESPACE, Install, manifests
 
     if is_dry and is_check:
         raise fail(Code.BAD_COMBINATION, "--dry-run and --check do not go together")
-    defaults = InstallValues()
-    values = InstallValues(
-        namespace=common_.namespace or defaults.namespace,
-        image=image or defaults.image,
-        replicas=replicas,
-    )
     is_structured = common_.format in (Format.JSON, Format.YAML)
     if is_structured and is_check:
         raise fail(Code.BAD_COMBINATION, "--check prints lines: it does not go with -o")
+    values = _values(values_file, image, replicas)
+    chosen = Install(common_.namespace or NAMESPACE, values)
     if is_structured and is_dry:
-        common_.emit(render(manifests(values), common_.format))
+        common_.emit(render(manifests(chosen), common_.format))
         return Exit.OK
     if is_dry or is_check:
-        return _look(common_, values, is_check=is_check)
-    _apply(common_, values)
+        return _look(common_, chosen, is_check=is_check)
+    _apply(common_, chosen)
     if is_structured:
-        common_.emit(render(manifests(values), common_.format))
+        common_.emit(render(manifests(chosen), common_.format))
     return Exit.OK
+
+
+def _values(path: Path | None, image: str, replicas: int | None) -> Values:
+    """Return what was chosen: the flags, else the file, else the defaults."""
+    import msgspec
+
+    from fairlead.cli.cluster.values import Values, conflicts, load_values, with_image
+
+    values = Values() if path is None else load_values(path)
+    if image:
+        values = msgspec.structs.replace(values, image=with_image(values.image, image))
+    if replicas is not None:
+        values = msgspec.structs.replace(values, replicas=replicas)
+    for name, message in conflicts(values):
+        raise fail(Code.BAD_COMBINATION, f"{name}: {message}")
+    return values
 
 
 def render(objects: list[dict[str, object]], format_: Format) -> str:
@@ -74,44 +93,69 @@ def render(objects: list[dict[str, object]], format_: Format) -> str:
     return "---\n".join(dump(each, Format.YAML) for each in objects)
 
 
-def _look(common_: Common, values: InstallValues, *, is_check: bool) -> int:
-    from fairlead.cli.cluster.installer import State, check_access, look
-    from fairlead.cli.cluster.manifests import manifests
+def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
+    from fairlead.cli.cluster.installer import (
+        State,
+        check_access,
+        look,
+        look_need,
+        look_unwanted,
+        needs,
+    )
+    from fairlead.cli.cluster.manifests import manifests, unwanted
 
-    would = {State.MISSING: "would be created", State.DIFFERS: "would be changed"}
+    would = {
+        State.MISSING: "would be created", State.DIFFERS: "would be changed",
+        State.UNWANTED: "would be deleted",
+    }  # fmt: skip
     is_well = True
     api = common_.connect()
     try:
-        check_access(api, values)
-        for manifest in manifests(values):
-            found = look(api, manifest)
-            is_well = is_well and found.is_well
-            word = found.state.value if is_check else would.get(found.state, "unchanged")
-            note = f" ({found.note})" if found.note else ""
-            common_.emit(f"{found.label}: {word}{note}\n")
+        check_access(api, chosen)
+        found = [look(api, manifest) for manifest in manifests(chosen)]
+        if is_check:
+            found += [look_need(api, need) for need in needs(chosen)]
+        found += [each for m in unwanted(chosen) if (each := look_unwanted(api, m)) is not None]
     finally:
         api.close()
+    for each in found:
+        is_well = is_well and each.is_well
+        word = each.state.value if is_check else would.get(each.state, "unchanged")
+        note = f" ({each.note})" if each.note else ""
+        common_.emit(f"{each.label}: {word}{note}\n")
     if is_check and not is_well:
-        common_.note("Not all is well; fairlead install brings it up to date.")
+        common_.note("Not all is well; fairlead install brings its own objects up to date.")
         return Exit.FAILED
     return Exit.OK
 
 
-def _apply(common_: Common, values: InstallValues) -> None:
-    from fairlead.cli.cluster.installer import apply, await_established, check_access
-    from fairlead.cli.cluster.manifests import label_of, manifests
+def _apply(common_: Common, chosen: Install) -> None:
+    from fairlead.cli.cluster.installer import (
+        apply,
+        await_established,
+        check_access,
+        look_unwanted,
+        remove,
+    )
+    from fairlead.cli.cluster.manifests import label_of, manifests, unwanted
 
     is_structured = common_.format in (Format.JSON, Format.YAML)
+
+    def say(line: str) -> None:
+        if is_structured:
+            common_.note(line)
+        else:
+            common_.emit(f"{line}\n")
+
     api = common_.connect()
     try:
-        check_access(api, values)
-        for manifest in manifests(values):
-            line = f"{label_of(manifest)}: {apply(api, manifest).value}"
-            if is_structured:
-                common_.note(line)
-            else:
-                common_.emit(f"{line}\n")
+        check_access(api, chosen)
+        for manifest in manifests(chosen):
+            say(f"{label_of(manifest)}: {apply(api, manifest).value}")
             if manifest["kind"] == "CustomResourceDefinition":
                 await_established(api, manifest)
+        for manifest in unwanted(chosen):
+            if look_unwanted(api, manifest) is not None:
+                say(f"{label_of(manifest)}: {remove(api, manifest).value}")
     finally:
         api.close()

@@ -39,10 +39,12 @@ RETRY_SECONDS = 1.0
 @click.option("--tail", metavar="N", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-p", "--previous", is_flag=True, help="The attempt before the current one.")
 @click.option("--attempt", metavar="K", type=click.IntRange(1), help="This attempt's.")
+@click.option("--history", metavar="URL|FILE", default="",
+              help="Read members that are gone from here, not through the controller.")  # fmt: skip
 @common(output=False)
 def logs(
     common_: Common, *, job: str, follow: bool, task: str | None, tail: int | None,
-    previous: bool, attempt: int | None,
+    previous: bool, attempt: int | None, history: str,
 ) -> int:  # fmt: skip
     """Show a job's logs, also after it is gone.
 
@@ -56,11 +58,33 @@ def logs(
     key = (common_.space(api.target.namespace), clean_reference(job))
     query = LogQuery(follow=follow, task=task, attempt=attempt, previous=previous, tail=tail)
     try:
+        if not is_embedded(api):
+            return _show_members(common_, api, key, query=query, history=history)
         return _show(common_, api, key, query)
     except KeyboardInterrupt:
         if follow:
             common_.note(f"\n{detached_text(key[1])}")
         return Exit.INTERRUPTED
+
+
+def _show_members(
+    common_: Common, api: Api, key: tuple[str, str], *, query: LogQuery, history: str
+) -> int:
+    """Show the logs of a job on a real cluster, whose API server knows members, not jobs."""
+    import os
+
+    from fairlead.cli.archive import Archive, direct_store
+    from fairlead.cli.memberlogs import MemberLogs
+
+    archive = Archive(api, direct_store(history, os.environ))
+    written = 0
+    for chunk in MemberLogs(api, archive, key, query, common_.note).stream():
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        written += len(chunk)
+    if not written:
+        _explain_silence(common_, api, key)
+    return Exit.OK
 
 
 def _show(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> int:
@@ -100,12 +124,6 @@ def _missing(api: Api, key: tuple[str, str], message: str) -> CliError:
     from fairlead.api.resources import JOBS
 
     namespace, name = key
-    if not is_embedded(api):
-        return fail(
-            Code.NO_SUCH_LOG, "this cluster keeps no logs of jobs",
-            detail=("only a cluster of fairlead up does so yet",),
-            help=(f"kubectl logs -n {namespace} -l fairlead.dev/job-name={name}",),
-        )  # fmt: skip
     try:
         api.get(JOBS, name, namespace=namespace)
     except NotFound:

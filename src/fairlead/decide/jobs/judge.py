@@ -21,6 +21,7 @@ from fairlead.decide.jobs.pods import (
     MemberPhase,
     MemberPod,
     container_statuses,
+    refused_since,
     start_error,
 )
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -49,6 +50,7 @@ class EndReason(Enum):
     POD_VANISHED = "PodVanished"
     NAME_TAKEN = "NameTaken"
     NODE_REFUSED = "NodeRefused"
+    NOT_BOUND = "NotBound"
     PLACEMENT_LOST = "PlacementLost"
     UNKNOWN = "Unknown"
     NODE_LOST = "NodeLost"
@@ -78,6 +80,8 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.POD_VANISHED: Cause.INFRASTRUCTURE,
     EndReason.NAME_TAKEN: Cause.INFRASTRUCTURE,
     EndReason.NODE_REFUSED: Cause.INFRASTRUCTURE,
+    # Somebody else was faster on a shared node; that may happen often, and nobody is to blame.
+    EndReason.NOT_BOUND: None,
     EndReason.PLACEMENT_LOST: Cause.INFRASTRUCTURE,
     EndReason.UNKNOWN: Cause.INFRASTRUCTURE,
     EndReason.NODE_LOST: Cause.NODE,
@@ -176,9 +180,22 @@ def judge_member(
         return node_lost(member, trouble, now)
     if member.is_terminating:
         return _judge_deleted(member, now)
+    if member.is_refused:
+        return _judge_refused(member, policy, now)
     if member.has_start_error:
         return _judge_start(member, policy, now)
     return None
+
+
+def _judge_refused(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
+    since = _instant(refused_since(member.pod), now)
+    if now < since + policy.bind_patience_seconds:
+        return None
+    text = f"{describe(member)} could not be bound for {round(now - since)} s"
+    said = [c.message for c in member.pod.status.conditions if c.type == "PodScheduled"]
+    if said and said[0]:
+        text += f": {said[0]}"
+    return Failure(EndReason.NOT_BOUND, text, since, Weight.NODE, member.rank, member)
 
 
 def node_lost(member: MemberPod, trouble: NodeTrouble, now: float) -> Failure:
@@ -316,6 +333,9 @@ def _judge_deleted(member: MemberPod, now: float) -> Failure:
 
 def start_patience_ends_at(member: MemberPod, policy: JobsPolicy, now: float) -> float | None:
     """Return when a member that cannot start will count as failed; None when past or moot."""
+    if member.is_refused:
+        at = _instant(refused_since(member.pod), now) + policy.bind_patience_seconds
+        return at if at > now else None
     if not member.has_start_error:
         return None
     since = _instant(member.pod.metadata.creation_timestamp, now)

@@ -53,6 +53,9 @@ from fairlead.decide.jobs.writing import (
 )
 from fairlead.decide.verdict import Decision
 
+#: Ends after which the member needs another node.
+_MOVES = (EndReason.NODE_LOST, EndReason.NOT_BOUND)
+
 
 @dataclass(frozen=True, slots=True)
 class _End:
@@ -152,7 +155,7 @@ def _is_single(view: JobView, failure: Failure) -> bool:
     """True when only this member is replaced: policy Member, and its node is still there."""
     single = view.job.spec.restart.policy is RestartPolicy.MEMBER
     # A new node comes with a new placement, hence with a new attempt.
-    return single and failure.reason is not EndReason.NODE_LOST
+    return single and failure.reason not in _MOVES
 
 
 def _others(view: JobView, culprit: Failure) -> str:
@@ -209,8 +212,11 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     job, attempt = view.job, status.attempts[-1]
     cause = CAUSES[end.reason]
     lost = set[str]()
-    if end.reason is EndReason.NODE_LOST and end.failure is not None and end.failure.member:
+    if end.reason in _MOVES and end.failure is not None and end.failure.member:
         lost.add(end.failure.member.node)
+    if end.reason is EndReason.NOT_BOUND:
+        pods = view.current
+        lost.update(pods.members[n].node for n in pods.troubled if pods.members[n].is_refused)
     for member in view.current.members.values() if view.node_troubles else ():
         if member.node in view.node_troubles and not member.is_terminal:
             lost.add(member.node)
@@ -303,15 +309,18 @@ def _make(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
     if uses_dns and members.service_name(job) not in view.services:
         actions.append(CreateService(job, members.headless_service(job)))
     complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
-    if not has_peers and (uses_dns or complete):
+    # Containers wait for the peers: with pinned members nobody starts before all have their node.
+    is_settled = policy.binding is None or pods.bound_count >= job.member_count
+    if not has_peers and (complete or (uses_dns and is_settled)):
         actions.append(CreateConfigMap(job, members.peers(job, policy, pods)))
     if len(pods.members) < job.member_count:
         resume_step = attempt.resumed_from_step
         if attempt.started_at and job.status.progress is not None:  # policy Member
             resume_step = job.status.progress.checkpoint_step
         missing = members.missing_pods(
-            job, policy, pods, resume_step=resume_step, absent=_absent(job.status, now)
-        )
+            job, policy, pods,
+            resume_step=resume_step, absent=_absent(job.status, now), bindings=view.bindings,
+        )  # fmt: skip
         actions.extend(CreatePod(job, pod) for pod in missing)
     return tuple(actions)
 

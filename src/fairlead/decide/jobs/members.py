@@ -8,7 +8,7 @@ name, two labels and five variables. docs/design/architecture.md "A member" is t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -37,6 +37,7 @@ from fairlead.api.job import Job, Placement, Role
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.pinning import Binding, pinned_affinity
 
 PEERS_VOLUME = "fairlead-peers"
 PROGRESS_VOLUME = "fairlead-progress"
@@ -139,7 +140,7 @@ class PodFactory:
         self._owners = (owner_reference(job),)
         self._shared: dict[str, _Shared] = {}
 
-    def make(self, seat: Seat) -> Pod:
+    def make(self, seat: Seat, binding: Binding = Binding.DIRECT) -> Pod:
         """Return the member's pod."""
         shared = self._shared.get(seat.role.name)
         if shared is None:
@@ -149,11 +150,15 @@ class PodFactory:
         containers = tuple([_with_env(c, e, env) for c, e in shared.containers])
         inits = tuple([_with_env(c, e, env) for c, e in shared.init_containers])
         hostname = f"{seat.role.name}-{index}" if shared.subdomain else shared.spec.hostname
+        is_direct = binding is Binding.DIRECT
         spec = replace(
             shared.spec,
             containers=containers,
             init_containers=inits,
-            node_name=seat.node,
+            node_name=seat.node if is_direct else "",
+            affinity=shared.spec.affinity
+            if is_direct
+            else pinned_affinity(shared.spec.affinity, seat.node),
             hostname=hostname,
         )
         metadata = ObjectMeta(
@@ -340,10 +345,12 @@ def missing_pods(
     *,
     resume_step: int | None,
     absent: Collection[tuple[str, int]] = (),
+    bindings: Mapping[str, Binding] | None = None,
 ) -> Iterator[Pod]:
     """Yield the pods that the placement asks for and that are not there, in rank order.
 
-    `absent` are the (role, index) of members that shall stay away for now.
+    `absent` are the (role, index) of members that shall stay away for now, `bindings` the nodes
+    that say how members are bound there.
     """
     placement = job.status.placement
     if placement is None:
@@ -354,7 +361,7 @@ def missing_pods(
         if (seat.role.name, seat.index) in absent:
             continue
         if member_name(job, attempt, seat.role.name, seat.index) not in pods.members:
-            yield factory.make(seat)
+            yield factory.make(seat, policy.binding_on(seat.node, bindings or {}))
 
 
 class _Peer(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from fairlead.api import names
 from fairlead.api.core import ContainerStatus, Pod
 from fairlead.api.job import Progress
 from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.decide.pinning import node_of
 
 #: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
 START_ERRORS = frozenset(
@@ -63,6 +64,10 @@ class MemberPod:
     phase: MemberPhase
     is_terminating: bool
     has_start_error: bool
+    #: Where it is, or is to be bound.
+    node: str
+    #: The scheduler that was to bind it cannot.
+    is_refused: bool = False
 
     @property
     def name(self) -> str:
@@ -75,11 +80,6 @@ class MemberPod:
         return self.pod.metadata.uid
 
     @property
-    def node(self) -> str:
-        """The node that the pod is on."""
-        return self.pod.spec.node_name
-
-    @property
     def is_terminal(self) -> bool:
         """True once the pod has ended for good."""
         return self.phase in (MemberPhase.SUCCEEDED, MemberPhase.FAILED)
@@ -89,7 +89,9 @@ class MemberPod:
         """True when somebody must look: failed, deleted before its end, or unable to start."""
         if self.phase is MemberPhase.SUCCEEDED:
             return False
-        return self.phase is MemberPhase.FAILED or self.is_terminating or self.has_start_error
+        if self.phase is MemberPhase.FAILED or self.is_terminating:
+            return True
+        return self.has_start_error or self.is_refused
 
 
 def container_statuses(pod: Pod) -> Iterator[ContainerStatus]:
@@ -106,6 +108,14 @@ def start_error(pod: Pod) -> ContainerStatus | None:
     return None
 
 
+def refused_since(pod: Pod) -> str | None:
+    """Return since when its scheduler finds no way to bind a pod; None when it does not say so."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
+            return condition.last_transition_time or pod.metadata.creation_timestamp
+    return None
+
+
 def read_member(pod: Pod) -> MemberPod:
     """Read a pod; labels that are missing or no numbers read as attempt 0, index -1, rank -1."""
     labels = pod.metadata.labels
@@ -119,6 +129,8 @@ def read_member(pod: Pod) -> MemberPod:
         phase=phase,
         is_terminating=pod.metadata.deletion_timestamp is not None,
         has_start_error=phase is MemberPhase.PENDING and start_error(pod) is not None,
+        node=node_of(pod.spec),
+        is_refused=not pod.spec.node_name and refused_since(pod) is not None,
     )
 
 
@@ -171,6 +183,8 @@ class AttemptPods:
     troubled: dict[str, None] = field(default_factory=dict)
     #: How many have an address.
     addressed_count: int = 0
+    #: How many are on a node, not only meant for one.
+    bound_count: int = 0
 
     def add(self, member: MemberPod) -> None:
         """Put a member in, in place of the one of the same name."""
@@ -180,6 +194,7 @@ class AttemptPods:
         self.members[member.name] = member
         self.counts[member.phase] += 1
         self.addressed_count += bool(member.pod.status.pod_ip)
+        self.bound_count += bool(member.pod.spec.node_name)
         if member.is_troubled:
             self.troubled[member.name] = None
         else:
@@ -195,6 +210,7 @@ class AttemptPods:
     def _uncount(self, old: MemberPod) -> None:
         self.counts[old.phase] -= 1
         self.addressed_count -= bool(old.pod.status.pod_ip)
+        self.bound_count -= bool(old.pod.spec.node_name)
 
     @property
     def live_count(self) -> int:

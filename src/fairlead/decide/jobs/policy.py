@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+from fairlead.decide.pinning import Binding
 
 
 class PeerNaming(Enum):
@@ -28,6 +31,11 @@ class JobsPolicy:
     """
 
     peer_naming: PeerNaming = PeerNaming.ADDRESS
+    #: How members are bound on nodes without the label `names.BINDING`. None: directly everywhere,
+    #: labels or not, since there is no other scheduler.
+    binding: Binding | None = None
+    #: A pinned member that the other scheduler refuses for longer gives its node up.
+    bind_patience_seconds: float = 10.0
     #: Directory of the nodes under which each job gets its checkpoints; "" gives none.
     checkpoint_root: str = ""
     #: A node that is not ready for longer counts as lost.
@@ -46,3 +54,7 @@ class JobsPolicy:
     progress_write_seconds: float = 2.0
     #: Counts of gangs up to this size are written at once.
     small_gang_members_max: int = 32
+
+    def binding_on(self, node: str, labelled: Mapping[str, Binding]) -> Binding:
+        """Return how members are bound on a node; `labelled` are the nodes that say it."""
+        return Binding.DIRECT if self.binding is None else labelled.get(node, self.binding)

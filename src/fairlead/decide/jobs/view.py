@@ -9,6 +9,7 @@ from enum import Enum
 from fairlead.api.job import Job
 from fairlead.decide.jobs.pods import AttemptPods, JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.pinning import Binding
 
 
 class DependencyState(Enum):
@@ -81,6 +82,8 @@ class JobView:
     dependencies: Mapping[str, DependencyState] = field(default_factory=dict)
     node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
+    #: How members are bound on the nodes that say it by their label.
+    bindings: Mapping[str, Binding] = field(default_factory=dict)
     counts_written_at: float = 0.0
 
     @property

@@ -1,0 +1,120 @@
+"""Reading the archive of a real cluster: through its controller, or directly with --history.
+
+The way through the controller is the API server's service proxy, so the user's own rights decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from fairlead.api.status import ApiError
+from fairlead.cli.errors import CliError, Code, fail
+
+if TYPE_CHECKING:
+    from fairlead.cli.transport import Api
+    from fairlead.runtime.memberlogs import MemberLog
+
+T = TypeVar("T")
+URL_VARIABLE = "FAIRLEAD_HISTORY_URL"
+#: The Service of `fairlead install`, by its port's name.
+PROXY_PATH = "/api/v1/namespaces/fairlead-system/services/http:fairlead-metrics:http/proxy"
+
+
+class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
+    """The log of one member, as the archive's endpoint sends it: a JSON line."""
+
+    task: str
+    attempt: int
+    is_cut: bool
+    text: bytes  # base64 in JSON
+
+    @staticmethod
+    def of(log: MemberLog) -> ArchivedLog:
+        """Return what is shown of a log."""
+        return ArchivedLog(log.task, log.attempt, log.is_cut, log.text)
+
+
+@dataclass(frozen=True, slots=True)
+class NoArchive(Exception):
+    """There is nothing to read from; `why` is for the person."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where to read. `direct` is a file or a URL; empty: through the controller."""
+
+    api: Api
+    direct: str = ""
+
+    def history_lines(self, query: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield JSON lines of jobs; NoArchive, CliError."""
+        if not self.direct:
+            yield from self._proxied("/fairlead/v1/history", query)
+            return
+        from fairlead.cli.cluster.archive_api import history_query
+        from fairlead.cli.cluster.extensions import history_line
+        from fairlead.cli.cluster.stores import open_stores
+
+        async def read() -> list[bytes]:
+            async with open_stores(self.direct, must_exist=True) as stores:
+                records = await stores.history.query(history_query(query))
+            return [msgspec.json.encode(history_line(record)) for record in records]
+
+        yield from _run(read)
+
+    def logs(self, key: tuple[str, str], attempt: int | None) -> list[ArchivedLog]:
+        """Return the kept logs of a job's attempt (None: the latest); NoArchive, CliError."""
+        namespace, job = key
+        if not self.direct:
+            query = {} if attempt is None else {"attempt": str(attempt)}
+            lines = self._proxied(f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs", query)
+            return [msgspec.json.decode(line, type=ArchivedLog) for line in lines]
+        from fairlead.cli.cluster.stores import open_stores
+        from fairlead.runtime.memberlogs import LogQuery
+
+        async def read() -> list[ArchivedLog]:
+            async with open_stores(self.direct, must_exist=True) as stores:
+                found = await stores.logs.logs(LogQuery(namespace, job, attempt))
+            return [ArchivedLog.of(log) for log in found]
+
+        return _run(read)
+
+    def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        try:
+            yield from self.api.lines(PROXY_PATH + path, query)
+        except ApiError as error:
+            raise NoArchive(" ".join(error.message.split())) from error
+
+
+def direct_store(flag: str, environment: Mapping[str, str]) -> str:
+    """Return what --history or the variable names; "" to ask the controller."""
+    return flag or environment.get(URL_VARIABLE, "")
+
+
+def no_archive(what: str, error: NoArchive) -> CliError:
+    """Return the one clear line, and the remedies."""
+    return fail(
+        Code.REFUSED, f"{what} cannot be read through the controller",
+        detail=(error.why,),
+        help=("--history FILE or $FAIRLEAD_HISTORY_URL reads the store directly",
+              "fairlead controller --share-archive --history ... lets the controller answer"),
+    )  # fmt: skip
+
+
+def _run(read: Callable[[], Coroutine[Any, Any, list[T]]]) -> list[T]:
+    import asyncio
+
+    from fairlead.runtime.history import HistoryError
+
+    try:
+        return asyncio.run(read())
+    except HistoryError as error:
+        raise fail(
+            Code.DATA_UNWRITABLE, str(error), help=("check --history, $FAIRLEAD_HISTORY_URL",)
+        ) from error

@@ -1,0 +1,326 @@
+"""History and members' logs in PostgreSQL, for several replicas that write the same database.
+
+psycopg is an extra (`pip install fairlead[postgres]`), imported when a URL is given. A pool of
+`connections_max` connections is opened on demand. A call takes one, has a time limit on both sides
+(`statement_timeout` at the server, a timeout here for a server that is silent), and is tried again
+on a new connection, with a growing delay, for as long as `outage_seconds_max`; then HistoryError,
+and the jobs controller tries again later. Trying again is harmless: all writes are upserts by key.
+
+The schema is made by whoever comes first, under an advisory lock, and carries a version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from fairlead.runtime.backoff import Backoff, BackoffOptions
+from fairlead.runtime.history import (
+    INTEGER_COLUMNS,
+    RECORDS_MAX,
+    HistoryError,
+    HistoryQuery,
+    JobRecord,
+)
+from fairlead.runtime.memberlogs import LogQuery, MemberLog, check_text
+
+SCHEMA_VERSION = 1
+#: Any number that other programs in the same database are unlikely to use.
+LOCK_KEY = 32_475_323
+SCHEMES = ("postgresql", "postgres")
+_PRUNE_EVERY = 1_000
+
+T = TypeVar("T")
+Connection = Any  # psycopg.AsyncConnection; the package is optional
+_COLUMNS = tuple(f.name for f in fields(JobRecord))
+_NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
+_LOG_COLUMNS = (
+    "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
+)
+
+_CREATE = (
+    "CREATE TABLE fairlead_jobs ("
+    + ", ".join(
+        f'"{name}" {"BIGINT" if name in INTEGER_COLUMNS else "TEXT NOT NULL"}'
+        + (" PRIMARY KEY" if name == "uid" else "")
+        for name in _COLUMNS
+    )
+    + ")",
+    "CREATE INDEX fairlead_jobs_by_end ON fairlead_jobs (finished_at_ms)",
+    "CREATE INDEX fairlead_jobs_by_name ON fairlead_jobs (namespace, name, finished_at_ms)",
+    'CREATE INDEX fairlead_jobs_by_user ON fairlead_jobs ("user", finished_at_ms)',
+    "CREATE TABLE fairlead_logs (pod_uid TEXT PRIMARY KEY, namespace TEXT NOT NULL,"
+    " job TEXT NOT NULL, job_uid TEXT NOT NULL, attempt BIGINT NOT NULL, task TEXT NOT NULL,"
+    " is_cut BOOLEAN NOT NULL, kept_at_ms BIGINT NOT NULL, text_size BIGINT NOT NULL,"
+    " text BYTEA NOT NULL)",
+    "CREATE INDEX fairlead_logs_by_job ON fairlead_logs (namespace, job, attempt)",
+    "CREATE INDEX fairlead_logs_by_age ON fairlead_logs (kept_at_ms)",
+    "CREATE TABLE fairlead_schema (version BIGINT NOT NULL)",
+    f"INSERT INTO fairlead_schema VALUES ({SCHEMA_VERSION})",  # noqa: S608 - a number
+)
+# The texts below are made of this module's own column names only.
+_UPSERT = (
+    f"INSERT INTO fairlead_jobs ({_NAMES}) VALUES ({', '.join(['%s'] * len(_COLUMNS))})"  # noqa: S608
+    " ON CONFLICT (uid) DO UPDATE SET "
+    + ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in _COLUMNS if name != "uid")
+)
+_PRUNE = (
+    "DELETE FROM fairlead_jobs WHERE uid IN (SELECT uid FROM fairlead_jobs"
+    " ORDER BY finished_at_ms DESC NULLS LAST, uid OFFSET %s)"
+)
+_UPSERT_LOG = (
+    f"INSERT INTO fairlead_logs ({_LOG_COLUMNS}) VALUES ({', '.join(['%s'] * 10)})"  # noqa: S608
+    " ON CONFLICT (pod_uid) DO UPDATE SET is_cut = EXCLUDED.is_cut,"
+    " kept_at_ms = EXCLUDED.kept_at_ms, text_size = EXCLUDED.text_size, text = EXCLUDED.text"
+    " WHERE EXCLUDED.text_size >= fairlead_logs.text_size"
+)
+_PRUNE_LOGS = (
+    "DELETE FROM fairlead_logs WHERE pod_uid IN (SELECT pod_uid FROM (SELECT pod_uid,"
+    " sum(length(text)) OVER (ORDER BY kept_at_ms DESC, pod_uid) AS total FROM fairlead_logs)"
+    " AS sized WHERE total > %s)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresOptions:
+    """Limits. A statement of more than `statement_seconds_max` is ended by the server."""
+
+    connections_max: int = 2
+    connect_seconds: float = 5.0
+    statement_seconds_max: float = 10.0
+    #: How long one call tries again before it gives up with HistoryError.
+    outage_seconds_max: float = 15.0
+    records_max: int = RECORDS_MAX
+    log_bytes_max: int = 20 << 30
+    backoff: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.1, 3.0))
+
+
+def is_postgres_url(text: str) -> bool:
+    """True for postgresql:// and postgres:// URLs."""
+    return text.partition("://")[0] in SCHEMES and "://" in text
+
+
+def shown_url(url: str) -> str:
+    """Return the URL without user, password and parameters, for messages."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def import_psycopg() -> Any:
+    """Return the psycopg module; HistoryError with the remedy when it is not installed."""
+    try:
+        return importlib.import_module("psycopg")
+    except ImportError as error:
+        raise HistoryError(
+            f"a history in PostgreSQL needs psycopg, which cannot be imported ({error}); "
+            "pip install 'fairlead[postgres]'"
+        ) from error
+
+
+class PostgresStore:
+    """Implements `History` and `LogStore` on one database. Close it in the end."""
+
+    def __init__(
+        self, url: str, *, rng: random.Random, options: PostgresOptions | None = None
+    ) -> None:
+        """HistoryError without psycopg; connects at the first call."""
+        self._psycopg = import_psycopg()
+        self._url = url
+        self._rng = rng
+        self._options = options or PostgresOptions()
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(self._options.connections_max)
+        self._is_prepared = False
+        self._recorded_count = 0
+        self._kept_count = 0
+
+    async def check(self) -> None:
+        """Connect and make the schema; HistoryError when it is not usable."""
+
+        async def nothing(_connection: Connection) -> None:
+            return None
+
+        await self._call(nothing)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    # History
+
+    async def record(self, record: JobRecord) -> None:
+        """Keep the record; committed at the server when this returns."""
+        self._recorded_count += 1
+        prunes = self._recorded_count % _PRUNE_EVERY == 0
+
+        async def write(connection: Connection) -> None:
+            await connection.execute(_UPSERT, tuple(map(_without_nul, astuple(record))))
+            if prunes:
+                await connection.execute(_PRUNE, (self._options.records_max,))
+
+        await self._call(write)
+
+    async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
+        """Return matching records, the latest end first, at most `query.limit`."""
+        terms: list[str] = []
+        values: list[str | float] = []
+        for column in ("namespace", "name", "uid", "user", "state"):
+            value: str = getattr(query, column)
+            if value:
+                terms.append(f'"{column}" = %s')
+                values.append(value)
+        if query.since is not None:
+            terms.append("finished_at_ms >= %s")
+            values.append(query.since * 1000)
+        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        text = (
+            f"SELECT {_NAMES} FROM fairlead_jobs{where}"  # noqa: S608
+            " ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT %s"
+        )
+
+        async def read(connection: Connection) -> tuple[JobRecord, ...]:
+            rows = await (await connection.execute(text, (*values, query.limit))).fetchall()
+            return tuple(JobRecord(*row) for row in rows)
+
+        return await self._call(read)
+
+    # Logs
+
+    async def keep(self, log: MemberLog) -> None:
+        """Keep a member's log, in place of a shorter one of the same pod."""
+        packed = zlib.compress(log.text)
+        self._kept_count += 1
+        prunes = self._kept_count % _PRUNE_EVERY == 0
+
+        async def write(connection: Connection) -> None:
+            row = (
+                log.pod_uid, log.namespace, log.job, log.job_uid, log.attempt, log.task,
+                log.is_cut, log.kept_at_ms, len(log.text), packed,
+            )  # fmt: skip
+            await connection.execute(_UPSERT_LOG, row)
+            if prunes:
+                await connection.execute(_PRUNE_LOGS, (self._options.log_bytes_max,))
+
+        await self._call(write)
+
+    async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
+        """Return which of these pods have a log here."""
+
+        async def read(connection: Connection) -> frozenset[str]:
+            text = "SELECT pod_uid FROM fairlead_logs WHERE pod_uid = ANY(%s)"
+            rows = await (await connection.execute(text, (list(pod_uids),))).fetchall()
+            return frozenset(row[0] for row in rows)
+
+        return await self._call(read)
+
+    async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
+        """Return the logs of a job's attempt, by task; see `LogStore`."""
+        values: list[str | int] = [query.namespace, query.job]
+        attempt = "(SELECT max(attempt) FROM fairlead_logs WHERE namespace = %s AND job = %s)"
+        if query.attempt is None:
+            values += [query.namespace, query.job]
+        else:
+            attempt = "%s"
+            values.append(query.attempt)
+        text = (
+            f"SELECT {_LOG_COLUMNS} FROM fairlead_logs"  # noqa: S608
+            f" WHERE namespace = %s AND job = %s AND attempt = {attempt}"
+            " ORDER BY kept_at_ms DESC, pod_uid LIMIT %s"
+        )
+
+        async def read(connection: Connection) -> tuple[MemberLog, ...]:
+            rows = await (await connection.execute(text, (*values, query.limit))).fetchall()
+            return tuple(
+                MemberLog(
+                    pod_uid=row[0], namespace=row[1], job=row[2], job_uid=row[3], attempt=row[4],
+                    task=row[5], is_cut=row[6], kept_at_ms=row[7],
+                    text=zlib.decompress(bytes(row[9])),
+                )
+                for row in rows
+            )  # fmt: skip
+
+        return query.of_one_job(await self._call(read))
+
+    # Connections
+
+    async def _call(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run it in a transaction; try again while the server cannot be reached."""
+        backoff = Backoff(self._rng, self._options.backoff)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.outage_seconds_max
+        while True:
+            try:
+                async with self._slots:
+                    return await self._once(call)
+            except (self._psycopg.OperationalError, OSError, TimeoutError) as error:
+                await self.close()  # the others are of the same server
+                delay = backoff.next()
+                if loop.time() + delay >= deadline:
+                    raise HistoryError(self._sentence(error)) from error
+                await asyncio.sleep(delay)
+            except self._psycopg.Error as error:
+                raise HistoryError(self._sentence(error)) from error
+
+    async def _once(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+        limit = self._options.statement_seconds_max + self._options.connect_seconds
+        async with asyncio.timeout(limit):
+            connection = self._idle.pop() if self._idle else await self._connect()
+            is_done = False
+            try:
+                if not self._is_prepared:
+                    await self._prepare(connection)
+                async with connection.transaction():
+                    result = await call(connection)
+                is_done = True
+            finally:
+                if is_done and not connection.closed:
+                    self._idle.append(connection)
+                else:
+                    await connection.close()
+        return result
+
+    async def _connect(self) -> Connection:
+        milliseconds = round(self._options.statement_seconds_max * 1000)
+        return await self._psycopg.AsyncConnection.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=max(round(self._options.connect_seconds), 1),
+            application_name="fairlead",
+            options=f"-c statement_timeout={milliseconds} -c client_encoding=UTF8",
+        )
+
+    async def _prepare(self, connection: Connection) -> None:
+        """Make the schema, or see that it is of this version. One replica at a time."""
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
+            found = await connection.execute("SELECT to_regclass('fairlead_schema')")
+            if (await found.fetchone())[0] is None:
+                for statement in _CREATE:
+                    await connection.execute(statement)
+            else:
+                rows = await connection.execute("SELECT max(version) FROM fairlead_schema")
+                version = cast("int | None", (await rows.fetchone())[0])
+                if version != SCHEMA_VERSION:
+                    raise HistoryError(
+                        f"the history {shown_url(self._url)} has schema version {version}, this "
+                        f"Fairlead reads version {SCHEMA_VERSION}; use the Fairlead that wrote "
+                        "it, or another database"
+                    )
+        self._is_prepared = True
+
+    def _sentence(self, error: Exception) -> str:
+        text = " ".join(str(error).split()) or type(error).__name__
+        return f"the history {shown_url(self._url)} failed: {check_text(text, self._url)}"
+
+
+def _without_nul(value: object) -> object:
+    """PostgreSQL's text holds no NUL, and JSON writes it as an escape; a plain text may have it."""
+    return value.replace("\x00", "") if isinstance(value, str) else value

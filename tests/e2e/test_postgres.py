@@ -1,0 +1,298 @@
+"""History and logs in a real PostgreSQL: one that is killed, restarted, slow, or used by two."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.e2e.cli_world import Shell
+from tests.unit.runtime.history_contract import (
+    check_logs,
+    check_queries,
+    check_replacing,
+    log,
+    record,
+)
+
+from fairlead.runtime import postgres
+from fairlead.runtime.history import HistoryError, HistoryQuery
+from fairlead.runtime.memberlogs import LogQuery
+from fairlead.runtime.postgres import PostgresOptions, PostgresStore
+
+pytestmark = pytest.mark.e2e
+USER = "nobody"
+START_TRIES_MAX = 10
+
+
+def _binaries() -> Path:
+    for found in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        if (found / "initdb").exists():
+            return found
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    pytest.skip("no PostgreSQL here: initdb is not in /usr/lib/postgresql/*/bin nor on PATH")
+
+
+@dataclass
+class Server:
+    """A PostgreSQL that listens on a socket in its directory; initdb and postgres refuse root."""
+
+    binaries: Path
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        return f"postgresql:///postgres?host={self.directory}&user=fairlead"
+
+    @property
+    def pid(self) -> int:
+        return int((self.directory / "data" / "postmaster.pid").read_text().split()[0])
+
+    def call(self, name: str, *arguments: str) -> None:
+        command = [str(self.binaries / name), *arguments]
+        if os.geteuid() == 0:
+            command = ["setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups", *command]
+        subprocess.run(command, check=True, cwd=self.directory, stdout=subprocess.DEVNULL,
+                       timeout=60)  # fmt: skip
+
+    def start(self) -> None:
+        data, output = str(self.directory / "data"), str(self.directory / "log")
+        options = f"-k {self.directory} -c listen_addresses='' -c max_connections=20"
+        for tries_left in range(START_TRIES_MAX - 1, -1, -1):
+            try:
+                self.call("pg_ctl", "-D", data, "-l", output, "-o", options, "-w", "start")
+            except subprocess.CalledProcessError:
+                # After a kill: what served a connection holds the shared memory until it is gone.
+                if not tries_left:
+                    raise AssertionError((self.directory / "log").read_text()[-3000:]) from None
+                time.sleep(0.3)
+            else:
+                return
+
+    def stop(self) -> None:
+        self.call("pg_ctl", "-D", str(self.directory / "data"), "-m", "immediate", "-w", "stop")
+
+    def kill(self) -> None:
+        """End the server and what serves its connections, as a crash of the machine would."""
+        pid = self.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            os.kill(each, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    binaries = _binaries()
+    pytest.importorskip("psycopg")
+    directory = Path(tempfile.mkdtemp(prefix="fairlead-pg-"))
+    directory.chmod(0o777)
+    running = Server(binaries, directory)
+    try:
+        running.call("initdb", "-D", str(directory / "data"), "-A", "trust", "-U", "fairlead", "-N")
+        running.start()
+        yield running
+        running.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _store(server: Server, *, seed: int = 0, **options: float) -> PostgresStore:
+    chosen = PostgresOptions(**options)  # type: ignore[arg-type] # passed on
+    return PostgresStore(server.url, rng=random.Random(seed), options=chosen)
+
+
+@pytest.fixture
+async def store(server: Server) -> AsyncIterator[PostgresStore]:
+    await _drop(server)
+    opened = _store(server)
+    yield opened
+    await opened.close()
+
+
+async def _execute(server: Server, text: str) -> list[tuple[object, ...]]:
+    import psycopg
+
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+        cursor = await connection.execute(text)  # type: ignore[arg-type] # no literal
+        return await cursor.fetchall() if cursor.description else []
+
+
+async def _drop(server: Server) -> None:
+    await _execute(server, "DROP TABLE IF EXISTS fairlead_jobs, fairlead_logs, fairlead_schema")
+
+
+async def test_queries_select_and_give_the_latest_end_first(store: PostgresStore) -> None:
+    await check_queries(store)
+
+
+async def test_a_second_record_of_a_job_replaces_the_first(store: PostgresStore) -> None:
+    await check_replacing(store)
+
+
+async def test_logs_are_found_by_attempt_and_only_grow(store: PostgresStore) -> None:
+    await check_logs(store)
+
+
+async def test_replicas_that_start_at_once_make_one_schema_and_write_the_same(
+    server: Server, store: PostgresStore
+) -> None:
+    others = [_store(server, seed=seed) for seed in range(1, 6)]
+
+    async def write(one: PostgresStore) -> None:
+        for number in range(20):
+            await one.record(record(f"job-{number}", ended=number))
+            await one.keep(log(f"worker-{number}"))
+
+    async with asyncio.TaskGroup() as group:
+        for one in (store, *others):
+            group.create_task(write(one))
+    assert len(await store.query(HistoryQuery())) == 20
+    assert len(await others[0].logs(LogQuery("default", "train"))) == 20
+    assert await _execute(server, "SELECT version FROM fairlead_schema") == [(1,)]
+    for one in others:
+        await one.close()
+
+
+async def test_nothing_that_was_recorded_is_lost_when_the_server_is_killed(
+    server: Server, store: PostgresStore
+) -> None:
+    acknowledged: list[str] = []
+    is_down = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        for number in range(150):
+            name = f"job-{writer}-{number}"
+            await store.record(record(name, ended=number % 60))
+            acknowledged.append(name)
+            if len(acknowledged) == 100:
+                is_down.set()
+
+    async def break_it() -> None:
+        await is_down.wait()
+        server.kill()
+        await asyncio.to_thread(server.start)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(break_it())
+        for writer in range(4):
+            group.create_task(write(writer))
+    kept = [r.name for r in await store.query(HistoryQuery(limit=1000))]
+    assert sorted(kept) == sorted(acknowledged)
+    assert len(kept) == len(set(kept)) == 600
+
+
+async def test_an_outage_is_a_history_error_and_the_next_try_after_it_succeeds(
+    server: Server, store: PostgresStore
+) -> None:
+    impatient = _store(server, outage_seconds_max=0.3)
+    await impatient.record(record("before", ended=1))
+    server.kill()
+    with pytest.raises(HistoryError, match=r"the history postgresql:///postgres failed: "):
+        await impatient.record(record("during", ended=2))
+    await asyncio.to_thread(server.start)
+    await impatient.record(record("during", ended=2))
+    assert [r.name for r in await impatient.query(HistoryQuery())] == ["during", "before"]
+    await impatient.close()
+
+
+async def test_a_table_that_somebody_locks_costs_an_error_not_a_hang(
+    server: Server, store: PostgresStore
+) -> None:
+    import psycopg
+
+    brisk = _store(server, statement_seconds_max=0.2, outage_seconds_max=0.3)
+    await brisk.check()
+    async with (
+        await psycopg.AsyncConnection.connect(server.url) as holder,
+        holder.transaction(),
+    ):
+        await holder.execute("LOCK TABLE fairlead_jobs")
+        with pytest.raises(HistoryError, match="statement timeout"):
+            await brisk.record(record("a", ended=1))
+    await brisk.record(record("a", ended=1))
+    await brisk.close()
+
+
+async def test_the_command_reads_history_and_logs_by_a_url_that_no_process_list_shows(
+    server: Server, store: PostgresStore, tmp_path: Path
+) -> None:
+    await store.record(record("train", ended=1))
+    await store.keep(log("worker-0"))
+    config = tmp_path / "kubeconfig"
+    cluster = {"server": "http://127.0.0.1:9"}
+    config.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    }))  # fmt: skip
+    shell = Shell(tmp_path)
+    shell.environment["FAIRLEAD_KUBECONFIG"] = str(config)
+    shell.environment["FAIRLEAD_HISTORY_URL"] = server.url
+    result = await asyncio.to_thread(shell.run, "history", "-o", "json")
+    [found] = json.loads(result.out)["items"]
+    assert found["metadata"]["name"] == "train"
+    shell.environment["FAIRLEAD_HISTORY_URL"] = "postgresql://ana:hunter2@127.0.0.1:9/x"
+    result = await asyncio.to_thread(shell.run, "history", code=None)
+    assert result.code != 0
+    assert "the history postgresql://127.0.0.1:9/x failed" in result.err
+    assert "hunter2" not in result.err
+
+
+async def test_only_so_many_connections_are_opened(server: Server, store: PostgresStore) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(50):
+            group.create_task(store.record(record(f"job-{number}", ended=1)))
+    text = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fairlead'"
+    assert await _execute(server, text) == [(2,)]
+
+
+async def test_old_records_and_logs_beyond_the_bound_are_dropped(server: Server) -> None:
+    await _drop(server)
+    small = _store(server, records_max=10, log_bytes_max=500)
+    for number in range(1000):
+        await small.record(record(f"job-{number:04d}", ended=number % 60))
+        await small.keep(log("worker-0", attempt=number + 1, text=os.urandom(80)))
+    found = await small.query(HistoryQuery(limit=100))
+    assert len(found) == 10
+    assert {r.finished_at_ms for r in found} == {1_767_225_659_250}
+    assert len(await small.logs(LogQuery("default", "train", attempt=1000))) == 1
+    assert await small.logs(LogQuery("default", "train", attempt=900)) == ()
+    await small.close()
+
+
+async def test_a_schema_of_another_version_is_refused_with_its_remedy(
+    server: Server, store: PostgresStore
+) -> None:
+    await store.check()
+    await _execute(server, "UPDATE fairlead_schema SET version = 7")
+    with pytest.raises(HistoryError, match=r"schema version 7, this Fairlead reads version 1; use"):
+        await _store(server).check()
+
+
+async def test_texts_that_postgresql_cannot_hold_are_kept_without_what_it_cannot_hold(
+    store: PostgresStore,
+) -> None:
+    await store.record(record("a", ended=1, user="a\x00na"))
+    [found] = await store.query(HistoryQuery())
+    assert found.user == "ana"
+
+
+def test_without_psycopg_the_error_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(HistoryError, match=r"pip install 'fairlead\[postgres\]'"):
+        postgres.PostgresStore("postgresql://x/y", rng=random.Random(0))

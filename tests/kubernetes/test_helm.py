@@ -1,0 +1,238 @@
+"""The Helm chart, by the real helm: what `fairlead install` makes; installed, upgraded, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane, find_binaries
+from tests.kubernetes.operating import http_client
+from tests.kubernetes.test_install import run_cli
+
+from fairlead.api.resources import JOBS
+from fairlead.api.status import NotFound
+from fairlead.cli.cluster.manifests import (
+    NAME,
+    NAMESPACE,
+    Install,
+    Manifest,
+    label_of,
+    manifests,
+    path_of,
+)
+from fairlead.cli.cluster.values import Values, load_values
+from fairlead.kube.client import HttpClient
+
+pytestmark = pytest.mark.kubernetes
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairlead"
+#: Labels by which Helm marks what it has made.
+OF_HELM = ("helm.sh/chart", "app.kubernetes.io/managed-by")
+CHOICES = {
+    "defaults": {},
+    "placement": {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "control", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "priorityClassName": "system-cluster-critical",
+        "resources": {"limits": None, "requests": {"cpu": 2}},
+        "podLabels": {"team": "infra", "number": "12"},
+        "podAnnotations": {"note": "yes"},
+    },
+    "image": {
+        "image": {
+            "repository": "host:5000/fairlead",
+            "digest": "sha256:" + "ab" * 32,
+            "pullPolicy": "Always",
+        },
+        "imagePullSecrets": [{"name": "registry"}],
+    },
+    "history": {
+        "replicas": 1,
+        "history": {"kind": "sqlite", "sqlite": {"size": "5Gi", "storageClassName": "fast"}},
+        "crds": {"keep": False},
+    },
+    "database": {"history": {"kind": "postgres", "postgres": {"secretName": "db"}}},
+    "running": {
+        "replicas": 3,
+        "leaderElection": {"leaseSeconds": 60},
+        "logLevel": "debug",
+        "binding": "direct",
+        "checkpointRoot": "/mnt/{{ .x }}",
+        "extraArgs": ["--peer-naming", "address"],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    },
+    "around": {
+        "metrics": {
+            "service": {"annotations": {"prometheus.io/scrape": None, "own": "1"}},
+            "serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "p"}},
+        },
+        "podDisruptionBudget": {"maxUnavailable": 2},
+        "networkPolicy": {"enabled": True},
+        "serviceAccount": {"annotations": {"cloud/role": "r"}},
+    },
+    "little": {
+        "metrics": {"service": {"enabled": False}},
+        "podDisruptionBudget": {"enabled": False},
+        "crds": {"install": False},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    try:
+        binary = find_binaries() / "helm"
+    except NoControlPlane as reason:
+        pytest.skip(f"no helm: {reason}")
+    if not binary.exists():
+        pytest.skip("helm not built: make kubernetes")
+    return str(binary)
+
+
+def run(helm: str, *arguments: str, home: Path, is_refused: bool = False) -> str:
+    """Run helm with a home of its own; return what it printed (on stderr, when it is to refuse)."""
+    environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    done = subprocess.run(
+        [helm, *arguments], capture_output=True, text=True, timeout=90, check=False,
+        env=environment,
+    )  # fmt: skip
+    assert (done.returncode != 0) is is_refused, done.stdout + done.stderr
+    return done.stderr if is_refused else done.stdout
+
+
+def without_labels_of_the_release(manifest: Manifest) -> Manifest:
+    """Return a copy in which it cannot be seen who put the object there."""
+    copy: Manifest = json.loads(json.dumps(manifest))
+    places = [copy["metadata"]]
+    if copy["kind"] == "Deployment":
+        places.append(copy["spec"]["template"]["metadata"])
+    for metadata in places:
+        for label in OF_HELM:
+            metadata["labels"].pop(label, None)
+    return copy
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_chart_renders_what_the_command_applies(helm: str, tmp_path: Path, name: str) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(CHOICES[name]))
+    text = run(helm, "template", "fairlead", str(CHART), "-n", NAMESPACE, "-f", str(values),
+               home=tmp_path)  # fmt: skip
+    rendered = {
+        label_of(each): without_labels_of_the_release(each)
+        for each in yaml.safe_load_all(text)
+        if each is not None
+    }
+    chosen = Install(values=load_values(values))
+    wanted = {label_of(each): without_labels_of_the_release(each) for each in manifests(chosen)}
+    del wanted[f"Namespace {NAMESPACE}"]  # helm install --create-namespace
+    assert rendered.keys() == wanted.keys()
+    for label, manifest in wanted.items():
+        assert rendered[label] == manifest, label
+
+
+def test_the_linter_has_nothing_to_say(helm: str, tmp_path: Path) -> None:
+    said = run(helm, "lint", "--strict", str(CHART), home=tmp_path)
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+    for choice in CHOICES.values():
+        values = tmp_path / "values.yaml"
+        values.write_text(yaml.safe_dump(choice))
+        run(helm, "lint", "--strict", str(CHART), "-f", str(values), home=tmp_path)
+
+
+def test_the_default_values_are_those_of_the_types() -> None:
+    assert load_values(CHART / "values.yaml") == Values()
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("replica=3", "replica"),
+        ("replicas=0", "replicas"),
+        ("replicas=null", "replicas"),
+        ("image.digest=sha256:1", "digest"),
+        ("history.kind=sqlite", "takes replicas: 1"),
+        ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.service"),
+    ],
+)
+def test_helm_refuses_what_the_command_refuses(
+    helm: str, tmp_path: Path, setting: str, named: str
+) -> None:
+    said = run(helm, "template", "fairlead", str(CHART), "--set", setting, home=tmp_path,
+               is_refused=True)  # fmt: skip
+    assert named in said
+
+
+# On a real server
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    try:
+        with control_plane(tmp_path_factory.mktemp("plane")) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+async def find(client: HttpClient, manifest: Manifest) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(await client.request("GET", path_of(manifest)))
+    except NotFound:
+        return None
+
+
+async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
+    cluster: ControlPlane, helm: str, tmp_path: Path
+) -> None:
+    client = http_client(cluster)
+    access = ("--kubeconfig", str(cluster.kubeconfig()), "-n", NAMESPACE)
+    made = {label_of(each): each for each in manifests(Install())}
+    kind = made.pop("CustomResourceDefinition jobs.fairlead.dev")
+    try:
+        notes = run(helm, "install", "fairlead", str(CHART), "--create-namespace", *access,
+                    home=tmp_path)  # fmt: skip
+        assert "helm uninstall fairlead" in notes
+        for label, manifest in made.items():
+            assert await find(client, manifest) is not None, label
+
+        run(helm, "upgrade", "fairlead", str(CHART), "--set", "replicas=3", *access,
+            "--set", "podDisruptionBudget.enabled=false", home=tmp_path)  # fmt: skip
+        deployment = await find(client, made[f"Deployment {NAMESPACE}/{NAME}"])
+        assert deployment is not None
+        assert deployment["spec"]["replicas"] == 3
+        assert await find(client, made[f"PodDisruptionBudget {NAMESPACE}/{NAME}"]) is None
+
+        roles = [{"name": "worker", "count": 1, "template": {"spec": {"containers": [
+            {"name": "c", "image": "i"}]}}}]  # fmt: skip
+        body = {
+            "metadata": {"name": "kept", "finalizers": ["fairlead.dev/job"]},
+            "spec": {"roles": roles},
+        }
+        await client.create(JOBS, body, namespace="default")
+        refused = run_cli(cluster, "uninstall", "--yes", "--delete-jobs")
+        assert refused.returncode == 5
+        assert "helm uninstall fairlead" in refused.stderr
+
+        run(helm, "uninstall", "fairlead", *access, home=tmp_path)
+        del made[f"Namespace {NAMESPACE}"]  # Helm leaves namespaces alone
+        assert [label for label, each in made.items() if await find(client, each)] == []
+        assert await find(client, kind) is not None, "jobs would have gone with their definition"
+        assert (await client.get(JOBS, "kept", namespace="default")).metadata.finalizers
+
+        done = run_cli(cluster, "uninstall", "--keep-crds", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert (await client.get(JOBS, "kept", namespace="default")).metadata.finalizers == ()
+        done = run_cli(cluster, "uninstall", "--delete-jobs", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert await find(client, kind) is None
+    finally:
+        await client.close()

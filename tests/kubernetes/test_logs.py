@@ -1,0 +1,244 @@
+"""`fairlead logs` and `history` on a real API server: live members, and members that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.e2e.cli_world import Result, Shell
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.kubelet import Kubelet, kubelet
+from tests.kubernetes.operating import (
+    CLOCK,
+    controllers,
+    ended,
+    http_client,
+    install_kinds,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+)
+
+from fairlead.api.resources import JOBS, PODS
+from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings
+from fairlead.cli.cluster.stores import open_stores
+from fairlead.kube.client import HttpClient
+from fairlead.kube.podlogs import HttpLogReader
+from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.logs import SILENT
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    try:
+        flags = ("--kubelet-preferred-address-types=InternalIP",)
+        with control_plane(tmp_path_factory.mktemp("plane"), flags=flags) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    await install_kinds(client)
+    yield client
+    await sweep(client)
+    await client.close()
+
+
+@pytest.fixture
+def shell(cluster: ControlPlane, tmp_path: Path) -> Shell:
+    shell = Shell(tmp_path)
+    shell.environment["FAIRLEAD_KUBECONFIG"] = str(cluster.kubeconfig())
+    return shell
+
+
+async def fairlead(shell: Shell, *arguments: str, code: int = 0) -> Result:
+    return await asyncio.to_thread(shell.run, *arguments, code=code)
+
+
+async def running(client: HttpClient, name: str, members: int, *, attempt: int = 1) -> None:
+    async def runs() -> bool:
+        job = await client.get(JOBS, name, namespace="default")
+        return job.status.members.running == members and job.status.attempt == attempt
+
+    await until(runs, 30)
+
+
+@asynccontextmanager
+async def operator(
+    client: HttpClient, store: str, *, shares_archive: bool = False
+) -> AsyncIterator[int]:
+    """One replica in this process, on a store; the port that it answers on."""
+    settings = OperatorSettings(
+        identity="replica", host="127.0.0.1", port=0,
+        leader=LeaderOptions("fairlead-test", "default"), shares_archive=shares_archive,
+    )  # fmt: skip
+    async with open_stores(store) as stores:
+        source = LogSource(stores.logs, HttpLogReader(client))
+        replica = Operator(
+            settings, client, stores.history, archive=source, clock=CLOCK, log=SILENT
+        )
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(replica.run(port.set_result))
+            yield await port
+            replica.stop()
+
+
+def _wrote(served: Kubelet, job: str, attempt: int, members: int) -> None:
+    for index in range(members):
+        lines = [f"attempt {attempt} member {index} line {line}\n" for line in range(3)]
+        served.logs[f"{job}-{attempt}-worker-{index}"] = "".join(lines).encode()
+
+
+async def test_logs_of_live_members_come_from_the_api_server(
+    cluster: ControlPlane, client: HttpClient, shell: Shell
+) -> None:
+    with kubelet(cluster) as served:
+        async with virtual_nodes(client, 3), controllers(client):
+            await served.serve_nodes(client)
+            await client.create(JOBS, job_body("live", 3), namespace="default")
+            await running(client, "live", 3)
+            _wrote(served, "live", 1, 3)
+            whole = await fairlead(shell, "logs", "live")
+            assert whole.out.splitlines() == [
+                f"[worker-{index}] attempt 1 member {index} line {line}"
+                for index in range(3)
+                for line in range(3)
+            ]
+            one = await fairlead(shell, "logs", "live", "--task", "1", "--tail", "1")
+            assert one.out == "attempt 1 member 1 line 2\n"
+            unknown = await fairlead(shell, "logs", "live", "--task", "worker-9", code=3)
+            assert "has no log of task worker-9" in unknown.err
+            first = await fairlead(shell, "logs", "live", "--previous", code=3)
+            assert "has had one attempt only" in first.err
+            missing = await fairlead(shell, "logs", "nobody", code=3)
+            assert "job 'nobody' does not exist" in missing.err
+
+
+async def test_following_shows_what_is_written_until_the_job_ends(
+    cluster: ControlPlane, client: HttpClient, shell: Shell
+) -> None:
+    with kubelet(cluster) as served:
+        async with virtual_nodes(client, 2) as nodes, controllers(client):
+            await served.serve_nodes(client)
+            body = job_body("followed", 2, restart={"limit": 0})
+            await client.create(JOBS, body, namespace="default")
+            await running(client, "followed", 2)
+            _wrote(served, "followed", 1, 2)
+            following = shell.start("logs", "-f", "followed")
+            assert following.stdout is not None
+            first = await asyncio.to_thread(following.stdout.readline)
+            assert first.startswith("[worker-")
+            for index in range(2):
+                nodes.fail_pod(("default", f"followed-1-worker-{index}"), exit_code=1)
+            served.is_over.set()
+            await ended(client, "followed")
+            out = await asyncio.to_thread(following.stdout.read)  # has a buffer: no communicate
+            assert await asyncio.to_thread(following.wait, 30) == 0
+            lines = sorted((first + out).splitlines())
+            assert lines[0] == "[worker-0] attempt 1 member 0 line 0"
+            assert lines.count("[worker-0] the end") == lines.count("[worker-1] the end") == 1
+            assert len(lines) == 8
+
+
+async def test_logs_of_members_that_are_gone_come_from_the_archive(
+    cluster: ControlPlane, client: HttpClient, shell: Shell, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "history.db")
+    with kubelet(cluster) as served:
+        async with virtual_nodes(client, 3) as nodes, operator(client, store):
+            await served.serve_nodes(client)
+            for attempt in (1, 2):
+                _wrote(served, "kept", attempt, 3)
+            body = job_body("kept", 3, restart={"limit": 3, "backoffSeconds": 0})
+            await client.create(JOBS, body, namespace="default")
+            await running(client, "kept", 3)
+            nodes.fail_pod(("default", "kept-1-worker-1"), exit_code=3)
+            await running(client, "kept", 3, attempt=2)
+            before = await fairlead(shell, "logs", "kept", "--previous", "--history", store)
+            assert before.out.splitlines() == [
+                f"[worker-{index}] attempt 1 member {index} line {line}"
+                for index in range(3)
+                for line in range(3)
+            ]
+            no = await fairlead(shell, "logs", "kept", "--previous", code=5)
+            assert "cannot be read through the controller" in no.err
+            assert "--history FILE" in no.err
+            await client.patch(
+                JOBS, "kept", {"spec": {"restart": {"limit": 0}}}, namespace="default"
+            )
+            nodes.fail_pod(("default", "kept-2-worker-0"), exit_code=3)
+            await ended(client, "kept")
+            await client.delete(JOBS, "kept", namespace="default")
+
+            async def is_gone() -> bool:
+                return not (await client.list(PODS)).items
+
+            await until(is_gone, 30)
+            after = await fairlead(shell, "logs", "kept", "--task", "2", "--history", store)
+            assert "attempt 2 member 2 line 2\n" in after.out
+            first = await fairlead(shell, "logs", "kept", "--attempt", "1", "--task", "1",
+                                   "--tail", "1", "--history", store)  # fmt: skip
+            assert first.out == "attempt 1 member 1 line 2\n"
+            past = await fairlead(shell, "history", "--history", store, "-o", "json")
+            [record] = json.loads(past.out)["items"]
+            assert record["metadata"]["name"] == "kept"
+            none = await fairlead(shell, "history", code=5)
+            assert "the history cannot be read through the controller" in none.err
+
+
+async def test_a_kubelet_that_does_not_answer_holds_no_gang_back(
+    cluster: ControlPlane, client: HttpClient, tmp_path: Path
+) -> None:
+    async with virtual_nodes(client, 3) as nodes, operator(client, str(tmp_path / "h.db")):
+        body = job_body("mute", 3, restart={"limit": 3, "backoffSeconds": 0})
+        await client.create(JOBS, body, namespace="default")
+        await running(client, "mute", 3)
+        nodes.fail_pod(("default", "mute-1-worker-1"), exit_code=3)
+        await running(client, "mute", 3, attempt=2)
+
+
+async def _get(port: int, path: str) -> tuple[int, list[Any]]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}") as answer,
+    ):
+        text = await answer.text()
+        lines = text.splitlines() if answer.status == 200 else []
+        return answer.status, [json.loads(line) for line in lines]
+
+
+async def test_the_archive_is_answered_for_when_it_is_shared_only(
+    cluster: ControlPlane, client: HttpClient, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "history.db")
+    with kubelet(cluster) as served:
+        _wrote(served, "asked", 1, 2)
+        async with virtual_nodes(client, 2), operator(client, store, shares_archive=True) as port:
+            await served.serve_nodes(client)
+            await client.create(JOBS, job_body("asked", 2, seconds=0.5), namespace="default")
+            await ended(client, "asked")
+            path = "/fairlead/v1/namespaces/default/jobs/asked/logs"
+
+            async def is_kept() -> bool:
+                return len((await _get(port, path))[1]) == 2
+
+            await until(is_kept, 20)
+            [record] = (await _get(port, "/fairlead/v1/history?name=asked"))[1]
+            assert record["state"] == "Succeeded"
+            assert (await _get(port, "/fairlead/v1/history?since=x"))[0] == 400
+            assert (await _get(port, path + "?attempt=7"))[0] == 404
+    async with operator(client, store) as port:
+        assert (await _get(port, "/fairlead/v1/history"))[0] == 404

@@ -1,0 +1,209 @@
+"""The pinned way: Fairlead places, the real kube-scheduler binds, others' pods come in between.
+
+The virtual nodes refuse what does not fit, as kubelets do: a pod that ends as OutOf... would show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.operating import (
+    POLICY,
+    controllers,
+    ended,
+    http_client,
+    install_kinds,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+)
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS
+from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.pinning import Binding, pinned_node
+from fairlead.kube.client import HttpClient
+from fairlead.runtime.client import Client, EventType
+
+pytestmark = pytest.mark.kubernetes
+PINNED = replace(POLICY, binding=Binding.PINNED, bind_patience_seconds=1.0)
+GPU = "nvidia.com/gpu"
+GPUS_PER_NODE = 8
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    try:
+        with control_plane(tmp_path_factory.mktemp("plane"), scheduler=True) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    await install_kinds(client)
+    yield client
+    await sweep(client)
+    await client.close()
+
+
+@dataclass
+class Bound:
+    """What pods that are bound hold of each node, after every event."""
+
+    gpus: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    most: int = 0
+
+    def note(self, kind: EventType, pod: Pod) -> None:
+        node = self.gpus.setdefault(pod.spec.node_name, {})
+        if kind is EventType.DELETED or pod.is_terminal:
+            node.pop(pod.metadata.uid, None)
+        elif pod.spec.node_name:
+            amounts = [c.resources.limits.get(GPU, 0) for c in pod.spec.containers]
+            node[pod.metadata.uid] = sum(int(amount) for amount in amounts)
+            self.most = max(self.most, sum(node.values()))
+        if pod.status.reason.startswith("OutOf"):
+            self.refused.append(pod.metadata.name)
+
+
+@asynccontextmanager
+async def watched(client: Client) -> AsyncIterator[Bound]:
+    """Judge every change of a pod; nothing may be over-committed in between either."""
+    bound = Bound()
+    version = (await client.list(PODS)).resource_version
+
+    async def watch() -> None:
+        nonlocal version
+        while True:
+            async for event in client.watch(PODS, resource_version=version):
+                version = event.resource_version
+                if event.object is not None:
+                    bound.note(event.type, event.object)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(watch())
+        yield bound
+        task.cancel()
+    assert bound.most <= GPUS_PER_NODE
+    assert bound.refused == []
+
+
+def other_pod(name: str, *, gpus: int = 1, seconds: float | None = None, **spec: Any) -> Any:
+    """A pod of somebody else, for kube-scheduler."""
+    notes = {} if seconds is None else {"fairlead.dev/simulate-seconds": str(seconds)}
+    amounts = {"cpu": "100m", **({GPU: str(gpus)} if gpus else {})}
+    container = {"name": "main", "image": "other", "resources": {"limits": amounts}}
+    metadata = {"name": name, "annotations": notes, "labels": {"app": "other"}}
+    return {
+        "metadata": metadata,
+        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
+    }
+
+
+async def test_a_gang_is_bound_by_the_stock_scheduler_and_starts_when_all_are(
+    client: HttpClient,
+) -> None:
+    async with (
+        watched(client),
+        virtual_nodes(client, 20),
+        controllers(client, policy=PINNED),
+    ):
+        await client.create(JOBS, job_body("gang", 20, seconds=2), namespace="default")
+
+        async def runs() -> bool:
+            return (await client.get(JOBS, "gang", namespace="default")).status.members.running > 0
+
+        await until(runs, 30)
+        pods = (await client.list(PODS)).items
+        assert len(pods) == 20
+        assert all(pod.spec.node_name == pinned_node(pod.spec) for pod in pods)
+        scheduled = [c for p in pods for c in p.status.conditions if c.type == "PodScheduled"]
+        assert [c.status for c in scheduled] == ["True"] * 20
+        # only a scheduler's binding sets this condition; containers wait for the peers
+        peers = await client.get(CONFIG_MAPS, "gang-1-peers", namespace="default")
+        last = max(c.last_transition_time or "" for c in scheduled)
+        assert (peers.metadata.creation_timestamp or "") >= last
+        job = await ended(client, "gang")
+    assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
+
+
+async def test_a_node_that_says_direct_is_not_left_to_the_stock_scheduler(
+    client: HttpClient,
+) -> None:
+    async with watched(client), virtual_nodes(client, 2), controllers(client, policy=PINNED):
+        label = {"metadata": {"labels": {names.BINDING: "direct"}}}
+        await client.patch(NODES, "v00000", label)
+        await client.create(JOBS, job_body("mixed", 2, seconds=30), namespace="default")
+
+        async def are_bound() -> bool:
+            pods = (await client.list(PODS)).items
+            return len(pods) == 2 and all(pod.spec.node_name for pod in pods)
+
+        await until(are_bound, 30)
+        pods = {pod.spec.node_name: pod for pod in (await client.list(PODS)).items}
+    assert pinned_node(pods["v00000"].spec) == ""
+    assert pinned_node(pods["v00001"].spec) == "v00001"
+
+
+async def test_a_member_that_the_stock_scheduler_refuses_moves_and_nobody_is_blamed(
+    client: HttpClient,
+) -> None:
+    # What our planner does not know: somebody's pod wants no member of this gang beside it.
+    term = {
+        "labelSelector": {"matchLabels": {names.JOB_NAME: "moves"}},
+        "topologyKey": names.HOSTNAME,
+    }
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    async with watched(client), virtual_nodes(client, 10), controllers(client, policy=PINNED):
+        # The fullest node is the best fit, so this is where the first member is meant to go.
+        shy = other_pod("shy", gpus=0, affinity=affinity)
+        await client.create(PODS, shy, namespace="default")
+
+        async def is_bound() -> bool:
+            return bool((await client.get(PODS, "shy", namespace="default")).spec.node_name)
+
+        await until(is_bound, 30)
+        home = (await client.get(PODS, "shy", namespace="default")).spec.node_name
+        await client.create(JOBS, job_body("moves", 9, seconds=1), namespace="default")
+        job = await ended(client, "moves")
+    assert job.status.state == "Succeeded"
+    first = job.status.attempts[0]
+    assert (first.reason, first.cause, first.nodes_lost) == (
+        EndReason.NOT_BOUND.value, None, (home,),
+    )  # fmt: skip
+    assert "anti-affinity" in first.message
+    assert job.status.infrastructure_failures == job.status.user_failures == 0
+    assert job.status.placement is None or home not in job.status.placement.roles[0].nodes
+
+
+async def test_gangs_get_their_turn_on_nodes_that_the_stock_scheduler_fills_as_well(
+    client: HttpClient,
+) -> None:
+    async with watched(client) as bound, virtual_nodes(client, 40):
+
+        async def others() -> None:
+            for i in range(600):
+                pod = other_pod(f"other-{i}", seconds=0.5 + i % 7 / 5)
+                await client.create(PODS, pod, namespace="default")
+                await asyncio.sleep(0.01)
+
+        async with controllers(client, policy=PINNED), asyncio.TaskGroup() as group:
+            group.create_task(others())
+            for i in range(12):
+                body = job_body(f"gang-{i}", 4 + i, seconds=1, gpus=8 if i % 2 else 4)
+                await client.create(JOBS, body, namespace="default")
+                await asyncio.sleep(0.3)
+            jobs = [await ended(client, f"gang-{i}", seconds_max=150) for i in range(12)]
+    assert {job.status.state for job in jobs} == {"Succeeded"}
+    assert bound.most == GPUS_PER_NODE

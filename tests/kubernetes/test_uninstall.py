@@ -1,0 +1,155 @@
+"""`fairlead uninstall` on a real server: nothing left that waits for us, nothing lost unsaid."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+import pytest
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.operating import http_client, is_served, job_body, until
+from tests.kubernetes.test_install import accountant, install, operator, run_cli
+
+from fairlead.api import names
+from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS
+from fairlead.api.status import NotFound
+from fairlead.cli.cluster.manifests import NAME, NAMESPACE, Install, manifests, path_of
+from fairlead.kube.client import HttpClient
+
+pytestmark = pytest.mark.kubernetes
+NAMESPACE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
+CONTAINERS = {"containers": [{"name": "c", "image": "i"}]}
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    try:
+        with control_plane(tmp_path_factory.mktemp("plane")) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    yield client
+    await client.close()
+
+
+async def is_gone(client: HttpClient, path: str) -> bool:
+    try:
+        await client.request("GET", path)
+    except NotFound:
+        return True
+    return False
+
+
+async def all_gone(client: HttpClient) -> bool:
+    gone = [await is_gone(client, path_of(each)) for each in manifests(Install())]
+    return all(gone)
+
+
+async def add_job(client: HttpClient, name: str, *finalizers: str) -> None:
+    body = job_body(name, 1)
+    body["metadata"]["finalizers"] = list(finalizers)
+    await client.create(JOBS, body, namespace="default")
+
+
+async def finalizers_of(client: HttpClient, name: str) -> tuple[str, ...]:
+    return (await client.get(JOBS, name, namespace="default")).metadata.finalizers
+
+
+async def test_jobs_are_neither_deleted_nor_left_waiting_unless_that_was_said(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    await add_job(client, "one", names.JOB_FINALIZER, "example.com/other")
+    gated = {**CONTAINERS, "schedulingGates": [{"name": names.GANG_GATE}, {"name": "a.com/b"}]}
+    labels = {names.GANG_SCHEDULING: "enabled"}
+    pod = {"metadata": {"name": "gated", "labels": labels}, "spec": gated}
+    await client.create(PODS, pod, namespace="default")
+
+    done = run_cli(cluster, "uninstall", "--yes")
+    assert done.returncode == 4
+    assert "default/one" in done.stderr
+    assert "--delete-jobs" in done.stderr
+    done = run_cli(cluster, "uninstall", "--delete-jobs")
+    assert done.returncode == 2, "it did not ask, and nobody could have answered"
+    said = run_cli(cluster, "uninstall", "--keep-crds", "--dry-run").stdout
+    assert "Job default/one: would lose its finalizer and stay" in said
+    assert "Pod default/gated: would lose its gate" in said
+    assert f"Namespace {NAMESPACE}: would be deleted" in said
+    assert len(await finalizers_of(client, "one")) == 2, "a dry run wrote"
+
+    done = run_cli(cluster, "uninstall", "--keep-crds", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert await finalizers_of(client, "one") == ("example.com/other",)
+    held = await client.get(PODS, "gated", namespace="default")
+    assert [gate.name for gate in held.spec.scheduling_gates] == ["a.com/b"]
+    await until(lambda: is_gone(client, NAMESPACE_PATH), 30)
+    assert await is_served(client, JOBS)
+
+
+async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    async with accountant(cluster, client) as account, operator(account, "only"):
+        await add_job(client, "running")
+
+        async def is_taken() -> bool:
+            return names.JOB_FINALIZER in await finalizers_of(client, "running")
+
+        await until(is_taken, 30)
+        # nobody runs deployments here: say that the replicas are there, as they are
+        status = {"status": {"replicas": 2, "availableReplicas": 2, "readyReplicas": 2}}
+        await client.request(
+            "PATCH", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}/status",
+            body=msgspec.json.encode(status), content_type="application/merge-patch+json",
+        )  # fmt: skip
+        done = await asyncio.to_thread(run_cli, cluster, "uninstall", "--delete-jobs", "--yes")
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert lines[0] == "Job default/running: deleted"
+        assert "Job default/running: finalizer removed" not in lines, "the controllers did that"
+        assert lines[1] == f"Deployment {NAMESPACE}/{NAME}: deleted"
+    await until(lambda: all_gone(client), 30)
+
+
+async def test_without_controllers_it_frees_the_jobs_itself_and_may_be_repeated(
+    cluster: ControlPlane, client: HttpClient
+) -> None:
+    install(cluster)
+    for name in ("a", "b"):
+        await add_job(client, name, names.JOB_FINALIZER)
+    # half gone already: somebody began by hand
+    for each in manifests(Install()):
+        if each["kind"] in ("ClusterRole", "Deployment"):
+            await client.request("DELETE", path_of(each))
+    await client.delete(JOBS, "a", namespace="default")
+    done = run_cli(cluster, "uninstall", "--delete-jobs", "--yes")
+    assert done.returncode == 0, done.stderr
+    await until(lambda: all_gone(client), 30)
+    done = run_cli(cluster, "uninstall", "--yes")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Nothing of Fairlead was there." in done.stderr
+    code, said = install(cluster)
+    assert (code, set(said.values())) == (0, {"created"})
+
+
+async def test_what_others_made_stays(cluster: ControlPlane, client: HttpClient) -> None:
+    body = {"metadata": {"name": "fairlead-view"}, "rules": []}
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    await client.request("POST", path, body=msgspec.json.encode(body))
+    install(cluster)
+    labels = {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}}
+    await client.request("PATCH", f"{path}/fairlead-view", body=msgspec.json.encode(labels),
+                         content_type="application/merge-patch+json")  # fmt: skip
+    await client.create(CONFIG_MAPS, {"metadata": {"name": "theirs"}}, namespace=NAMESPACE)
+    done = run_cli(cluster, "uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"Namespace {NAMESPACE}: kept: configmaps/theirs" in done.stdout
+    assert not await is_gone(client, f"{path}/fairlead-view")
+    assert not await is_gone(client, f"{NAMESPACE_PATH}/configmaps/theirs")

@@ -1,0 +1,201 @@
+"""Members' logs are kept before the members are gone, and never hold a gang back for long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.core import Lease, Pod
+from fairlead.api.resources import PODS
+from fairlead.api.status import Forbidden, Unavailable
+from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.leader import Term
+from fairlead.runtime.memberlogs import LogQuery, LogText, MemoryLogs
+from fairlead.runtime.mirror import Mirror
+from fairlead.sim.loop import run
+from fairlead.testing.fake_client import FakeClient
+
+QUERY = LogQuery("a", "train")
+
+
+@dataclass
+class Reader:
+    """Answers with the pod's name, or as it is told."""
+
+    seconds: float = 0.0
+    failures: list[Exception] = field(default_factory=list[Exception])
+    size: int = 0
+    read_count: int = 0
+    open_count: int = 0
+    open_max: int = 0
+
+    async def read(self, pod: Pod, *, bytes_max: int, seconds_max: float) -> LogText:
+        self.read_count += 1
+        self.open_count += 1
+        self.open_max = max(self.open_max, self.open_count)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.open_count -= 1
+        if self.failures:
+            raise self.failures.pop(0)
+        text = pod.metadata.name.encode() if not self.size else b"x" * min(self.size, bytes_max)
+        return LogText(text, is_cut=self.size > bytes_max)
+
+
+@dataclass
+class World:
+    client: FakeClient
+    keeper: LogKeeper
+    store: MemoryLogs
+    mirror: Mirror[Pod]
+    writer: KeepingClient
+
+    async def tasks(self) -> list[str]:
+        await asyncio.sleep(5)
+        return [log.task for log in await self.store.logs(QUERY)]
+
+
+@asynccontextmanager
+async def world(
+    reader: Reader, *, options: KeeperOptions | None = None, client: FakeClient | None = None,
+    store: MemoryLogs | None = None,
+) -> AsyncIterator[World]:  # fmt: skip
+    client, store = client or FakeClient(), store or MemoryLogs()
+    clock = LoopClock(0.0)
+    mirror: Mirror[Pod] = Mirror(client, PODS, clock=clock, rng=random.Random(1))
+    keeper = LogKeeper(reader, store, clock=clock, options=options)
+    term = Term(Lease(), asyncio.get_running_loop().time() + 1e6)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(mirror.run()), group.create_task(keeper.run(mirror))]
+        await mirror.wait_synced()
+        await asyncio.sleep(0.1)
+        yield World(client, keeper, store, mirror, KeepingClient(client, term, keeper))
+        for task in tasks:
+            task.cancel()
+
+
+async def member(client: FakeClient, index: int, *, phase: str = "Running") -> str:
+    name = f"train-1-worker-{index}"
+    labels = {names.JOB_NAME: "train", names.JOB_UID: "u", names.ROLE: "worker",
+              names.INDEX: str(index), names.ATTEMPT: "1"}  # fmt: skip
+    body: dict[str, Any] = {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "i"}], "nodeName": "n"},
+        "status": {"phase": phase},
+    }
+    await client.create(PODS, body, namespace="a")
+    return name
+
+
+async def end(client: FakeClient, name: str) -> None:
+    patch = {"status": {"phase": "Failed"}}
+    await client.patch(PODS, name, patch, namespace="a", subresource="status")
+
+
+def test_a_member_that_ends_has_its_log_kept() -> None:
+    async def main() -> None:
+        async with world(Reader()) as w:
+            names_ = [await member(w.client, index) for index in (10, 2, 3)]
+            for name in names_[:2]:
+                await end(w.client, name)
+            assert await w.tasks() == ["worker-2", "worker-10"]
+
+    run(main())
+
+
+def test_a_running_member_has_its_log_kept_before_it_is_deleted() -> None:
+    async def main() -> None:
+        reader = Reader(seconds=2.0)
+        async with world(reader) as w:
+            name = await member(w.client, 0)
+            await asyncio.sleep(1)
+            await w.writer.delete(PODS, name, namespace="a")
+            assert [log.text for log in await w.store.logs(QUERY)] == [name.encode()]
+            assert not (await w.client.list(PODS)).items
+
+    run(main())
+
+
+def test_a_log_that_is_kept_is_not_fetched_again_also_by_the_next_leader() -> None:
+    async def main() -> None:
+        reader = Reader()
+        async with world(reader) as w:
+            name = await member(w.client, 0, phase="Succeeded")
+            assert await w.tasks() == ["worker-0"]
+        async with world(reader, client=w.client, store=w.store) as later:
+            assert await later.tasks() == ["worker-0"]
+            await later.writer.delete(PODS, name, namespace="a")
+        assert reader.read_count == 1
+
+    run(main())
+
+
+def test_kubelets_that_hang_delay_the_deletion_of_a_gang_by_a_bound_for_all_together() -> None:
+    async def main() -> None:
+        reader = Reader(seconds=3600.0)
+        options = KeeperOptions(attempt_seconds_max=10.0, fetches_max=4)
+        async with world(reader, options=options) as w:
+            gang = [await member(w.client, index) for index in range(100)]
+            await asyncio.sleep(1)
+            started_at = asyncio.get_running_loop().time()
+            async with asyncio.TaskGroup() as group:
+                for name in gang:
+                    group.create_task(w.writer.delete(PODS, name, namespace="a"))
+            assert asyncio.get_running_loop().time() - started_at < 11
+            assert not (await w.client.list(PODS)).items
+            assert w.keeper.missed_count == 100
+            assert reader.open_max == 4
+
+    run(main())
+
+
+def test_a_kubelet_that_fails_for_a_moment_is_asked_again_and_one_that_refuses_is_not() -> None:
+    async def main() -> None:
+        reader = Reader(failures=[Unavailable("x"), Unavailable("x")])
+        async with world(reader) as w:
+            await end(w.client, await member(w.client, 0))
+            assert await w.tasks() == ["worker-0"]
+            reader.failures = [Forbidden("pods/log is not allowed")]
+            await end(w.client, await member(w.client, 1))
+            assert await w.tasks() == ["worker-0"]
+            assert reader.read_count == 4
+
+    run(main())
+
+
+def test_a_job_that_writes_without_end_has_a_bounded_part_kept() -> None:
+    async def main() -> None:
+        options = KeeperOptions(member_bytes_max=100, attempt_bytes_max=250, fetches_max=1)
+        async with world(Reader(size=1000), options=options) as w:
+            for index in range(5):
+                await end(w.client, await member(w.client, index))
+            await w.tasks()
+            found = await w.store.logs(QUERY)
+            assert [(len(log.text), log.is_cut) for log in found] == [
+                (100, True), (100, True), (50, True),
+            ]  # fmt: skip
+
+    run(main())
+
+
+def test_pods_of_others_and_members_that_never_started_are_left_alone() -> None:
+    async def main() -> None:
+        reader = Reader()
+        async with world(reader) as w:
+            name = await member(w.client, 0, phase="Pending")
+            stranger = {"metadata": {"name": "web"}, "status": {"phase": "Failed"},
+                        "spec": {"containers": [{"name": "main", "image": "i"}]}}  # fmt: skip
+            await w.client.create(PODS, stranger, namespace="a")
+            await asyncio.sleep(1)
+            for each in (name, "web"):
+                await w.writer.delete(PODS, each, namespace="a")
+            assert reader.read_count == 0
+
+    run(main())

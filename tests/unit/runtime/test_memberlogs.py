@@ -1,0 +1,70 @@
+"""Logs of members that are gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from tests.unit.runtime.history_contract import check_logs, log
+
+from fairlead.runtime.history import HistoryError
+from fairlead.runtime.memberlogs import LogQuery, LogStore, MemoryLogs, SqliteLogs, check_text
+from fairlead.sim.loop import run
+
+T = TypeVar("T")
+
+
+async def _at_once(call: Callable[[], T]) -> T:
+    return call()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogStore:
+    if request.param == "memory":
+        return MemoryLogs()
+    return SqliteLogs.open(tmp_path / "logs.db", runner=_at_once)
+
+
+def test_logs_are_found_by_attempt_and_only_grow(store: LogStore) -> None:
+    run(check_logs(store))
+
+
+def test_logs_are_there_after_a_reopening(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = SqliteLogs.open(tmp_path / "logs.db", runner=_at_once)
+        await first.keep(log("worker-0"))
+        await first.close()
+        second = SqliteLogs.open(tmp_path / "logs.db", runner=_at_once)
+        assert await second.logs(LogQuery("default", "train")) == (log("worker-0"),)
+        await second.close()
+
+    run(main())
+
+
+def test_the_file_forgets_the_oldest_logs_now_and_then(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteLogs.open(tmp_path / "logs.db", runner=_at_once, logs_max=10)
+        for attempt in range(1, 1001):
+            await store.keep(log("worker-0", attempt=attempt))
+        assert await store.logs(LogQuery("default", "train", attempt=990)) == ()
+        assert len(await store.logs(LogQuery("default", "train", attempt=991))) == 1
+        await store.close()
+
+    run(main())
+
+
+def test_a_file_of_another_version_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "logs.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    with pytest.raises(HistoryError, match=r"schema version 7.*move the file away"):
+        SqliteLogs.open(path, runner=_at_once)
+
+
+def test_messages_never_hold_the_password() -> None:
+    url = "postgresql://ana:hunter2@db/fairlead"
+    assert check_text(f"cannot use {url}", url) == "cannot use postgresql://ana:***@db/fairlead"
