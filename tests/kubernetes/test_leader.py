@@ -39,7 +39,7 @@ from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
 LEASE_SECONDS = 3
-KILLS = 6
+KILLS = 50
 LEASE = "fairlead-controller"
 
 
@@ -161,8 +161,10 @@ async def leader(client: HttpClient, world: Replicas, *, seconds_max: float = 30
     return found[0]
 
 
-async def submit(client: HttpClient, count: int, rng: random.Random) -> list[str]:
-    names = [f"gang-{number:02d}" for number in range(count)]
+async def submit(
+    client: HttpClient, count: int, rng: random.Random, *, first: int = 0
+) -> list[str]:
+    names = [f"gang-{number:03d}" for number in range(first, first + count)]
     for name in names:
         members = rng.choice([5, 10, 20, 30])
         body = job_body(name, members, seconds=rng.uniform(0.5, 2.0))
@@ -215,8 +217,10 @@ async def test_gangs_run_through_though_the_leader_is_killed_again_and_again(
         for _ in range(2):
             await world.start()
         await leader(client, world)
-        names = await submit(client, 40, rng)
-        for _ in range(KILLS):
+        names = await submit(client, 10, rng)
+        for kill in range(KILLS):
+            # always some to place, to make and to end when the leader dies
+            names += await submit(client, 3, rng, first=10 + 3 * kill)
             await asyncio.sleep(rng.uniform(0.0, 1.5))
             victim = await leader(client, world)
             world.kill(victim)
