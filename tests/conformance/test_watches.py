@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+import aiohttp
 from tests.conformance.http_server import config, pod
+from tests.conformance.over_http import HttpTarget
 from tests.conformance.target import Target
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"
 PODS = f"{NS}/pods"
 MERGE = {"Content-Type": "application/merge-patch+json"}
+#: Of 200 kB each: more than any server and all sockets between hold back for one reader.
+WRITES_MANY = 250
 
 
 async def version_of(target: Target, path: str = MAPS) -> str:
@@ -91,11 +96,11 @@ async def test_p45_a_field_selector_follows_a_pod_to_its_node(target: Target) ->
 
 async def test_p46_bookmarks_come_before_the_end_if_asked_for(target: Target) -> None:
     await target.request("POST", MAPS, config("a"))
-    query = {"resourceVersion": await version_of(target), "timeoutSeconds": "1"}
+    query = {"resourceVersion": await version_of(target), "timeoutSeconds": "4"}
     async with target.watch(MAPS, query=query | {"allowWatchBookmarks": "true"}) as events:
         await target.request("POST", PODS, pod("other"))
         seen = [event async for event in events]
-    assert [event["type"] for event in seen] == ["BOOKMARK"]
+    assert {event["type"] for event in seen} == {"BOOKMARK"}
     assert seen[0]["object"]["kind"] == "ConfigMap"
     assert int(seen[0]["object"]["metadata"]["resourceVersion"]) >= int(query["resourceVersion"])
     async with target.watch(MAPS, query=query) as events:
@@ -143,3 +148,22 @@ async def test_p50_one_object_can_be_watched_by_its_name(target: Target) -> None
         await target.request("DELETE", f"{MAPS}/a")
         await target.request("DELETE", f"{MAPS}/b")
         assert brief(await anext(events)) == ("DELETED", "b")
+
+
+async def test_p49_a_reader_that_stands_still_is_cut_off_and_no_other(target: Target) -> None:
+    assert isinstance(target, HttpTarget)
+    await target.request("POST", MAPS, config("a"))
+    start = {"resourceVersion": await version_of(target), "watch": "true"}
+    slow = target.session.get(target.url + MAPS, params=start, read_bufsize=1024)
+    async with slow as still, target.watch(MAPS, query=start) as events:
+        for i in range(WRITES_MANY):
+            big = {"data": {"key": f"{i:06d}" + "x" * 200_000}}
+            assert (await target.request("PATCH", f"{MAPS}/a", big, headers=MERGE)).status == 200
+            event = await anext(events)
+            assert event["object"]["data"]["key"][:6] == f"{i:06d}"
+        # What it had been sent before it was cut off can still be read.
+        received = bytearray()
+        with contextlib.suppress(aiohttp.ClientError):
+            async for chunk in still.content.iter_any():
+                received += chunk
+    assert received.count(b"\n") < WRITES_MANY
