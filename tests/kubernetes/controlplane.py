@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -52,7 +53,7 @@ class NoControlPlane(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """A running control plane. `processes` are (name, pid)."""
+    """A running control plane. `processes` are (name, pid), `commands` (name, command)."""
 
     url: str
     directory: Path
@@ -61,6 +62,15 @@ class ControlPlane:
     admin_token: str
     processes: tuple[tuple[str, int], ...]
     etcd_url: str
+    commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def kill(self, name: str) -> None:
+        """Kill a process with signal 9."""
+        os.kill(dict(self.processes)[name], signal.SIGKILL)
+
+    def revive(self, stack: ExitStack, name: str) -> None:
+        """Start a killed process again, on its port and data, until the end of `stack`."""
+        _start(stack, self.directory, list(dict(self.commands)[name]))
 
     @property
     def ca_file(self) -> Path:
@@ -122,6 +132,11 @@ def _start(stack: ExitStack, directory: Path, command: list[str]) -> subprocess.
     return process
 
 
+def _command(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
+    assert isinstance(process.args, list)
+    return tuple(map(str, process.args))
+
+
 def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
@@ -132,7 +147,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _start_etcd(stack: ExitStack, directory: Path, binaries: Path) -> tuple[str, int]:
+def _start_etcd(
+    stack: ExitStack, directory: Path, binaries: Path
+) -> tuple[str, subprocess.Popen[bytes]]:
     client_port, peer_port = _free_ports(2)
     client_url, peer_url = (f"http://127.0.0.1:{port}" for port in (client_port, peer_port))
     etcd = _start(stack, directory, [
@@ -141,7 +158,7 @@ def _start_etcd(stack: ExitStack, directory: Path, binaries: Path) -> tuple[str,
         f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}",
         f"--initial-cluster=test={peer_url}", "--log-level=warn",
     ])  # fmt: skip
-    return client_url, etcd.pid
+    return client_url, etcd
 
 
 def _start_controllers(stack: ExitStack, plane: ControlPlane) -> int:
@@ -244,7 +261,7 @@ def control_plane(
     authentication = directory / "authentication.yaml"
     authentication.write_text(ANONYMOUS)
     with ExitStack() as stack:
-        etcd_url, etcd_pid = _start_etcd(stack, directory, binaries)
+        etcd_url, etcd = _start_etcd(stack, directory, binaries)
         server = _start(stack, directory, [
             str(binaries / "kube-apiserver"),
             f"--etcd-servers={etcd_url}", f"--secure-port={api_port}",
@@ -266,8 +283,9 @@ def control_plane(
             binaries=binaries,
             token="tester-token",
             admin_token="admin-token",
-            processes=(("etcd", etcd_pid), ("kube-apiserver", server.pid)),
+            processes=(("etcd", etcd.pid), ("kube-apiserver", server.pid)),
             etcd_url=etcd_url,
+            commands=(("etcd", _command(etcd)), ("kube-apiserver", _command(server))),
         )
         context = ssl.create_default_context(cafile=str(plane.ca_file))
         _await_ready(plane, context, server)
