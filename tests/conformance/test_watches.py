@@ -96,8 +96,10 @@ async def test_p45_a_field_selector_follows_a_pod_to_its_node(target: Target) ->
 
 async def test_p46_bookmarks_come_before_the_end_if_asked_for(target: Target) -> None:
     await target.request("POST", MAPS, config("a"))
-    query = {"resourceVersion": await version_of(target), "timeoutSeconds": "4"}
-    async with target.watch(MAPS, query=query | {"allowWatchBookmarks": "true"}) as events:
+    query = {"resourceVersion": await version_of(target), "timeoutSeconds": "2"}
+    # The real server looks once a second, and means to send one two seconds before the end.
+    asked = query | {"timeoutSeconds": "8", "allowWatchBookmarks": "true"}
+    async with target.watch(MAPS, query=asked) as events:
         await target.request("POST", PODS, pod("other"))
         seen = [event async for event in events]
     assert {event["type"] for event in seen} == {"BOOKMARK"}
