@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
@@ -24,19 +22,16 @@ from tests.kubernetes.operating import (
     until,
     virtual_nodes,
 )
+from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
 
 from fairlead.api import names
-from fairlead.api.core import Pod
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS
 from fairlead.decide.jobs.judge import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.kube.client import HttpClient
-from fairlead.runtime.client import Client, EventType
 
 pytestmark = pytest.mark.kubernetes
 PINNED = replace(POLICY, binding=Binding.PINNED, bind_patience_seconds=1.0)
-GPU = "nvidia.com/gpu"
-GPUS_PER_NODE = 8
 
 
 @pytest.fixture(scope="module")
@@ -55,60 +50,6 @@ async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     yield client
     await sweep(client)
     await client.close()
-
-
-@dataclass
-class Bound:
-    """What pods that are bound hold of each node, after every event."""
-
-    gpus: dict[str, dict[str, int]] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    most: int = 0
-
-    def note(self, kind: EventType, pod: Pod) -> None:
-        node = self.gpus.setdefault(pod.spec.node_name, {})
-        if kind is EventType.DELETED or pod.is_terminal:
-            node.pop(pod.metadata.uid, None)
-        elif pod.spec.node_name:
-            amounts = [c.resources.limits.get(GPU, 0) for c in pod.spec.containers]
-            node[pod.metadata.uid] = sum(int(amount) for amount in amounts)
-            self.most = max(self.most, sum(node.values()))
-        if pod.status.reason.startswith("OutOf"):
-            self.refused.append(pod.metadata.name)
-
-
-@asynccontextmanager
-async def watched(client: Client) -> AsyncIterator[Bound]:
-    """Judge every change of a pod; nothing may be over-committed in between either."""
-    bound = Bound()
-    version = (await client.list(PODS)).resource_version
-
-    async def watch() -> None:
-        nonlocal version
-        while True:
-            async for event in client.watch(PODS, resource_version=version):
-                version = event.resource_version
-                if event.object is not None:
-                    bound.note(event.type, event.object)
-
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(watch())
-        yield bound
-        task.cancel()
-    assert bound.most <= GPUS_PER_NODE
-    assert bound.refused == []
-
-
-def other_pod(name: str, *, gpus: int = 1, seconds: float | None = None, **spec: Any) -> Any:
-    """A pod of somebody else, for kube-scheduler."""
-    notes = {} if seconds is None else {"fairlead.dev/simulate-seconds": str(seconds)}
-    amounts = {"cpu": "100m", **({GPU: str(gpus)} if gpus else {})}
-    container = {"name": "main", "image": "other", "resources": {"limits": amounts}}
-    metadata = {"name": name, "annotations": notes, "labels": {"app": "other"}}
-    return {
-        "metadata": metadata,
-        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
-    }
 
 
 async def test_a_gang_is_bound_by_the_stock_scheduler_and_starts_when_all_are(

@@ -21,10 +21,12 @@ from fairlead.api.core import Pod
 from fairlead.runtime.history import HistoryError, Runner
 
 SCHEMA_VERSION = 1
-LOGS_MAX = 100_000
+#: Of the compressed texts of a file, together.
+BYTES_MAX = 1 << 30
 TASKS_MAX = 10_000
 _BUSY_TIMEOUT_MS = 5_000
-_PRUNE_EVERY = 1_000
+#: How often the oldest are dropped while as much is kept as the bound allows.
+_PRUNES_PER_BOUND = 64
 T = TypeVar("T")
 
 
@@ -149,22 +151,26 @@ _UPSERT = (
     " text_size = excluded.text_size, text = excluded.text"
     " WHERE excluded.text_size >= logs.text_size"
 )
+_PRUNE = (
+    "DELETE FROM logs WHERE pod_uid IN (SELECT pod_uid FROM (SELECT pod_uid, sum(length(text))"
+    " OVER (ORDER BY kept_at_ms DESC, pod_uid) AS total FROM logs) WHERE total > ?)"
+)
 
 
 class SqliteLogs:
     """A store in a file of its own beside the history's, so that either may be thrown away."""
 
     def __init__(
-        self, connection: sqlite3.Connection, *, runner: Runner, logs_max: int = LOGS_MAX
+        self, connection: sqlite3.Connection, *, runner: Runner, bytes_max: int = BYTES_MAX
     ) -> None:
         self._connection = connection
         self._runner = runner
-        self._logs_max = logs_max
-        self._kept_count = 0
+        self._bytes_max = bytes_max
+        self._bytes_kept = 0
         self._lock = asyncio.Lock()
 
     @classmethod
-    def open(cls, path: Path, *, runner: Runner, logs_max: int = LOGS_MAX) -> SqliteLogs:
+    def open(cls, path: Path, *, runner: Runner, bytes_max: int = BYTES_MAX) -> SqliteLogs:
         """Open the file, or make it; HistoryError when it is not usable. Blocks for a moment."""
         try:
             connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -185,7 +191,7 @@ class SqliteLogs:
             raise HistoryError(
                 f"cannot use the logs {path}: {error}; move the file away to start anew"
             ) from error
-        return cls(connection, runner=runner, logs_max=logs_max)
+        return cls(connection, runner=runner, bytes_max=bytes_max)
 
     async def keep(self, log: MemberLog) -> None:
         """See `LogStore`."""
@@ -217,13 +223,10 @@ class SqliteLogs:
             log.kept_at_ms, len(log.text), packed,
         )  # fmt: skip
         self._connection.execute(_UPSERT, row)
-        self._kept_count += 1
-        if self._kept_count % _PRUNE_EVERY == 0:
-            self._connection.execute(
-                "DELETE FROM logs WHERE pod_uid IN (SELECT pod_uid FROM logs"
-                " ORDER BY kept_at_ms DESC, pod_uid LIMIT -1 OFFSET ?)",
-                (self._logs_max,),
-            )
+        self._bytes_kept += len(packed)
+        if self._bytes_kept * _PRUNES_PER_BOUND >= self._bytes_max:
+            self._bytes_kept = 0
+            self._connection.execute(_PRUNE, (self._bytes_max,))
 
     def _known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         found: list[str] = []

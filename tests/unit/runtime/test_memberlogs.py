@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,16 +46,21 @@ def test_logs_are_there_after_a_reopening(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_file_forgets_the_oldest_logs_now_and_then(tmp_path: Path) -> None:
+def test_the_file_forgets_the_oldest_logs_beyond_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "logs.db"
+
     async def main() -> None:
-        store = SqliteLogs.open(tmp_path / "logs.db", runner=_at_once, logs_max=10)
+        store = SqliteLogs.open(path, runner=_at_once, bytes_max=100_000)
+        noise = random.Random(1)
         for attempt in range(1, 1001):
-            await store.keep(log("worker-0", attempt=attempt))
-        assert await store.logs(LogQuery("default", "train", attempt=990)) == ()
-        assert len(await store.logs(LogQuery("default", "train", attempt=991))) == 1
+            text = noise.randbytes(1_000)  # which does not shrink
+            await store.keep(replace(log("worker-0", attempt=attempt), text=text))
+        assert await store.logs(LogQuery("default", "train", attempt=850)) == ()
+        assert len(await store.logs(LogQuery("default", "train", attempt=950))) == 1
         await store.close()
 
     run(main())
+    assert path.stat().st_size < 200_000
 
 
 def test_a_file_of_another_version_is_refused_with_its_remedy(tmp_path: Path) -> None:

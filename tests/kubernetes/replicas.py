@@ -1,0 +1,126 @@
+"""Processes of `fairlead controller` beside each other, as a Deployment runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.operating import until
+
+from fairlead.api.resources import LEASES
+from fairlead.api.status import NotFound
+from fairlead.kube.client import HttpClient
+
+LEASE_SECONDS = 3
+LEASE = "fairlead-controller"
+
+
+@dataclass
+class Replica:
+    """One process of `fairlead controller`."""
+
+    process: asyncio.subprocess.Process
+    identity: str = ""
+    port: int = 0
+    lines: list[dict[str, object]] = field(default_factory=list)
+
+    async def read(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            entry = json.loads(line)
+            self.lines.append(entry)
+            if entry["message"] == "Started":
+                self.identity, self.port = entry["identity"], entry["port"]
+
+    async def get(self, path: str) -> tuple[int, str]:
+        def fetch() -> tuple[int, str]:
+            url = f"http://127.0.0.1:{self.port}{path}"
+            try:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        return await asyncio.to_thread(fetch)
+
+    def said(self, message: str) -> bool:
+        return any(entry["message"] == message for entry in self.lines)
+
+
+@dataclass
+class Replicas:
+    """Starts replicas and ends them all."""
+
+    kubeconfig: Path
+    group: asyncio.TaskGroup
+    #: URL of the history; "" keeps it in memory.
+    history: str = ""
+    running: list[Replica] = field(default_factory=list)
+
+    async def start(self) -> Replica:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", "controller", "--kubeconfig", str(self.kubeconfig),
+            "-n", "default", "--listen", "127.0.0.1:0", "--lease-seconds", str(LEASE_SECONDS),
+            "--binding", "direct",
+            stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+            limit=1 << 22, env={**os.environ, "FAIRLEAD_HISTORY_URL": self.history},
+        )  # fmt: skip
+        replica = Replica(process)
+        self.running.append(replica)
+        self.group.create_task(replica.read())
+
+        async def is_up() -> bool:
+            assert process.returncode is None, replica.lines
+            return bool(replica.port)
+
+        await until(is_up, 30)
+        return replica
+
+    def kill(self, replica: Replica) -> None:
+        replica.process.kill()
+        self.running.remove(replica)
+
+
+@asynccontextmanager
+async def replicas(cluster: ControlPlane, *, history: str = "") -> AsyncIterator[Replicas]:
+    """Start and end replicas in the block."""
+    async with asyncio.TaskGroup() as group:
+        world = Replicas(cluster.kubeconfig(), group, history)
+        try:
+            yield world
+        finally:
+            for replica in world.running:
+                if replica.process.returncode is None:
+                    os.kill(replica.process.pid, signal.SIGCONT)
+                    replica.process.kill()
+                await replica.process.wait()
+
+
+async def holder(client: HttpClient) -> str:
+    try:
+        return (await client.get(LEASES, LEASE, namespace="default")).spec.holder_identity
+    except NotFound:
+        return ""
+
+
+async def leader(client: HttpClient, world: Replicas, *, seconds_max: float = 30) -> Replica:
+    """Return the living replica that leads, once one does."""
+    found: list[Replica] = []
+
+    async def one_leads() -> bool:
+        name = await holder(client)
+        found[:] = [r for r in world.running if r.identity and r.identity == name]
+        return bool(found)
+
+    await until(one_leads, seconds_max)
+    return found[0]

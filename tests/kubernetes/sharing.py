@@ -1,0 +1,76 @@
+"""Pods of others on the same nodes, and a watch that finds every over-commitment of a GPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.api.core import Pod
+from fairlead.api.resources import PODS
+from fairlead.runtime.client import Client, EventType
+
+GPU = "nvidia.com/gpu"
+GPUS_PER_NODE = 8
+
+
+@dataclass
+class Bound:
+    """What pods that are bound hold of each node, after every event."""
+
+    gpus: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    #: The most that one node, and all nodes together, ever had.
+    most: int = 0
+    most_together: int = 0
+    _together: int = 0
+
+    def note(self, kind: EventType, pod: Pod) -> None:
+        node = self.gpus.setdefault(pod.spec.node_name, {})
+        self._together -= sum(node.values())
+        if kind is EventType.DELETED or pod.is_terminal:
+            node.pop(pod.metadata.uid, None)
+        elif pod.spec.node_name:
+            amounts = [c.resources.limits.get(GPU, 0) for c in pod.spec.containers]
+            node[pod.metadata.uid] = sum(int(amount) for amount in amounts)
+            self.most = max(self.most, sum(node.values()))
+        self._together += sum(node.values())
+        self.most_together = max(self.most_together, self._together)
+        if pod.status.reason.startswith("OutOf"):
+            self.refused.append(pod.metadata.name)
+
+
+@asynccontextmanager
+async def watched(client: Client) -> AsyncIterator[Bound]:
+    """Judge every change of a pod; nothing may be over-committed in between either."""
+    bound = Bound()
+    version = (await client.list(PODS)).resource_version
+
+    async def watch() -> None:
+        nonlocal version
+        while True:
+            async for event in client.watch(PODS, resource_version=version):
+                version = event.resource_version
+                if event.object is not None:
+                    bound.note(event.type, event.object)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(watch())
+        yield bound
+        task.cancel()
+    assert bound.most <= GPUS_PER_NODE
+    assert bound.refused == []
+
+
+def other_pod(name: str, *, gpus: int = 1, seconds: float | None = None, **spec: Any) -> Any:
+    """A pod of somebody else, for kube-scheduler."""
+    notes = {} if seconds is None else {"fairlead.dev/simulate-seconds": str(seconds)}
+    amounts = {"cpu": "100m", **({GPU: str(gpus)} if gpus else {})}
+    container = {"name": "main", "image": "other", "resources": {"limits": amounts}}
+    metadata = {"name": name, "annotations": notes, "labels": {"app": "other"}}
+    return {
+        "metadata": metadata,
+        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
+    }
