@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False  # as typing has it, which takes long to import
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 INTERRUPTED = 130
 

@@ -148,6 +148,8 @@ class Supervisor:
                 running.task = group.create_task(
                     self._keep_running(running), name=running.service.name
                 )
+                # Not at the end of what the task runs: one that is cancelled at once runs nothing.
+                running.task.add_done_callback(lambda _, done=running.done: done.set())
             try:
                 await self._stopping.wait()
             finally:
@@ -178,7 +180,6 @@ class Supervisor:
         finally:
             if running.state not in (ServiceState.ENDED, ServiceState.CRASHED):
                 running.state = ServiceState.STOPPED
-            running.done.set()
 
     async def _run_once(self, running: _Running) -> Exception | None:
         """Run the service to its end; return what crashed it."""

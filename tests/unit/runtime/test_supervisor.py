@@ -84,6 +84,20 @@ def test_services_stop_in_reverse_order_each_after_the_one_above_it_has_ended() 
     run(main())
 
 
+def test_a_stop_before_its_start_ends_it_at_once() -> None:
+    async def main() -> None:
+        story = Story()
+        supervisor = supervise(story, story.service("a"), story.service("b"))
+        supervisor.stop()
+        begun_at = asyncio.get_running_loop().time()
+        await supervisor.run()
+        assert asyncio.get_running_loop().time() == begun_at
+        assert story.logged == []
+        assert story.lines.count("a starts") == story.lines.count("a stops")
+
+    run(main())
+
+
 def test_cancelling_it_is_an_orderly_shutdown_too() -> None:
     async def main() -> None:
         story = Story()

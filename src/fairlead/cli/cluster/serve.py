@@ -82,9 +82,11 @@ class Cluster:
         self._rng = random.Random()  # noqa: S311 # jitter, not secrets
         self._metrics = Metrics(CollectorRegistry(), version=__version__)
         self._supervisor: Supervisor | None = None
+        self._is_stopping = False
 
     def stop(self) -> None:
-        """Begin the orderly end; `run` returns when it is done."""
+        """Begin the orderly end, at any time; `run` returns when it is done."""
+        self._is_stopping = True
         if self._supervisor is not None:
             self._supervisor.stop()
 
@@ -129,6 +131,8 @@ class Cluster:
                 crashed=self._metrics.crashed,
             )
             self._supervisor = supervisor
+            if self._is_stopping:  # during the start
+                supervisor.stop()
             parts = Parts(
                 self._settings, client, store, history, self._metrics, supervisor, nodes.archive
             )
