@@ -58,24 +58,24 @@ def request(plan: Plan, serial: int) -> bytes:
     patch = "application/merge-patch+json"
     pod = f"{PODS}/{plan.tag}-{serial % plan.serials if plan.serials else serial}"
     if plan.kind == "get-pod":
-        return _line(plan, "GET", pod)
+        return whole_request(plan, "GET", pod)
     if plan.kind == "list-nodes":
-        return _line(plan, "GET", NODES)
+        return whole_request(plan, "GET", NODES)
     if plan.kind == "watch-pods":
-        return _line(plan, "GET", f"{PODS}?watch=1&resourceVersion={plan.version}")
+        return whole_request(plan, "GET", f"{PODS}?watch=1&resourceVersion={plan.version}")
     if plan.kind == "create-pod":
         body = encoded(small_pod_body(f"{plan.tag}-{serial}"), kind="Pod")
-        return _line(plan, "POST", PODS, body=body)
+        return whole_request(plan, "POST", PODS, body=body)
     if plan.kind == "create-node":
         body = encoded(node_body(f"{plan.tag}-{serial}"), kind="Node")
-        return _line(plan, "POST", NODES, body=body)
+        return whole_request(plan, "POST", NODES, body=body)
     if plan.kind == "patch-status":
         body = encoded(status_patch(plan.offset + serial))
-        return _line(plan, "PATCH", f"{pod}/status", body=body, content=patch)
+        return whole_request(plan, "PATCH", f"{pod}/status", body=body, content=patch)
     raise AssertionError(plan.kind)
 
 
-def _line(
+def whole_request(
     plan: Plan, method: str, path: str, *, body: bytes = b"", content: str = "application/json"
 ) -> bytes:
     head = (

@@ -66,11 +66,20 @@ class ControlPlane:
 
     def kill(self, name: str) -> None:
         """Kill a process with signal 9."""
-        os.kill(dict(self.processes)[name], signal.SIGKILL)
+        self.signal(name, signal.SIGKILL)
 
-    def revive(self, stack: ExitStack, name: str) -> None:
-        """Start a killed process again, on its port and data, until the end of `stack`."""
-        _start(stack, self.directory, list(dict(self.commands)[name]))
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a process a signal."""
+        os.kill(dict(self.processes)[name], number)
+
+    def revive(self, stack: ExitStack, name: str) -> ControlPlane:
+        """Start a killed process again, on its port and data, until the end of `stack`.
+
+        Returns the plane with the new process, to kill that one.
+        """
+        process = _start(stack, self.directory, list(dict(self.commands)[name]))
+        alive = tuple((each, pid) for each, pid in self.processes if each != name)
+        return replace(self, processes=(*alive, (name, process.pid)))
 
     @property
     def ca_file(self) -> Path:
@@ -161,17 +170,24 @@ def _start_etcd(
     return client_url, etcd
 
 
-def _start_controllers(stack: ExitStack, plane: ControlPlane) -> int:
+def _gates(gates: Sequence[str]) -> list[str]:
+    return [f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}"] if gates else []
+
+
+def _start_controllers(
+    stack: ExitStack, plane: ControlPlane, gates: Sequence[str], more: Sequence[str]
+) -> int:
     kubeconfig = plane.kubeconfig(token=plane.admin_token)
     process = _start(stack, plane.directory, [
         str(plane.binaries / "kube-controller-manager"), f"--kubeconfig={kubeconfig}",
-        f"--controllers={CONTROLLERS}", "--leader-elect=false", "--secure-port=0",
-        "--kube-api-qps=1000", "--kube-api-burst=1000",
+        f"--controllers={','.join((CONTROLLERS, *more))}",
+        "--leader-elect=false", "--secure-port=0",
+        "--kube-api-qps=1000", "--kube-api-burst=1000", *_gates(gates),
     ])  # fmt: skip
     return process.pid
 
 
-def _start_scheduler(stack: ExitStack, plane: ControlPlane) -> int:
+def _start_scheduler(stack: ExitStack, plane: ControlPlane, gates: Sequence[str]) -> int:
     kubeconfig = str(plane.kubeconfig(token=plane.admin_token))
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -182,7 +198,7 @@ def _start_scheduler(stack: ExitStack, plane: ControlPlane) -> int:
     path = plane.directory / "kube-scheduler.json"
     path.write_text(json.dumps(config))
     command = [str(plane.binaries / "kube-scheduler"), f"--config={path}", "--secure-port=0"]
-    return _start(stack, plane.directory, command).pid
+    return _start(stack, plane.directory, [*command, *_gates(gates)]).pid
 
 
 def _call(url: str, token: str, context: ssl.SSLContext, body: object = None) -> tuple[int, bytes]:
@@ -243,12 +259,18 @@ def _give_rights(plane: ControlPlane, context: ssl.SSLContext) -> None:
 
 @contextmanager
 def control_plane(
-    directory: Path, *, flags: Sequence[str] = (), scheduler: bool = False
+    directory: Path,
+    *,
+    flags: Sequence[str] = (),
+    scheduler: bool = False,
+    gates: Sequence[str] = (),
+    controllers: Sequence[str] = (),
 ) -> Iterator[ControlPlane]:
     """Run etcd and kube-apiserver with their state in `directory`, until the end of the block.
 
     `flags` are further ones for kube-apiserver; `scheduler` runs kube-scheduler as well, with
-    its client's limits raised, so that they are not what it waits for.
+    its client's limits raised, so that they are not what it waits for; `gates` are features that
+    are turned on in all of them, `controllers` further ones of kube-controller-manager.
     """
     binaries = find_binaries()
     pki = binaries / "pki"
@@ -275,7 +297,7 @@ def control_plane(
             f"--token-auth-file={tokens}", "--authorization-mode=RBAC",
             f"--authentication-config={authentication}",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            "--allow-privileged=true", *flags,
+            "--allow-privileged=true", *_gates(gates), *flags,
         ])  # fmt: skip
         plane = ControlPlane(
             url=f"https://127.0.0.1:{api_port}",
@@ -290,8 +312,8 @@ def control_plane(
         context = ssl.create_default_context(cafile=str(plane.ca_file))
         _await_ready(plane, context, server)
         _give_rights(plane, context)
-        controllers = ("kube-controller-manager", _start_controllers(stack, plane))
-        processes = (*plane.processes, controllers)
+        manager = _start_controllers(stack, plane, gates, controllers)
+        processes = (*plane.processes, ("kube-controller-manager", manager))
         if scheduler:
-            processes = (*processes, ("kube-scheduler", _start_scheduler(stack, plane)))
+            processes = (*processes, ("kube-scheduler", _start_scheduler(stack, plane, gates)))
         yield replace(plane, processes=processes)

@@ -92,7 +92,7 @@ async def sweep(client: Client) -> None:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """One committed write."""
 
     version: int
@@ -106,7 +106,7 @@ class Witness:
     """Records every committed write of jobs, pods and nodes."""
 
     client: Client
-    seen: list[_Seen] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
     progress: dict[str, int] = field(default_factory=dict)
 
     async def watch(self, resource: Resource[Any], version: str) -> None:
@@ -118,7 +118,7 @@ class Witness:
                 version = event.resource_version
                 self.progress[resource.name] = int(version)
                 if event.object is not None:
-                    self.seen.append(_Seen(int(version), resource, event.type, event.object))
+                    self.seen.append(Seen(int(version), resource, event.type, event.object))
 
     async def caught_up(self) -> None:
         """Return once all watches have shown what is committed now."""

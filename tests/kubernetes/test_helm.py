@@ -29,6 +29,8 @@ from fairlead.cli.cluster.manifests import (
 )
 from fairlead.cli.cluster.values import Values, load_values
 from fairlead.kube.client import HttpClient
+from fairlead.runtime.client import PatchType
+from fairlead.webhook.configuration import MUTATING
 
 pytestmark = pytest.mark.kubernetes
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairlead"
@@ -77,7 +79,16 @@ CHOICES = {
         "networkPolicy": {"enabled": True},
         "serviceAccount": {"annotations": {"cloud/role": "r"}},
     },
+    "certificates": {
+        "webhook": {
+            "certManager": {
+                "enabled": True,
+                "issuerRef": {"name": "ca", "kind": "ClusterIssuer"},
+            }
+        },
+    },
     "little": {
+        "webhook": {"enabled": False},
         "metrics": {"service": {"enabled": False}},
         "podDisruptionBudget": {"enabled": False},
         "crds": {"install": False},
@@ -161,6 +172,8 @@ def test_the_default_values_are_those_of_the_types() -> None:
         ("image.digest=sha256:1", "digest"),
         ("history.kind=sqlite", "takes replicas: 1"),
         ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.service"),
+        ("webhook.certManager.enabled=true", "issuerRef.name"),
+        ("webhook.certManager.enabled=true,webhook.enabled=false", "webhook.enabled"),
     ],
 )
 def test_helm_refuses_what_the_command_refuses(
@@ -204,12 +217,28 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         for label, manifest in made.items():
             assert await find(client, manifest) is not None, label
 
+        asks = made["MutatingWebhookConfiguration fairlead"]
+        hooks = [{"name": each["name"], "clientConfig": {"caBundle": "QQ=="}}
+                 for each in asks["webhooks"]]  # fmt: skip
+        await client.patch(
+            MUTATING, "fairlead", {"webhooks": hooks}, patch_type=PatchType.STRATEGIC
+        )
+        run(helm, "upgrade", "fairlead", str(CHART), "--set", "logLevel=debug", *access,
+            home=tmp_path)  # fmt: skip
+        found = await find(client, asks)
+        assert found is not None
+        bundles = [each["clientConfig"].get("caBundle") for each in found["webhooks"]]
+        assert bundles == ["QQ==", "QQ=="], "an upgrade takes the authorities away"
+
         run(helm, "upgrade", "fairlead", str(CHART), "--set", "replicas=3", *access,
-            "--set", "podDisruptionBudget.enabled=false", home=tmp_path)  # fmt: skip
+            "--set", "podDisruptionBudget.enabled=false", "--set", "webhook.enabled=false",
+            home=tmp_path)  # fmt: skip
         deployment = await find(client, made[f"Deployment {NAMESPACE}/{NAME}"])
         assert deployment is not None
         assert deployment["spec"]["replicas"] == 3
         assert await find(client, made[f"PodDisruptionBudget {NAMESPACE}/{NAME}"]) is None
+        # nobody runs our pods here: were the server still to ask them, it would refuse the job
+        assert await find(client, made["ValidatingWebhookConfiguration fairlead"]) is None
 
         roles = [{"name": "worker", "count": 1, "template": {"spec": {"containers": [
             {"name": "c", "image": "i"}]}}}]  # fmt: skip

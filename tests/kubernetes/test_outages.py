@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
@@ -13,15 +16,28 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
-    until,
     virtual_nodes,
 )
+from tests.kubernetes.outage_world import (
+    all_jobs,
+    client_of,
+    counted,
+    each_member_has_its_pod,
+    equal_to_the_server,
+    eventually,
+    patient,
+    patiently_witnessed,
+    proxied,
+)
+from tests.kubernetes.test_leader import LEASE_SECONDS, leader, replicas, submit
 
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS
-from fairlead.api.status import ApiError
+from fairlead.api.status import Timeout
 from fairlead.kube.client import HttpClient
+from fairlead.kube.transport import HttpOptions
+from fairlead.runtime.mirror import Change
 
 pytestmark = pytest.mark.kubernetes
 GANGS, MEMBERS = 10, 100
@@ -40,28 +56,18 @@ async def pod_count(client: HttpClient) -> int:
     return len((await client.list(PODS, label_selector=names.JOB_UID)).items)
 
 
-async def jobs_of(client: HttpClient) -> list[Job]:
-    """Return all jobs, once the server answers."""
-    found: list[Job] = []
-
-    async def answered() -> bool:
-        try:
-            found[:] = (await client.list(JOBS)).items
-        except ApiError:
-            return False
-        return True
-
-    await until(answered, 60)
-    return found
-
-
-async def test_a_thousand_pods_are_made_once_though_etcd_is_killed_meanwhile(
-    cluster: ControlPlane,
+@pytest.mark.parametrize("victim", ["etcd", "kube-apiserver"])
+async def test_a_thousand_pods_are_made_once_though_the_server_is_killed_meanwhile(
+    cluster: ControlPlane, victim: str
 ) -> None:
-    client = http_client(cluster)
+    client, acting, kubelets = http_client(cluster), client_of(cluster), client_of(cluster)
     await install_kinds(client)
     with ExitStack() as revived:
-        async with virtual_nodes(client, GANGS * MEMBERS // 2), controllers(client) as pair:
+        async with (
+            patiently_witnessed(client),
+            virtual_nodes(patient(kubelets), GANGS * MEMBERS // 2),
+            controllers(acting) as pair,
+        ):
             for i in range(GANGS):
                 body = job_body(f"gang-{i}", MEMBERS, gpus=4, seconds=3600)
                 await client.create(JOBS, body, namespace="default")
@@ -69,42 +75,152 @@ async def test_a_thousand_pods_are_made_once_though_etcd_is_killed_meanwhile(
             async def is_in_the_middle() -> bool:
                 return await pod_count(client) > GANGS * MEMBERS // 5
 
-            await until(is_in_the_middle, 60)
-            cluster.kill("etcd")
+            await eventually(is_in_the_middle, 60)
+            cluster.kill(victim)
             await asyncio.sleep(1.0)
-            cluster.revive(revived, "etcd")
+            cluster.revive(revived, victim)
 
             async def all_run() -> bool:
-                jobs = await jobs_of(client)
+                jobs = await all_jobs(client)
                 return all(job.status.members.running == MEMBERS for job in jobs)
 
-            await until(all_run, 120)
-            await judge(client)
-            mirrored = next(m for m in pair.jobs.mirrors if m.resource is PODS)
+            await eventually(all_run, 180)
+            await each_member_has_its_pod(client, GANGS * MEMBERS)
+            for controller in (pair.jobs, pair.scheduler):
+                await equal_to_the_server({m.kind: m for m in controller.mirrors}, client)
+    for each in (acting, kubelets, client):
+        await each.close()
 
-            async def is_up_to_date() -> bool:
-                now = (await client.list(PODS, label_selector=names.JOB_UID)).items
-                seen = {pod.metadata.uid: pod.metadata.resource_version for pod in mirrored.items()}
-                return seen == {p.metadata.uid: p.metadata.resource_version for p in now}
 
-            await until(is_up_to_date, 30)
+@pytest.mark.parametrize("victim", ["etcd", "kube-apiserver"])
+async def test_gangs_end_well_though_the_server_freezes_and_does_late_what_it_was_asked(
+    cluster: ControlPlane, victim: str
+) -> None:
+    """SIGSTOP: connections stand, requests are taken in, and carried out when it wakes up."""
+    rng = random.Random(12)
+    client, kubelets = http_client(cluster), patient(client_of(cluster))
+    acting = client_of(cluster, options=HttpOptions(request_seconds=1.0, stream_idle_seconds=5.0))
+    counts = counted(acting)
+    await install_kinds(client)
+    async with (
+        patiently_witnessed(client) as witness,
+        virtual_nodes(kubelets, 30),
+        controllers(acting) as pair,
+    ):
+        names_: list[str] = []
+        for freeze in range(4):
+            names_ += await submit(client, 6, rng, first=6 * freeze)
+            await asyncio.sleep(rng.uniform(0.0, 0.5))
+            cluster.signal(victim, signal.SIGSTOP)
+            await asyncio.sleep(rng.uniform(2.0, 5.0))
+            cluster.signal(victim, signal.SIGCONT)
+            await asyncio.sleep(rng.uniform(0.0, 2.0))
+        for name in names_:
+            job = await finished(client, name)
+            assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
+        for controller in (pair.jobs, pair.scheduler):
+            await equal_to_the_server({m.kind: m for m in controller.mirrors}, client)
+    given_up = [each for each in counts.failed(Timeout) if each.verb in ("create", "patch")]
+    print(f"{victim} frozen: {len(given_up)} writes given up")
+    assert given_up
+    assert len(witness.judge().finished) == len(names_)
+    for each in (acting, kubelets, client):
+        await each.close()
+
+
+async def test_replicas_lose_the_lease_with_the_server_and_one_of_them_goes_on_when_it_is_back(
+    cluster: ControlPlane,
+) -> None:
+    """Away for longer than the lease, again and again, while gangs are placed, made and ended."""
+    rng = random.Random(11)
+    client, kubelets = http_client(cluster), patient(client_of(cluster))
+    await install_kinds(client)
+    with ExitStack() as revived:
+        async with (
+            patiently_witnessed(client) as witness,
+            virtual_nodes(kubelets, 30),
+            replicas(cluster) as world,
+        ):
+            for _ in range(2):
+                await world.start()
+            await leader(client, world)
+            names_: list[str] = []
+            for outage in range(3):
+                names_ += await submit(client, 8, rng, first=8 * outage)
+                await asyncio.sleep(rng.uniform(0.0, 1.0))
+                cluster.kill("kube-apiserver")
+                await asyncio.sleep(LEASE_SECONDS * rng.uniform(0.3, 1.5))
+                cluster = cluster.revive(revived, "kube-apiserver")
+                await all_jobs(client)
+            for name in names_:
+                job = await finished(client, name)
+                assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
+            for replica in world.running:
+                assert replica.process.returncode is None
+                assert not replica.said("Service crashed")
+    assert len(witness.judge().finished) == len(names_)
+    await kubelets.close()
     await client.close()
 
 
-async def judge(client: HttpClient) -> None:
-    """Nothing is lost and nothing doubled: each member has its one pod, on its place."""
-    pods = (await client.list(PODS, label_selector=names.JOB_UID)).items
-    jobs = await jobs_of(client)
-    ends = [(a.reason, a.message) for job in jobs for a in job.status.attempts if a.reason]
-    assert ends == []
-    places = {
-        (job.metadata.name, index): node
-        for job in jobs
-        if job.status.placement is not None
-        for index, node in enumerate(job.status.placement.roles[0].nodes)
-    }
-    found = [
-        (pod.metadata.labels[names.JOB_NAME], int(pod.metadata.labels[names.INDEX])) for pod in pods
-    ]
-    assert len(found) == len(set(found)) == GANGS * MEMBERS
-    assert {key: pod.spec.node_name for key, pod in zip(found, pods, strict=True)} == places
+async def finished(client: HttpClient, name: str) -> Job:
+    """Return the job once it has ended; a server that gives no answer is asked again."""
+    found: list[Job] = []
+
+    async def is_over() -> bool:
+        found[:] = [await client.get(JOBS, name, namespace="default")]
+        return found[0].is_finished
+
+    await eventually(is_over, 120)
+    return found[0]
+
+
+async def test_watchers_that_were_cut_off_during_a_compaction_list_again_and_miss_nothing(
+    cluster: ControlPlane,
+) -> None:
+    client = http_client(cluster)
+    await install_kinds(client)
+    seen: dict[str, list[str]] = {"made": [], "gone": []}
+
+    def note(change: Change[Any]) -> None:
+        if change.old is None or change.new is None:
+            seen["made" if change.old is None else "gone"].append(change.key[1])
+
+    with ExitStack() as revived:
+        async with proxied(cluster) as proxy:
+            acting = client_of(cluster, proxy)
+            async with controllers(acting) as pair:
+                for number in range(40):
+                    await client.create(PODS, bare_pod(f"early-{number:02d}"), namespace="default")
+                mirrors = {m.kind: m for m in pair.scheduler.mirrors}
+                await equal_to_the_server(mirrors, client)
+                mirrors["Pod"].on_change(note)
+                seen["made"].clear()
+                counts = counted(acting)
+                proxy.refuses = True
+                proxy.cut()
+                for number in range(20):
+                    name = f"early-{number:02d}"
+                    await client.delete(PODS, name, namespace="default", grace_period_seconds=0)
+                    await client.create(PODS, bare_pod(f"late-{number:02d}"), namespace="default")
+                # The server's own memory of events would do; so it must not have one.
+                cluster.kill("kube-apiserver")
+                cluster.compact()
+                cluster.revive(revived, "kube-apiserver")
+                await all_jobs(client)
+                proxy.refuses = False
+                await equal_to_the_server(mirrors, client)
+                assert seen == {
+                    "made": [f"late-{number:02d}" for number in range(20)],
+                    "gone": [f"early-{number:02d}" for number in range(20)],
+                }
+                count = len(pair.jobs.mirrors) + len(mirrors)
+                assert len(mirrors) <= counts.of("list") <= count
+            await acting.close()
+    await client.close()
+
+
+def bare_pod(name: str) -> dict[str, Any]:
+    """A pod of nobody's."""
+    container = {"name": "main", "image": "registry.example/other:1"}
+    return {"metadata": {"name": name}, "spec": {"containers": [container]}}

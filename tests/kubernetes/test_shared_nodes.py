@@ -36,7 +36,7 @@ from fairlead.decide.pinning import Binding
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
-NODES = int(os.environ.get("FAIRLEAD_SHARED_NODES", "100"))
+NODES = int(os.environ.get("FAIRLEAD_SHARED_NODES", "1000"))
 PODS_PER_NODE = 20
 #: Of all pods, those that are members of gangs.
 GANG_SHARE = 0.25

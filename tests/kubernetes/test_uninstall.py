@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
 from tests.kubernetes.operating import http_client, is_served, job_body, until
-from tests.kubernetes.test_install import accountant, install, operator, run_cli
+from tests.kubernetes.test_install import accountant, install, operator, run_cli, serve
+from tests.kubernetes.webhook_route import FLAG
 
 from fairlead.api import names
-from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import NotFound
 from fairlead.cli.cluster.manifests import NAME, NAMESPACE, Install, manifests, path_of
 from fairlead.kube.client import HttpClient
@@ -25,7 +27,7 @@ CONTAINERS = {"containers": [{"name": "c", "image": "i"}]}
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
+        with control_plane(tmp_path_factory.mktemp("plane"), flags=(FLAG,)) as running:
             yield running
     except NoControlPlane as reason:
         pytest.skip(f"no real control plane: {reason}")
@@ -36,6 +38,14 @@ async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     client = http_client(cluster)
     yield client
     await client.close()
+
+
+@pytest.fixture
+def asks_nobody(tmp_path: Path) -> tuple[str, ...]:
+    """Arguments of an installation without the webhook, for whom nobody would answer here."""
+    values = tmp_path / "values.yaml"
+    values.write_text("webhook: {enabled: false}\n")
+    return ("--values", str(values))
 
 
 async def is_gone(client: HttpClient, path: str) -> bool:
@@ -62,14 +72,14 @@ async def finalizers_of(client: HttpClient, name: str) -> tuple[str, ...]:
 
 
 async def test_jobs_are_neither_deleted_nor_left_waiting_unless_that_was_said(
-    cluster: ControlPlane, client: HttpClient
+    cluster: ControlPlane, client: HttpClient, asks_nobody: tuple[str, ...]
 ) -> None:
-    install(cluster)
+    install(cluster, *asks_nobody)
     await add_job(client, "one", names.JOB_FINALIZER, "example.com/other")
     gated = {**CONTAINERS, "schedulingGates": [{"name": names.GANG_GATE}, {"name": "a.com/b"}]}
-    labels = {names.GANG_SCHEDULING: "enabled"}
-    pod = {"metadata": {"name": "gated", "labels": labels}, "spec": gated}
+    pod = {"metadata": {"name": "gated"}, "spec": gated}  # by hand, hence without our label
     await client.create(PODS, pod, namespace="default")
+    install(cluster)
 
     done = run_cli(cluster, "uninstall", "--yes")
     assert done.returncode == 4
@@ -96,7 +106,8 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
     cluster: ControlPlane, client: HttpClient
 ) -> None:
     install(cluster)
-    async with accountant(cluster, client) as account, operator(account, "only"):
+    async with accountant(cluster, client) as account, operator(account, "only") as replica:
+        await serve(client, replica)
         await add_job(client, "running")
 
         async def is_taken() -> bool:
@@ -112,18 +123,67 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
         done = await asyncio.to_thread(run_cli, cluster, "uninstall", "--delete-jobs", "--yes")
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
-        assert lines[0] == "Job default/running: deleted"
+        assert lines[:2] == [
+            "ValidatingWebhookConfiguration fairlead: deleted",
+            "MutatingWebhookConfiguration fairlead: deleted",
+        ]
+        assert lines[2] == "Job default/running: deleted"
         assert "Job default/running: finalizer removed" not in lines, "the controllers did that"
-        assert lines[1] == f"Deployment {NAMESPACE}/{NAME}: deleted"
+        assert lines[3] == f"Deployment {NAMESPACE}/{NAME}: deleted"
+        assert f"Secret {NAMESPACE}/fairlead-webhook: deleted" in lines
     await until(lambda: all_gone(client), 30)
 
 
-async def test_without_controllers_it_frees_the_jobs_itself_and_may_be_repeated(
+async def test_pods_are_let_in_at_every_moment_of_an_uninstallation(
     cluster: ControlPlane, client: HttpClient
 ) -> None:
     install(cluster)
+    labels = {names.GANG_SCHEDULING: "enabled"}
+    await client.create(NAMESPACES, {"metadata": {"name": "team", "labels": labels}})
+    gated: list[bool] = []
+
+    async def create_pods(is_over: asyncio.Event) -> None:
+        while not is_over.is_set():
+            body = {"metadata": {"name": f"p{len(gated)}"}, "spec": CONTAINERS}
+            made = await client.create(PODS, body, namespace="team")
+            gated.append(bool(made.spec.scheduling_gates))
+
+    is_over = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        async with accountant(cluster, client) as account:
+            async with operator(account, "only") as replica:
+                await serve(client, replica)
+                creating = group.create_task(create_pods(is_over))
+                await until(lambda: holds(len(gated) > 5), 30)
+                removing = group.create_task(
+                    asyncio.to_thread(run_cli, cluster, "uninstall", "--yes")
+                )
+                deployment = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
+                await until(lambda: is_gone(client, deployment), 30)
+            # the replica ends, as its kubelet would have it; the uninstallation goes on
+            done = await removing
+        count = len(gated)
+        await until(lambda: holds(len(gated) > count + 5), 30)
+        is_over.set()
+        await creating
+    assert done.returncode == 0, done.stderr
+    assert gated[0]
+    assert not gated[-1]
+    left = (await client.list(PODS, namespace="team")).items
+    assert [pod.metadata.name for pod in left if pod.spec.scheduling_gates] == []
+
+
+async def holds(is_so: bool) -> bool:
+    return is_so
+
+
+async def test_without_controllers_it_frees_the_jobs_itself_and_may_be_repeated(
+    cluster: ControlPlane, client: HttpClient, asks_nobody: tuple[str, ...]
+) -> None:
+    install(cluster, *asks_nobody)
     for name in ("a", "b"):
         await add_job(client, name, names.JOB_FINALIZER)
+    install(cluster)
     # half gone already: somebody began by hand
     for each in manifests(Install()):
         if each["kind"] in ("ClusterRole", "Deployment"):

@@ -241,6 +241,12 @@ class Affinity(Wire, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
+class PodSchedulingGroup(Wire, frozen=True):
+    """The PodGroup that a pod is placed with."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Wire, frozen=True):
     """Wished state of a pod."""
 
@@ -258,6 +264,7 @@ class PodSpec(Wire, frozen=True):
     priority: int | None = None
     scheduler_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
     hostname: str = ""
     subdomain: str = ""
     overhead: dict[str, Amount] = {}

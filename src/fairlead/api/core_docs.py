@@ -230,6 +230,7 @@ _POD = {
         "persistentVolumeClaim": "A claim of the pod's namespace.",
     },
     "SchedulingGate": {"name": "Name of the gate."},
+    "PodSchedulingGroup": {"podGroupName": "PodGroup that the pod is placed with."},
     "NodeSelectorRequirement": {
         "key": "Label of the node, or the field metadata.name.",
         "operator": "In, NotIn, Exists, DoesNotExist, Gt or Lt.",
@@ -259,6 +260,7 @@ _POD = {
         "priority": "Priority, set from the class.",
         "schedulerName": "Scheduler that places the pod.",
         "schedulingGates": "The pod is not scheduled while there are any.",
+        "schedulingGroup": "The group that kube-scheduler places the pod with.",
         "hostname": "Host name of the pod.",
         "subdomain": "Subdomain of the pod's host name.",
         "overhead": "Resources that running the pod costs beside its containers.",

@@ -205,7 +205,6 @@ class PodSpecMore(Wire, frozen=True):
     os: Object | None = None
     resources: core.ResourceRequirements | None = None
     workload_ref: Object | None = None
-    scheduling_group: Object | None = None
 
 
 class PodConditionMore(Wire, frozen=True):

@@ -131,6 +131,17 @@ class After(Wire, frozen=True):
     ] = AfterFailed.CANCEL
 
 
+class Adopts(Wire, frozen=True):
+    """The object of another tool whose pods a job stands for."""
+
+    kind: Annotated[str, Doc(description="Kind of the object, such as StatefulSet.")]
+    name: Annotated[str, Doc(description="Name of the object.")]
+    api_version: Annotated[
+        str, Doc(description="Group and version of the object. Defaults to v1.")
+    ] = "v1"
+    uid: Annotated[str, Doc(description="Its uid; empty where it is not known.")] = ""
+
+
 class JobSpec(Wire, frozen=True):
     """What the user wants to run."""
 
@@ -194,6 +205,13 @@ class JobSpec(Wire, frozen=True):
     ttl_seconds_after_finished: Annotated[
         Annotated[int, Doc(ge=0)] | None,
         Doc(description="Delete the object this many seconds after its end. No default: keep it."),
+    ] = None
+    adopts: Annotated[
+        Adopts | None,
+        Doc(
+            description="The object of another tool whose pods this job places: Fairlead makes "
+            "such jobs and no pods for them. No default. Cannot be changed."
+        ),
     ] = None
 
 

@@ -27,6 +27,7 @@ GROUP_SIZE = f"{GROUP}/size"  # on pods of others: how many belong to their grou
 # excepts it. Their gate keeps kube-scheduler off until the gang has its place.
 GANG_SCHEDULING = f"{GROUP}/gang-scheduling"
 GANG_GATE = f"{GROUP}/gang"
+GANG_NAME = f"{GROUP}/gang-name"  # label on pods of others: the group, where no tool makes one
 
 # On nodes: "direct" or "pinned", how members are bound there.
 BINDING = f"{GROUP}/binding"

@@ -64,7 +64,7 @@ def validate_job(
 
 
 #: What of a spec can't be changed once the job exists: its pods and its place follow from it.
-IMMUTABLE_FIELDS = ("roles", "topology", "checkpoint")
+IMMUTABLE_FIELDS = ("roles", "topology", "checkpoint", "adopts")
 
 
 def validate_job_update(
@@ -124,7 +124,7 @@ def _name(spec: JobSpec, name: str) -> Iterator[StatusCause]:
     if not _LABEL.fullmatch(name):
         yield _invalid("metadata.name", name, _LABEL_RULE)
     most = job_name_max(spec)
-    if 0 < most < len(name):
+    if spec.adopts is None and 0 < most < len(name):
         why = (
             f"must be at most {most} characters, is {len(name)}: pods are named "
             f"<job>-<attempt>-<role>-<index>, and their names may have {POD_NAME_MAX}; shorten "
@@ -151,7 +151,7 @@ def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
     if total > MEMBERS_MAX:
         why = f"all roles together may have {MEMBERS_MAX} members at most"
         yield _invalid(f"{path}.roles", total, why)
-    if spec.roles and job_name_max(spec) < 1:
+    if spec.adopts is None and spec.roles and job_name_max(spec) < 1:
         yield _invalid(
             f"{path}.roles",
             max((role.name for role in spec.roles), key=len),

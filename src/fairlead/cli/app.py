@@ -63,6 +63,9 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             "controller": Entry(
                 "controller", "controller", "Run the controllers on a Kubernetes cluster."
             ),
+            "webhook": Entry(
+                "webhook", "webhook", "Show what the webhook does to new pods and jobs."
+            ),
         },
     ),
     (

@@ -73,6 +73,8 @@ class Code(Enum):
     NO_SUCH_LOG = "E301"
     JOB_FINISHED = "E302"
     NO_SUCH_NAMESPACE = "E303"
+    JOB_ADOPTED = "E304"
+    NO_SUCH_POD = "E305"
     UNAUTHORIZED = "E401"
     FORBIDDEN = "E403"
     CONFLICT = "E409"
@@ -140,7 +142,11 @@ CODES: dict[Code, CodeInfo] = {
     Code.NO_SUCH_JOB: CodeInfo(Exit.NOT_FOUND, "There is no job of this name in the namespace."),
     Code.NO_SUCH_LOG: CodeInfo(Exit.NOT_FOUND, "The job has no such member, attempt or log."),
     Code.JOB_FINISHED: CodeInfo(Exit.CONFLICT, "The job has ended; it can no longer be changed."),
+    Code.NO_SUCH_POD: CodeInfo(Exit.NOT_FOUND, "There is no pod of this name in the namespace."),
     Code.NO_SUCH_NAMESPACE: CodeInfo(Exit.NOT_FOUND, "The namespace does not exist."),
+    Code.JOB_ADOPTED: CodeInfo(
+        Exit.CONFLICT, "The job stands for pods of another tool; that tool's object decides."
+    ),
     Code.UNAUTHORIZED: CodeInfo(
         Exit.REFUSED, "The cluster does not accept the kubeconfig's credentials."
     ),

@@ -123,13 +123,16 @@ class Api:
         return _typed(answer.body, resource.type)
 
     def list_raw(
-        self, resource: Resource[Any], *, namespace: str = "", label_selector: str = ""
-    ) -> tuple[list[dict[str, Any]], str]:
+        self, resource: Resource[Any], *, namespace: str = "", label_selector: str = "",
+        field_selector: str = "",
+    ) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
         """Return all objects as they are, page by page, and the version of the list."""
         items: list[dict[str, Any]] = []
         query = {"limit": str(LIST_PAGE)}
         if label_selector:
             query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         while True:
             answer = self.request("GET", resource.path(namespace), query=query)
             page = _decode(answer.body)

@@ -8,23 +8,26 @@ side by side, after the write that says that their attempt has begun.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
-from fairlead.api import names
-from fairlead.api.core import ConfigMap, Node, Pod, Service
+from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, JobStatus
-from fairlead.api.meta import ObjectMeta, merge_diff, to_wire
-from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
+from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.podgroups import GroupApi, pod_groups, workloads
+from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, Resource
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.jobs_state import (
+    D,
     JobBook,
     NodeBook,
     PlacedNodes,
+    RefusalBook,
     dependency_state,
     job_key_of,
     owned_of,
@@ -37,14 +40,18 @@ from fairlead.controllers.jobs_templates import PodBodies
 from fairlead.decide.actions import (
     Action,
     AddFinalizer,
+    AdoptionAction,
     CreateConfigMap,
     CreatePod,
+    CreatePodGroup,
     CreateService,
     DeleteConfigMap,
     DeleteJob,
     DeletePod,
+    DeletePodGroup,
     DeleteService,
     EmitEvent,
+    FollowPods,
     PlaceJob,
     RecordHistory,
     ReleaseJob,
@@ -52,71 +59,26 @@ from fairlead.decide.actions import (
     WriteJobStatus,
     WriteVerdict,
 )
+from fairlead.decide.jobs import native
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.pods import owner_reference_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.view import DependencyState, JobView, PodRefusal, Refusal
+from fairlead.decide.jobs.view import DependencyState, JobView, Owned, Refusal
 from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.events import EventKind
+from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History, HistoryError, record_of
-from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.queue import KeyQueue
-from fairlead.runtime.reader import MirrorReader, follow
+from fairlead.runtime.reader import follow
 
 #: Jobs that one cycle looks at; the rest waits for the next one, which starts at once.
 JOBS_PER_CYCLE_MAX = 512
 #: Actions of one cycle after which no further job is looked at.
 ACTIONS_PER_CYCLE_MAX = 4096
-
-
-class EventSink(Protocol):
-    """Who takes events; `fairlead.runtime.events.Recorder` is one."""
-
-    def record(
-        self,
-        resource: Resource[Any],
-        metadata: ObjectMeta,
-        kind: EventKind,
-        *,
-        reason: str,
-        message: str,
-    ) -> None:
-        """Note that something happened to an object."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class JobsMirrors:
-    """What the controller reads. Pods and nodes may be shared with others and unfiltered."""
-
-    jobs: Mirror[Job]
-    pods: Mirror[Pod]
-    nodes: Mirror[Node]
-    config_maps: Mirror[ConfigMap]
-    services: Mirror[Service] | None = None
-    #: Given where mirrors are shared: holds the controller's handlers, and takes their faults.
-    reader: MirrorReader | None = None
-
-    @classmethod
-    def make(
-        cls, client: Client, policy: JobsPolicy, *, clock: Clock, rng: random.Random
-    ) -> JobsMirrors:
-        """Make mirrors of one's own, that hold only what jobs own."""
-        own = MirrorOptions(label_selector=names.JOB_UID)
-        services = None
-        if policy.peer_naming is PeerNaming.DNS:
-            services = Mirror(client, SERVICES, clock=clock, rng=rng, options=own)
-        return cls(
-            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
-            pods=Mirror(client, PODS, clock=clock, rng=rng, options=own),
-            nodes=Mirror(client, NODES, clock=clock, rng=rng),
-            config_maps=Mirror(client, CONFIG_MAPS, clock=clock, rng=rng, options=own),
-            services=services,
-        )
 
 
 class JobsController:
@@ -153,17 +115,22 @@ class JobsController:
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
         #: By uid of the job.
         self._counts_written_at: dict[str, float] = {}
-        self._refusals: dict[str, PodRefusal] = {}
+        self._refusals = RefusalBook()
         self._bodies = PodBodies(client)
         reader = mirrors.reader
         self._unregister = [
             follow(mirrors.jobs, self._on_job, reader),
             follow(mirrors.pods, self._on_pod, reader),
             follow(mirrors.nodes, self._on_node, reader),
-            follow(mirrors.config_maps, self._on_config_map, reader),
         ]
+        in_maps = partial(self._on_owned, attrgetter("config_maps"))
+        self._unregister.append(follow(mirrors.config_maps, in_maps, reader))
         if mirrors.services is not None:
-            self._unregister.append(follow(mirrors.services, self._on_service, reader))
+            in_services = partial(self._on_owned, attrgetter("services"))
+            self._unregister.append(follow(mirrors.services, in_services, reader))
+        if mirrors.pod_groups is not None:
+            in_groups = partial(self._on_owned, attrgetter("pod_groups"))
+            self._unregister.append(follow(mirrors.pod_groups, in_groups, reader))
 
     @property
     def name(self) -> str:
@@ -173,13 +140,8 @@ class JobsController:
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
-        all_: list[Mirror[Any]] = [
-            self._mirrors.jobs,
-            self._mirrors.pods,
-            self._mirrors.nodes,
-            self._mirrors.config_maps,
-        ]
-        return all_ if self._mirrors.services is None else [*all_, self._mirrors.services]
+        mirrors = self._mirrors
+        return [mirrors.jobs, mirrors.pods, mirrors.nodes, *mirrors.own]
 
     def close(self) -> None:
         """Take the handlers off the mirrors, if those live longer than the controller."""
@@ -209,7 +171,7 @@ class JobsController:
             self._bodies.forget(new.metadata.uid)
         if new is None and old is not None:
             self._counts_written_at.pop(old.metadata.uid, None)
-            self._refusals.pop(old.metadata.uid, None)
+            self._refusals.forget(old.metadata.uid)
             self._bodies.forget(old.metadata.uid)
             self._forget_if_over(key, old.metadata.uid)
 
@@ -248,29 +210,17 @@ class JobsController:
         for key in self._nodes.changed(name, change.new, self._clock.now()):
             self._queue.add(key)
 
-    def _on_config_map(self, change: Change[ConfigMap]) -> None:
+    def _on_owned(self, kept: Callable[[JobBook], dict[str, Owned]], change: Change[D]) -> None:
+        """Keep what a job owns besides its pods in its book, where `kept` says."""
         obj, is_there = subject(change)
         key, owner = job_key_of(obj), owner_reference_of(obj.metadata)
         if key is None or owner is None:
             return
-        book = self._book(owner.uid)
+        table = kept(self._book(owner.uid))
         if is_there:
-            book.config_maps[obj.metadata.name] = owned_of(obj)
+            table[obj.metadata.name] = owned_of(obj)
         else:
-            book.config_maps.pop(obj.metadata.name, None)
-        self._forget_if_over(key, owner.uid)
-        self._queue.add(key)
-
-    def _on_service(self, change: Change[Service]) -> None:
-        obj, is_there = subject(change)
-        key, owner = job_key_of(obj), owner_reference_of(obj.metadata)
-        if key is None or owner is None:
-            return
-        book = self._book(owner.uid)
-        if is_there:
-            book.services[obj.metadata.name] = owned_of(obj)
-        else:
-            book.services.pop(obj.metadata.name, None)
+            table.pop(obj.metadata.name, None)
         self._forget_if_over(key, owner.uid)
         self._queue.add(key)
 
@@ -331,6 +281,7 @@ class JobsController:
             pods=book.pods,
             config_maps=book.config_maps,
             services=book.services,
+            pod_groups=book.pod_groups,
             dependencies=dependencies,
             node_troubles=troubles_of(self._nodes.troubles, placed.nodes, book.pods.nodes),
             pod_refusal=self._refusals.get(uid),
@@ -349,14 +300,16 @@ class JobsController:
                 return _part_key(action.job, f"configmap:{action.config_map.metadata.name}")
             case CreateService():
                 return _part_key(action.job, f"service:{action.service.metadata.name}")
+            case CreatePodGroup():
+                return _part_key(action.job, f"podgroup:{action.job.status.attempt}")
             case DeletePod():
                 pod = self._mirrors.pods.get(action.namespace, action.name)
                 job_key = job_key_of(pod) if pod is not None else None
                 return (action.namespace, f"{job_key[1] if job_key else ''}/{action.name}")
-            case DeleteConfigMap():
-                return (action.namespace, f"/configmap:{action.name}")
-            case DeleteService():
-                return (action.namespace, f"/service:{action.name}")
+            case DeleteConfigMap() | DeleteService() | DeletePodGroup():
+                return (action.namespace, f"/{type(action).__name__}:{action.name}")
+            case AdoptionAction():
+                raise TypeError(f"{type(action).__name__} is another controller's to perform")
             case _:
                 return action.job.metadata.key
 
@@ -368,15 +321,15 @@ class JobsController:
             self._queue.add((namespace, job_name))
 
     def failed(self, action: Action, error: ApiError) -> None:
-        """Note that a job's pods are refused: its attempt cannot go on."""
-        if isinstance(action, CreatePod | CreateConfigMap | CreateService):
-            self._refuse(action.job, refusal_of(error), error.message)
+        """Note that a job's pods are refused: its attempt cannot go on, or not now."""
+        refusal = refusal_of(error)
+        if refusal and isinstance(
+            action, CreatePod | CreateConfigMap | CreateService | CreatePodGroup
+        ):
+            self._refusals.note(action.job, refusal, error.message, self._clock.now())
 
     def recorded(self, decision: Decision) -> None:
         """Nothing of its own to count: the loop's observer sees every action."""
-
-    def _refuse(self, job: Job, refusal: Refusal, message: str) -> None:
-        self._refusals[job.metadata.uid] = PodRefusal(job.status.attempt, refusal, message)
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; to do it twice does no harm."""
@@ -389,12 +342,13 @@ class JobsController:
                 return await self._create(CONFIG_MAPS, job, to_wire(config_map))
             case CreateService(job, service):
                 return await self._create(SERVICES, job, to_wire(service))
+            case CreatePodGroup(job):
+                return await self._create_group(job)
             case DeletePod(namespace, name, uid, grace_seconds):
                 return await self._delete(PODS, namespace, name, uid=uid, grace=grace_seconds)
-            case DeleteConfigMap(namespace, name, uid):
-                return await self._delete(CONFIG_MAPS, namespace, name, uid=uid)
-            case DeleteService(namespace, name, uid):
-                return await self._delete(SERVICES, namespace, name, uid=uid)
+            case DeleteConfigMap() | DeleteService() | DeletePodGroup():
+                kind = self._kind_of(action)
+                return await self._delete(kind, action.namespace, action.name, uid=action.uid)
             case AddFinalizer(job, finalizer):
                 return await self._set_finalizers(job, (*job.metadata.finalizers, finalizer))
             case RemoveFinalizer(job, finalizer):
@@ -409,8 +363,8 @@ class JobsController:
                 kind = EventKind(type_)
                 self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
                 return None
-            case PlaceJob() | ReleaseJob() | WriteVerdict():
-                raise TypeError(f"{type(action).__name__} is the scheduler's to perform")
+            case PlaceJob() | FollowPods() | ReleaseJob() | WriteVerdict() | AdoptionAction():
+                raise TypeError(f"{type(action).__name__} is another controller's to perform")
             case _:
                 assert_never(action)
 
@@ -448,9 +402,30 @@ class JobsController:
             owner = owner_reference_of(made.metadata)
             if owner is None or owner.uid != job.metadata.uid:
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
-                self._refuse(job, Refusal.NAME_TAKEN, text)
+                self._refusals.note(job, Refusal.NAME_TAKEN, text, self._clock.now())
                 raise Conflict(text) from None
+        self._refusals.made(job.metadata.uid)
         return Written.of(resource, made)
+
+    def _kind_of(self, action: DeleteConfigMap | DeleteService | DeletePodGroup) -> Resource[Any]:
+        match action:
+            case DeleteConfigMap():
+                return CONFIG_MAPS
+            case DeleteService():
+                return SERVICES
+            case DeletePodGroup():
+                return pod_groups(self._groups)
+
+    @property
+    def _groups(self) -> GroupApi:
+        assert self._policy.groups is not None
+        return self._policy.groups
+
+    async def _create_group(self, job: Job) -> Written:
+        """Create the group, and before it the job's Workload, which all its groups refer to."""
+        await self._create(workloads(self._groups), job, native.workload_body(job))
+        body = native.pod_group_body(job, self._groups)
+        return await self._create(pod_groups(self._groups), job, body)
 
     async def _delete(
         self,

@@ -5,6 +5,7 @@ All of it follows from the mirrors and is built anew from them after a crash.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
@@ -13,17 +14,37 @@ from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
-from fairlead.api.status import ApiError, BadRequest, Forbidden, Invalid, TooLarge
+from fairlead.api.podgroups import PodGroup
+from fairlead.api.status import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    Invalid,
+    TooLarge,
+    Unauthorized,
+)
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.pods import JobPods, owner_reference_of
-from fairlead.decide.jobs.view import DependencyState, NodeTrouble, Owned, Refusal
+from fairlead.decide.jobs.view import (
+    DependencyState,
+    NodeTrouble,
+    Owned,
+    PodRefusal,
+    Refusal,
+)
 from fairlead.decide.pinning import Binding, own_binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change
 
 _NO_NODES: Mapping[str, int] = {}
-Dependent: TypeAlias = ConfigMap | Service
-O = TypeVar("O", Pod, ConfigMap, Service)  # noqa: E741 - an owned object
+#: First and longest delay before the API is asked again to take what it held back.
+_RETRY_SECONDS = 0.25
+_RETRY_SECONDS_MAX = 5.0
+#: apiserver `endpoints/handlers/responsewriters/errors.go`, forbiddenMessage.
+_LACKS_RIGHTS = re.compile(r" cannot [a-z]+ resource ")
+Dependent: TypeAlias = ConfigMap | Service | PodGroup
+D = TypeVar("D", ConfigMap, Service, PodGroup)
+O = TypeVar("O", Pod, ConfigMap, Service, PodGroup)  # noqa: E741 - an owned object
 
 
 def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:
@@ -152,11 +173,13 @@ class JobBook:
     pods: JobPods = field(default_factory=JobPods)
     config_maps: dict[str, Owned] = field(default_factory=dict)
     services: dict[str, Owned] = field(default_factory=dict)
+    pod_groups: dict[str, Owned] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """True when nothing of the job is left."""
-        return not (self.pods.attempts or self.config_maps or self.services)
+        others = self.config_maps or self.services or self.pod_groups
+        return not (self.pods.attempts or others)
 
 
 @dataclass(slots=True)
@@ -193,15 +216,58 @@ def troubles_of(
     return {name: troubles[name] for name in sorted(found)}
 
 
-def refusal_of(error: ApiError) -> Refusal:
+@dataclass(slots=True)
+class RefusalBook:
+    """What the API does not take, by uid of the job; forgotten with the process, and found again.
+
+    A thing that is held back is tried again with growing delays, so that a job with a thousand
+    members asks once in a while and not a thousand times; a success ends it.
+    """
+
+    held: dict[str, PodRefusal] = field(default_factory=dict[str, PodRefusal])
+
+    def get(self, uid: str) -> PodRefusal | None:
+        """Return what is known."""
+        return self.held.get(uid)
+
+    def note(self, job: Job, refusal: Refusal, message: str, now: float) -> None:
+        """Take note of a refusal; of several in one attempt the final one stays."""
+        uid, attempt = job.metadata.uid, job.status.attempt
+        before = self.held.get(uid)
+        since = now
+        if before is not None and before.attempt == attempt:
+            is_old = refusal is Refusal.POD_HELD_BACK and now < before.retry_at
+            if is_old or before.refusal is not Refusal.POD_HELD_BACK:
+                return
+            since = before.since
+        delay = min(max(now - since, _RETRY_SECONDS), _RETRY_SECONDS_MAX)
+        self.held[uid] = PodRefusal(attempt, refusal, message, since, now + delay)
+
+    def made(self, uid: str) -> None:
+        """Take note that the API takes things of this job again."""
+        before = self.held.get(uid)
+        if before is not None and before.refusal is Refusal.POD_HELD_BACK:
+            del self.held[uid]
+
+    def forget(self, uid: str) -> None:
+        """Forget a job that is gone."""
+        self.held.pop(uid, None)
+
+
+def refusal_of(error: ApiError) -> Refusal | None:
     """Tell a pod that would be refused again from one that waits for room or for somebody's help.
 
     A full quota, an account that is still being made and our own lack of rights are Forbidden, too,
-    and only the words tell (kubernetes `plugin/pkg/admission`, apiserver `endpoints/handlers`).
+    and only the words tell (kubernetes `plugin/pkg/admission`, apiserver `endpoints/handlers`). A
+    server that has just started lacks all roles for a moment, and says so in the same words. None:
+    it does not know us (401), which says nothing of the pod.
     """
-    words = ("exceeded quota", "looking up service account", "being terminated", "cannot create")
+    words = ("exceeded quota", "looking up service account", "being terminated")
+    if isinstance(error, Unauthorized):
+        return None
     if isinstance(error, Forbidden):
-        is_lasting = not any(each in error.message for each in words)
+        lacks_rights = _LACKS_RIGHTS.search(error.message) is not None
+        is_lasting = not lacks_rights and not any(each in error.message for each in words)
     else:
         is_lasting = isinstance(error, BadRequest | Invalid | TooLarge)
     return Refusal.POD_REJECTED if is_lasting else Refusal.POD_HELD_BACK

@@ -136,11 +136,11 @@ def _as_first(spec: PodSpec, first: _First) -> Obj | None:
     """
     old, whole = first.spec, first.whole
     here, there = pinned_node(old), pinned_node(spec)
-    if bool(old.node_name) != bool(spec.node_name) or (not spec.node_name and not here):
+    if bool(old.node_name) != bool(spec.node_name) or bool(here) != bool(there):
         return None
-    is_pinned = not spec.node_name
+    is_pinned = bool(here) and not spec.node_name
     affinity = old.affinity
-    if is_pinned and affinity is not None and there:
+    if is_pinned and affinity is not None:
         affinity = repinned_affinity(affinity, here, there)
     same = replace(
         spec,
@@ -155,7 +155,7 @@ def _as_first(spec: PodSpec, first: _First) -> Obj | None:
     out: Obj = dict(whole)
     if is_pinned:
         out["affinity"] = _repinned(whole["affinity"], here, there)
-    else:
+    elif spec.node_name:
         out["nodeName"] = spec.node_name
     if spec.hostname:
         out["hostname"] = spec.hostname

@@ -4,6 +4,9 @@ Each decision about a job is one write of its status, with the resourceVersion a
 decided on: a placement is there whole or not at all. Only `placement`, `verdict` and the condition
 Placed are ever changed. Whoever wrote in between wins; the job is then decided anew.
 
+A placement whose answer never came keeps its room until the job is seen to have moved on
+(`controllers/unanswered.py`).
+
 A job whose writes are refused for good (422 and the like) is set aside until the loop says to look
 at it again; the room that it would take is not kept for it meanwhile.
 """
@@ -12,17 +15,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, JobStatus
-from fairlead.api.meta import ObjectMeta, merge_diff, set_condition, to_wire
-from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.meta import merge_diff, set_condition, to_wire
+from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import ApiError
-from fairlead.decide.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.controllers.unanswered import Unanswered
+from fairlead.decide.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.reasons import Outcome
 from fairlead.decide.verdict import Decision, ObjectKey
@@ -30,25 +34,9 @@ from fairlead.model.cluster import ClusterState
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.events import EventKind
+from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
-
-
-class EventSink(Protocol):
-    """Who takes events; `fairlead.runtime.events.Recorder` is one."""
-
-    def record(
-        self,
-        resource: Resource[Any],
-        metadata: ObjectMeta,
-        kind: EventKind,
-        *,
-        reason: str,
-        message: str,
-    ) -> None:
-        """Note that something happened to an object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +81,7 @@ class SchedulerController:
         self._mirrors = mirrors
         self._policy = policy or PlacementPolicy()
         self._events = events
+        self._unanswered = Unanswered(self.state)
         reader = mirrors.reader
         self._unregister = (
             follow(mirrors.nodes, self._node_changed, reader),
@@ -112,7 +101,9 @@ class SchedulerController:
 
     def decide(self, now: float) -> Decision:
         """Decide on the state as the mirrors have it."""
-        return decide(self.state, self._policy, now)
+        repeated = self._unanswered.take_due()
+        decision = decide(self.state, self._policy, now)
+        return replace(decision, actions=(*repeated, *decision.actions))
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action."""
@@ -132,15 +123,24 @@ class SchedulerController:
             },
             "status": patch,
         }
-        written = await self._client.patch(
-            JOBS, job.metadata.name, body, namespace=job.metadata.namespace, subresource="status"
-        )
+        namespace, name = job.metadata.key
+        try:
+            written = await self._client.patch(
+                JOBS, name, body, namespace=namespace, subresource="status"
+            )
+        except ApiError as error:
+            if isinstance(own, PlaceJob):
+                self._unanswered.note(own, error)
+            raise
         self._tell(own)
         return Written.of(JOBS, written)
 
     def changed(self, key: ObjectKey) -> None:
         """Look at a job again that was set aside; all others are looked at when they change."""
-        self.state.set_aside.pop(key, None)
+        if key in self._unanswered:
+            self._unanswered.repeat(key)
+        else:
+            self.state.set_aside.pop(key, None)
 
     def failed(self, action: Action, error: ApiError) -> None:
         """Leave the job alone until `changed` is called for it."""
@@ -153,10 +153,12 @@ class SchedulerController:
             counts[verdict.reason.value] = counts.get(verdict.reason.value, 0) + 1
         self.verdict_counts = counts
 
-    def _tell(self, action: PlaceJob | ReleaseJob | WriteVerdict) -> None:
+    def _tell(self, action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> None:
         """Emit an event when a job has got its place, or has been found impossible."""
         job = action.job
         kind = EventKind.NORMAL
+        if isinstance(action, FollowPods):
+            return
         if isinstance(action, PlaceJob):
             self.placed_count += 1
         else:
@@ -179,6 +181,7 @@ class SchedulerController:
             self.state.node_changed(change.new)
 
     def _job_changed(self, change: Change[Job]) -> None:
+        self._unanswered.seen(change.key, change.new)
         if change.new is None:
             self.state.job_deleted(change.key)
         else:
@@ -191,14 +194,16 @@ class SchedulerController:
             self.state.pod_changed(change.new)
 
 
-def _own(action: Action) -> PlaceJob | ReleaseJob | WriteVerdict:
-    if not isinstance(action, PlaceJob | ReleaseJob | WriteVerdict):
+def _own(action: Action) -> PlaceJob | FollowPods | ReleaseJob | WriteVerdict:
+    if not isinstance(action, PlaceJob | FollowPods | ReleaseJob | WriteVerdict):
         raise TypeError(f"the scheduler does not perform {type(action).__name__}")
     return action
 
 
-def _status_after(action: PlaceJob | ReleaseJob | WriteVerdict) -> JobStatus:
+def _status_after(action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> JobStatus:
     status = action.job.status
+    if isinstance(action, FollowPods):
+        return msgspec.structs.replace(status, placement=action.placement)
     placement = status.placement
     if isinstance(action, PlaceJob):
         placement = action.placement

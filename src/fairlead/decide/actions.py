@@ -25,6 +25,14 @@ class PlaceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowPods:
+    """Write where another scheduler has put a placed gang; compare-and-swap."""
+
+    job: Job
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseJob:
     """Take the placement away (held, finished or not repairable); compare-and-swap."""
 
@@ -77,6 +85,13 @@ class CreateService:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create what makes kube-scheduler place the current attempt as a gang."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteConfigMap:
     """Delete the peers of an attempt that is over."""
 
@@ -88,6 +103,15 @@ class DeleteConfigMap:
 @dataclass(frozen=True, slots=True)
 class DeleteService:
     """Delete the headless service of a job that has ended."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroup:
+    """Delete the group of an attempt that is over."""
 
     namespace: str
     name: str
@@ -145,20 +169,84 @@ class EmitEvent:
     message: str
 
 
+class AdoptionAction:
+    """What only the controller of other tools' pods performs."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateJob(AdoptionAction):
+    """Create the job that stands for a group, under its derived name."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMember(AdoptionAction):
+    """Pin a gated pod to its place, label it as the job's member and take our gate off.
+
+    One write, which fails when the pod has changed.
+    """
+
+    job: Job
+    pod: Pod
+    role: str
+    index: int
+    rank: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictMember(AdoptionAction):
+    """Delete a pod that its tool makes anew; fails when the pod has changed."""
+
+    job: Job
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource(AdoptionAction):
+    """Read the object that says how large a group is, and whether it has ended."""
+
+    key: tuple[str, str]
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellPod(AdoptionAction):
+    """Tell people something about a pod that no job stands for yet."""
+
+    key: tuple[str, str]
+    pod: Pod
+    reason: str
+    message: str
+
+
 Action: TypeAlias = (
     PlaceJob
+    | FollowPods
     | ReleaseJob
     | WriteVerdict
     | CreatePod
     | DeletePod
     | CreateConfigMap
     | CreateService
+    | CreatePodGroup
     | DeleteConfigMap
     | DeleteService
+    | DeletePodGroup
     | WriteJobStatus
     | RemoveFinalizer
     | AddFinalizer
     | DeleteJob
     | RecordHistory
     | EmitEvent
+    | CreateJob
+    | ReleaseMember
+    | EvictMember
+    | ReadSource
+    | TellPod
 )

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.api.job import AfterState, Job
-from fairlead.api.meta import is_true
-from fairlead.api.names import FAILED, SUCCEEDED
+from fairlead.api.meta import find_condition, is_true
+from fairlead.api.names import ADMITTED, FAILED, SUCCEEDED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
 from fairlead.decide.placement.judge import eligible_nodes, resource_order
@@ -175,6 +175,8 @@ def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
     status = job.status
     if job.spec.suspend:
         return Verdict(Reason.HELD)
+    if job.spec.adopts is not None and not is_true(status.conditions, ADMITTED):
+        return _gathering(job)
     placement = status.placement
     if placement is not None:
         nodes = {node for role in placement.roles for node in role.nodes}
@@ -189,6 +191,17 @@ def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
     if status.attempt > 0:
         return None
     return _dependency(state, job)
+
+
+def _gathering(job: Job) -> Verdict:
+    """Return why a group of another tool's pods may have no place yet."""
+    adopts, members = job.spec.adopts, job.status.members
+    owner = f"{adopts.kind} {adopts.name}" if adopts is not None else ""
+    condition = find_condition(job.status.conditions, ADMITTED)
+    if condition is not None and condition.reason == Reason.GROUP_UNGATED.value:
+        return Verdict(Reason.GROUP_UNGATED, {"ungated": members.running, "owner": owner})
+    facts = {"members_present": members.pending, "members": job.member_count, "owner": owner}
+    return Verdict(Reason.GROUP_INCOMPLETE, facts)
 
 
 def _dependency(state: ClusterState, job: Job) -> Verdict | None:

@@ -2,7 +2,8 @@
 
 *Direct*: the pod is created with `spec.nodeName`; nothing checks it again, so it is for nodes that
 only Fairlead fills. *Pinned*: the pod asks for its node by name and the stock scheduler binds it,
-which refuses where somebody else was faster; for nodes that are shared with others.
+which refuses where somebody else was faster; for nodes that are shared with others. *Native*: the
+stock scheduler places the gang as a whole (`fairlead.decide.jobs.native`), where it can.
 
 A pinned pod matches its node by the field `metadata.name`, as DaemonSets do: the stock scheduler
 then looks at that node only, whatever the size of the cluster (its NodeAffinity plugin, PreFilter).
@@ -32,6 +33,7 @@ class Binding(Enum):
 
     DIRECT = "direct"
     PINNED = "pinned"
+    NATIVE = "native"
 
 
 def own_binding(labels: Mapping[str, str]) -> Binding | None:
@@ -49,14 +51,35 @@ def pinned_affinity(affinity: Affinity | None, node: str) -> Affinity:
     way: requirements may be added to terms that are there, terms where there were none (KEP-3838).
     """
     pin = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
+    return _narrowed(affinity, NodeSelectorTerm(match_fields=(pin,)))
+
+
+def native_affinity(affinity: Affinity | None, default: Binding) -> Affinity:
+    """Keep a pod that may go anywhere off the nodes that are bound directly.
+
+    Nobody checks what is bound there. `default` is how nodes without the label are bound.
+    """
+    if default is Binding.DIRECT:
+        values, operator = (Binding.NATIVE.value, Binding.PINNED.value), "In"
+    else:
+        values, operator = (Binding.DIRECT.value,), "NotIn"
+    rule = NodeSelectorRequirement(key=names.BINDING, operator=operator, values=values)
+    return _narrowed(affinity, NodeSelectorTerm(match_expressions=(rule,)))
+
+
+def _narrowed(affinity: Affinity | None, more: NodeSelectorTerm) -> Affinity:
     old = affinity or Affinity()
     nodes = old.node_affinity or NodeAffinity()
-    terms = nodes.required.node_selector_terms if nodes.required else ()
-    narrowed = tuple(replace(t, match_fields=(*t.match_fields, pin)) for t in terms)
-    selector = NodeSelector(
-        node_selector_terms=narrowed or (NodeSelectorTerm(match_fields=(pin,)),)
+    terms = nodes.required.node_selector_terms if nodes.required else (NodeSelectorTerm(),)
+    narrowed = tuple(
+        replace(
+            term,
+            match_fields=(*term.match_fields, *more.match_fields),
+            match_expressions=(*term.match_expressions, *more.match_expressions),
+        )
+        for term in terms
     )
-    return replace(old, node_affinity=replace(nodes, required=selector))
+    return replace(old, node_affinity=replace(nodes, required=NodeSelector(narrowed)))
 
 
 def repinned_affinity(affinity: Affinity, old: str, new: str) -> Affinity:

@@ -40,6 +40,8 @@ class Reason(Enum):
     BACKING_OFF = "BackingOff"
     DEPENDENCY_FAILED = "DependencyFailed"
     HELD = "Held"
+    GROUP_INCOMPLETE = "GroupIncomplete"
+    GROUP_UNGATED = "GroupUngated"
     NO_NODE_SHAPE_FITS = "NoNodeShapeFits"
     EXCEEDS_CLUSTER = "ExceedsCluster"
     NO_DOMAIN_FITS = "NoDomainFits"
@@ -72,6 +74,11 @@ REASONS: dict[Reason, ReasonInfo] = {
         20,
         "waits for job {job} to be {state}, but there is no such job at present; submit it, or "
         "cancel this one",
+    ),
+    Reason.GROUP_INCOMPLETE: ReasonInfo(
+        Outcome.WAITING,
+        20,
+        "{members_present} of {members} members exist; {owner} makes the others",
     ),
     Reason.REPAIRING: ReasonInfo(
         Outcome.WAITING,
@@ -108,6 +115,12 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.HELD: ReasonInfo(
         Outcome.BLOCKED, 60, "held (spec.suspend); fairlead release continues it"
+    ),
+    Reason.GROUP_UNGATED: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "{ungated} of its pods were let in without a gate, so the group cannot start together: "
+        "delete them, and {owner} makes them anew",
     ),
     Reason.NO_MATCHING_NODE: ReasonInfo(
         Outcome.IMPOSSIBLE,

@@ -2,22 +2,26 @@
 
 Everything that goes wrong comes out as an exception of `fairlead.api.status`: what the server says
 in a Status, a connection that broke as `Unavailable`, a server that accepts and then says nothing
-as `Timeout`. Requests and streams have separate bounded pools, so that open watches cannot starve
-requests. A token file is read again every minute, and at once after a 401; a credential plugin is
-run again when what it answered has expired, and after a 401. New client certificates need new
-connections: requests under way end on the old ones.
+as `Timeout`; a peer that is gone without a word is found by keep-alive probes. Requests and streams
+have separate bounded pools, so that open watches cannot starve requests. A token file is read again
+every minute, and at once after a 401; a credential plugin is run again when what it answered has
+expired, and after a 401. New client certificates need new connections: requests under way end on
+the old ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import ssl
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -53,9 +57,13 @@ class HttpOptions:
     streams_max: int = 64
     connect_seconds: float = 10.0
     #: A request with its whole answer; for streams: until the answer begins.
-    request_seconds: float = 60.0
-    #: A stream that brought nothing for this long is given up.
-    stream_idle_seconds: float = 900.0
+    #: A server carries writes no further than 34 s (apiserver `endpoints/handlers/rest.go`).
+    request_seconds: float = 30.0
+    #: A stream that brought nothing for this long is given up. Watches get a bookmark about every
+    #: minute (apiserver `storage/cacher`), so one that is silent for longer leads nowhere.
+    stream_idle_seconds: float = 180.0
+    #: A peer that acknowledges nothing for this long is gone, whatever we wait for.
+    dead_peer_seconds: int = 30
     #: How long a token that was read from a file is good.
     token_seconds: float = 60.0
     #: Objects per page of a list.
@@ -229,8 +237,22 @@ class Transport:
             has_another = self.connection.token_file is not None or self._plugin is not None
             can_retry = isinstance(error, Unauthorized) and has_another
             if anew or not can_retry:
-                raise error
+                raise self._naming_credentials(error)
             anew = True
+
+    def _naming_credentials(self, error: ApiError) -> ApiError:
+        """Say of a 401, which says nothing, whose credentials they were."""
+        if not isinstance(error, Unauthorized):
+            return error
+        connection = self.connection
+        if connection.token_file is not None:
+            what = f"token file {connection.token_file}"
+        elif connection.exec_plugin is not None:
+            what = f"credential plugin {connection.exec_plugin.command}"
+        else:
+            what = connection.source
+        text = f"{connection.server} does not accept the credentials of {what}: {error.message}"
+        return Unauthorized(text, details=error.status.details)
 
     def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
         if self._closed:
@@ -243,7 +265,13 @@ class Transport:
         headers = {"User-Agent": self.options.user_agent}
         if host in _LOOPBACK:
             headers["Accept-Encoding"] = "identity"  # compressing costs more than it saves there
-        connector = aiohttp.TCPConnector(limit=connections_max, ssl=self._tls or True)
+        connector = aiohttp.TCPConnector(
+            limit=connections_max,
+            ssl=self._tls or True,
+            socket_factory=partial(
+                _probing_socket, dead_peer_seconds=self.options.dead_peer_seconds
+            ),
+        )
         return aiohttp.ClientSession(
             connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
         )
@@ -315,6 +343,26 @@ class Transport:
             raise Unavailable(
                 f"{method} {path}: the connection to {server} broke: {error}"
             ) from error
+
+
+def _probing_socket(address: tuple[Any, ...], *, dead_peer_seconds: int) -> socket.socket:
+    """Return a socket that asks a silent peer for a sign of life (Linux tcp(7)).
+
+    A machine that lost its power sends no word of it: without this a watch would wait for it until
+    its own time is over.
+    """
+    made = socket.socket(address[0], address[1], address[2])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    step = max(1, dead_peer_seconds // 6)
+    values = {
+        "TCP_KEEPIDLE": 3 * step, "TCP_KEEPINTVL": step, "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": 1000 * dead_peer_seconds,
+    }  # fmt: skip
+    for name, value in values.items():
+        option: int | None = getattr(socket, name, None)
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 def _plain_status(response: aiohttp.ClientResponse, place: str, body: bytes) -> Status:

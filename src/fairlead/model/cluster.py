@@ -12,12 +12,16 @@ object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.job import Job, Placement
+from fairlead.api.meta import is_true
+from fairlead.api.names import ADMITTED
 from fairlead.api.times import parse_time
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import InvalidGang, JobKey, gang_of
@@ -113,6 +117,14 @@ class ClusterState:
             state.pod_changed(pod)
         return state
 
+    def strayed(self) -> Iterator[tuple[Job, Placement]]:
+        """Yield the jobs that another scheduler has put elsewhere, and where they are now."""
+        for key, attempt, roles in self.ledger.strayed():
+            job = self.jobs[key].job
+            old = job.status.placement
+            if old is not None and attempt == str(old.attempt) == str(job.status.attempt):
+                yield job, replace(old, roles=roles)
+
     def transaction(self) -> Transaction:
         """Begin a what-if; use it in a `with` statement."""
         assert not self.fits.is_tentative, "transactions do not nest"
@@ -162,6 +174,23 @@ class ClusterState:
         for keys in (self.releasable, self.repairable, self.held, self.set_aside):
             keys.pop(key, None)
 
+    def hold(self, job: Job, placement: Placement) -> None:
+        """Keep the room of a placement that was sent and may be written yet, or be so already.
+
+        Until `let_go`; the job is left alone meanwhile (`set_aside`).
+        """
+        key = job.metadata.key
+        entry = self.jobs.get(key)
+        if entry is None or isinstance(entry.gang, InvalidGang):
+            return
+        self.set_aside[key] = None
+        self.ledger.hold(claim_of(key, job.metadata.uid, entry.gang, placement))
+
+    def let_go(self, key: JobKey) -> None:
+        """End what `hold` began."""
+        self.set_aside.pop(key, None)
+        self.ledger.let_go(key)
+
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
         placement = job.status.placement
@@ -199,7 +228,7 @@ def _is_considered(job: Job) -> bool:
     status, placement = job.status, job.status.placement
     if status.attempt < 1 or job.is_finished or job.metadata.deletion_timestamp:
         return False
-    if job.spec.suspend or job.spec.cancel:
+    if job.spec.suspend or job.spec.cancel or _is_gathering(job):
         return False
     return placement is None or placement.attempt != status.attempt
 
@@ -226,7 +255,12 @@ def _is_releasable(job: Job) -> bool:
         return True
     last = status.attempts[-1] if status.attempts else None
     is_open = last is not None and last.number == status.attempt and last.finished_at is None
-    return (job.spec.suspend or job.spec.cancel) and not is_open
+    return (job.spec.suspend or job.spec.cancel or _is_gathering(job)) and not is_open
+
+
+def _is_gathering(job: Job) -> bool:
+    """True for a group of other tools' pods that is not whole: it may hold nothing."""
+    return job.spec.adopts is not None and not is_true(job.status.conditions, ADMITTED)
 
 
 def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.job import Placement
+from fairlead.api.job import Placement, RolePlacement
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.nodes import Ints, NodeTable, is_device
 from fairlead.model.requests import Request, RequestError, RequestReader
+
+#: Behind the name of a job: what it may have got. No name has it.
+_HELD = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class _PodUse:
     request: Request
     job_uid: str
     member: tuple[str, int] | None
+    attempt: str
     is_covered: bool
 
 
@@ -85,9 +89,13 @@ class Ledger:
         self._slots_of_claim: dict[JobKey, Ints] = {}
         #: (-devices, -milli-CPU, job), the largest holder first.
         self._by_size: list[tuple[int, int, JobKey]] = []
+        #: By key of the job.
+        self._held: dict[JobKey, Claim] = {}
         self._pods: dict[JobKey, _PodUse] = {}
         #: Keys of the pods of each job, in order of arrival.
         self._pods_by_job: dict[str, dict[JobKey, None]] = {}
+        #: How many pods of a job no claim covers, by its uid.
+        self._strays: dict[str, int] = {}
 
     def claim(self, key: JobKey) -> Claim | None:
         """Return the claim of a job."""
@@ -115,6 +123,29 @@ class Ledger:
             for pod_key in list(self._pods_by_job.get(uid, ())):
                 self._cover_again(self._pods[pod_key])
 
+    def hold(self, claim: Claim) -> None:
+        """Book places that a job may have got and nobody has seen yet, beside what it has.
+
+        Nobody's pods are covered by them, and they are no claim that the job could give back.
+        """
+        self.let_go(claim.key)
+        seen = self._claims.get(claim.key)
+        had = seen.places if seen is not None else {}
+        roles = tuple(
+            (role, request, tuple(n for i, n in enumerate(nodes) if had.get((role, i)) != n))
+            for role, request, nodes in claim.roles
+        )
+        held = Claim((claim.key[0], claim.key[1] + _HELD), claim.uid, roles, {})
+        self._held[claim.key] = held
+        self._book_claim(held, 1)
+
+    def let_go(self, key: JobKey) -> None:
+        """Take back what `hold` booked for a job, if anything."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._book_claim(held, -1)
+            del self._slots_of_claim[held.key]
+
     def set_pod(self, pod: Pod) -> None:
         """Book a pod, or take its booking back when it is terminal or has no node."""
         key = pod.metadata.key
@@ -133,7 +164,15 @@ class Ledger:
             return  # A pod's request does not change once it is bound (in-place resize: not yet).
         self.remove_pod(key)
         covered = self._is_covered(job_uid, member, pod.spec.node_name)
-        use = _PodUse(key, pod.spec.node_name, self._request(pod), job_uid, member, covered)
+        use = _PodUse(
+            key=key,
+            node=pod.spec.node_name,
+            request=self._request(pod),
+            job_uid=job_uid,
+            member=member,
+            attempt=labels.get(names.ATTEMPT, ""),
+            is_covered=covered,
+        )
         self._pods[key] = use
         if job_uid:
             self._pods_by_job.setdefault(job_uid, {})[key] = None
@@ -152,6 +191,25 @@ class Ledger:
                 del self._pods_by_job[use.job_uid]
         if not use.is_covered:
             self._book_pod(use, -1)
+
+    def strayed(self) -> Iterator[tuple[JobKey, str, tuple[RolePlacement, ...]]]:
+        """Yield the jobs whose members are all on nodes, some on others than claimed.
+
+        With the attempt that their pods say they are of, and the nodes that they are on.
+        """
+        for uid in self._strays:
+            claim = self._claims_by_uid.get(uid)
+            uses = [self._pods[key] for key in self._pods_by_job[uid]]
+            found = {use.member: use.node for use in uses}
+            attempts = {use.attempt for use in uses}
+            if claim is None or len(attempts) != 1 or len(uses) != len(found):
+                continue
+            if found.keys() == claim.places.keys():
+                roles = tuple(
+                    RolePlacement(role, tuple(found[role, i] for i in range(len(nodes))))
+                    for role, _, nodes in claim.roles
+                )
+                yield claim.key, attempts.pop(), roles
 
     def slots(self, key: JobKey) -> Ints:
         """Return the distinct slots that a job's claim uses."""
@@ -183,6 +241,12 @@ class Ledger:
         table = self._table
         slot = table.occupy(use.node)
         table.add(np.array([slot]), np.array([sign]), table.vector(use.request))
+        if use.job_uid:
+            left = self._strays.get(use.job_uid, 0) + sign
+            if left:
+                self._strays[use.job_uid] = left
+            else:
+                del self._strays[use.job_uid]
         if sign < 0:
             table.vacate(slot)
 
@@ -194,9 +258,7 @@ class Ledger:
         covered = self._is_covered(use.job_uid, use.member, use.node)
         if covered == use.is_covered:
             return
-        self._pods[use.key] = _PodUse(
-            use.key, use.node, use.request, use.job_uid, use.member, covered
-        )
+        self._pods[use.key] = replace(use, is_covered=covered)
         self._book_pod(use, -1 if covered else 1)
 
     def _request(self, pod: Pod) -> Request:

@@ -17,7 +17,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import DEFAULT_NAMESPACE
@@ -40,6 +40,21 @@ class EventKind(Enum):
 
     NORMAL = "Normal"
     WARNING = "Warning"
+
+
+class EventSink(Protocol):
+    """Who takes events; `fairlead.runtime.events.Recorder` is one."""
+
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None:
+        """Note that something happened to an object."""
 
 
 @dataclass(frozen=True, slots=True)

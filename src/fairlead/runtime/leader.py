@@ -31,6 +31,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
@@ -42,6 +43,7 @@ from fairlead.api.status import (
     AlreadyExists,
     ApiError,
     Conflict,
+    Forbidden,
     NotFound,
     Timeout,
     Unavailable,
@@ -332,7 +334,8 @@ async def fence(
     Raises the ApiError of a write that does not get through: a term must not start without.
     """
     options = options or LeaderOptions()
-    jobs = [job for job in (await client.list(JOBS)).items if needs_fence(job)]
+    listed = await _through(lambda: client.list(JOBS), rng=rng, options=options)
+    jobs = [job for job in listed.items if needs_fence(job)]
     work = iter(jobs)
     body = {"metadata": {"annotations": {names.FENCE: term.token}}}
 
@@ -350,19 +353,25 @@ async def _touch(
     client: Client, job: Job, body: Mapping[str, Any], *, rng: random.Random, options: LeaderOptions
 ) -> None:
     namespace, name = job.metadata.key
-    for attempt in range(options.fence_retries_max + 1):
+    with suppress(NotFound):
+        await _through(
+            lambda: client.patch(JOBS, name, body, namespace=namespace), rng=rng, options=options
+        )
+
+
+async def _through(
+    call: Callable[[], Awaitable[T]], *, rng: random.Random, options: LeaderOptions
+) -> T:
+    """Return the call's answer; an outage's end, when roles are not known yet, may pass."""
+    for attempt in range(options.fence_retries_max):
         try:
-            await client.patch(JOBS, name, body, namespace=namespace)
-        except NotFound:
-            return
+            return await call()
         except ApiError as error:
-            is_last = attempt == options.fence_retries_max
-            if is_last or not (error.retryable or isinstance(error, Conflict)):
+            if not (error.retryable or isinstance(error, Conflict | Forbidden)):
                 raise
             delay = delay_seconds(rng, attempt, BackoffOptions(0.1, 2.0))
             await asyncio.sleep(max(delay, error.retry_after_seconds))
-        else:
-            return
+    return await call()
 
 
 class LeaderClient:

@@ -8,8 +8,10 @@ The world's errors are handled here, by type. `Conflict`, `NotFound` and `Alread
 the decision was made on old news: the rest of that object's actions is dropped and the object is
 looked at again. What can pass by itself (429, 5xx, a broken connection) is repeated a few times
 with back-off, and then treated the same. What cannot (422, 403 ...) is given to the controller. An
-object that keeps failing is looked at again ever more rarely and holds up no other. Any other
-exception is a fault of ours: it ends `run`, and the supervisor starts the controller anew.
+object that keeps failing is looked at again ever more rarely and holds up no other. A server that
+asks to wait (Retry-After) is not asked about that object before, and less is done side by side
+while it turns us away. Any other exception is a fault of ours: it ends `run`, and the supervisor
+starts the controller anew.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
+from fairlead.api.status import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+)
 from fairlead.decide.actions import Action
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
@@ -160,6 +169,11 @@ class ControllerLoop:
         self._wake_at: float | None = None
         self._again = KeyQueue[ObjectKey]()
         self._failures: dict[ObjectKey, int] = {}
+        #: Objects that are left alone until an instant: the server is in trouble, or asked for it.
+        self._not_before: dict[ObjectKey, float] = {}
+        #: Objects acted on side by side now: halved by each 429, widened by one for every round
+        #: that goes through (additive increase, multiplicative decrease, as in TCP).
+        self._width = float(self._options.concurrency_max)
 
     @property
     def ready(self) -> bool:
@@ -227,23 +241,43 @@ class ControllerLoop:
     async def _perform(self, actions: Sequence[Action]) -> None:
         by_key: dict[ObjectKey, list[Action]] = {}
         for action in actions:
-            by_key.setdefault(self._controller.key_of(action), []).append(action)
+            key = self._controller.key_of(action)
+            if not self._is_to_wait(key):
+                by_key.setdefault(key, []).append(action)
         work = iter(by_key.items())
-        workers = min(len(by_key), self._options.concurrency_max)
+        workers = min(len(by_key), int(self._width))
         if workers <= 1:
-            await self._work(work)
+            await self._work(work, 0)
             return
         async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                group.create_task(self._work(work))
+            for number in range(workers):
+                group.create_task(self._work(work, number))
 
-    async def _work(self, work: Iterator[tuple[ObjectKey, list[Action]]]) -> None:
+    def _is_to_wait(self, key: ObjectKey) -> bool:
+        """True while the server is not to be bothered with this object; it is looked at later.
+
+        Others of the same decision are not held up by it, and must not bring it along either: a
+        gang's thousand pods are decided on together, whichever of them is due.
+        """
+        until = self._not_before.get(key)
+        if until is None:
+            return False
+        if self._clock.now() < until:
+            self._again.add_at(key, until)
+            return True
+        del self._not_before[key]
+        return False
+
+    async def _work(self, work: Iterator[tuple[ObjectKey, list[Action]]], number: int) -> None:
+        """Act on objects, one after another; of several workers those too many end early."""
         for key, actions in work:
             for action in actions:
                 if not await self._perform_one(key, action):
                     break
             else:
                 self._failures.pop(key, None)
+            if number >= self._width:
+                return
 
     async def _perform_one(self, key: ObjectKey, action: Action) -> bool:
         """Perform with retries; False when the rest of the object's actions is to be dropped."""
@@ -254,6 +288,8 @@ class ControllerLoop:
             except (Conflict, NotFound, AlreadyExists) as error:
                 return self._drop(key, action, ActionResult.OUTDATED, error)
             except ApiError as error:
+                if isinstance(error, TooManyRequests):
+                    self._width = max(self._width / 2, 1.0)
                 if not error.retryable:
                     self._controller.failed(action, error)
                     return self._drop(key, action, ActionResult.FAILED, error)
@@ -266,6 +302,7 @@ class ControllerLoop:
                 if written is not None:
                     self._barrier.expect(written)
                 self._note(action, ActionResult.DONE)
+                self._width = min(self._width + 1 / self._width, self._options.concurrency_max)
                 return True
 
     def _is_enough(self, attempts: int, error: ApiError) -> bool:
@@ -273,8 +310,8 @@ class ControllerLoop:
         return attempts >= self._options.retries_max or error.retry_after_seconds > asked_max
 
     def _retry_seconds(self, attempts: int, error: ApiError) -> float:
-        delay = delay_seconds(self._rng, attempts, self._options.retry)
-        return max(delay, error.retry_after_seconds)
+        """Return the delay: ours, on top of what the server asks of everybody in the same words."""
+        return error.retry_after_seconds + delay_seconds(self._rng, attempts, self._options.retry)
 
     def _drop(self, key: ObjectKey, action: Action, result: ActionResult, error: ApiError) -> bool:
         """Look at the object again: at once after a first conflict, else after a growing delay."""
@@ -289,7 +326,12 @@ class ControllerLoop:
         else:
             delay = delay_seconds(self._rng, failures, self._options.again)
             asked = min(error.retry_after_seconds, self._options.again.retry_after_seconds_max)
-            self._again.add_at(key, self._clock.now() + max(delay, asked))
+            until = self._clock.now() + asked + delay
+            self._again.add_at(key, until)
+            if result is ActionResult.POSTPONED or isinstance(error, Unauthorized):
+                self._not_before[key] = until
+                if len(self._not_before) > self._options.again_max:
+                    del self._not_before[next(iter(self._not_before))]
         return False
 
     def _note(self, action: Action, result: ActionResult, error: ApiError | None = None) -> None:

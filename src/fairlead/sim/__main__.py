@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.faults import ROUGH
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import WorldOptions, simulate
 
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--calls-between-kills", type=float, default=400.0, metavar="MEAN")
     parser.add_argument("--node-failures-per-day", type=float, default=20.0)
     parser.add_argument("--user-acts-per-day", type=float, default=100.0)
+    parser.add_argument("--stall", type=float, default=ROUGH.stall, metavar="PROBABILITY")
     given = parser.parse_args()
     options = WorldOptions(
         nodes=given.nodes,
@@ -29,6 +31,7 @@ def main() -> int:
         calls_between_kills_mean=given.calls_between_kills,
         node_failures_per_day=given.node_failures_per_day,
         user_acts_per_day=given.user_acts_per_day,
+        faults=replace(ROUGH, stall=given.stall),
     )
     try:
         outcome = simulate(options, given.seed)

@@ -20,6 +20,9 @@ from fairlead.decide.verdict import ObjectKey
 #: (role, index) of a member
 MemberKey = tuple[str, int]
 
+#: Pods of another tool run on while a replacement for a lost node is looked for.
+_REPAIR_SECONDS = 300.0
+
 
 class PromiseBroken(AssertionError):
     """A promise of the design does not hold; the message says which, where and when."""
@@ -32,6 +35,8 @@ class _JobModel:
     uid: str
     attempt: int = 0
     finished: bool = False
+    #: Stands for pods of another tool: those that run stay while others move as the next attempt.
+    adopts: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, dict[str, int]] = field(default_factory=dict)
     claims: dict[MemberKey, str] = field(default_factory=dict)
@@ -94,7 +99,9 @@ class Checkers:
         model = self._jobs.get(key)
         if model is None or model.uid != new.metadata.uid:
             self._forget(key)
-            model = self._jobs[key] = _JobModel(uid=new.metadata.uid)
+            model = self._jobs[key] = _JobModel(
+                uid=new.metadata.uid, adopts=new.spec.adopts is not None
+            )
             for role in new.spec.roles:
                 model.sizes[role.name] = role.count
                 model.requests[role.name] = _requests(role.template.spec.containers)
@@ -194,7 +201,7 @@ class Checkers:
         if model is None:
             return
         attempts = sorted({other.attempt for other in self._pods_of[job].values()})
-        if len(attempts) > 1:
+        if len(attempts) > 1 and not model.adopts:
             raise PromiseBroken(f"2: pods of attempts {attempts} of {job} are alive together")
         members = [other.member for other in self._pods_of[job].values()]
         if len(members) != len(set(members)):
@@ -214,7 +221,9 @@ class Checkers:
             model.partial_since = None
         elif model.partial_since is None:
             model.partial_since = now
-        elif now - model.partial_since > self._partial_seconds_max:
+        elif now - model.partial_since > self._partial_seconds_max + (
+            _REPAIR_SECONDS if model.adopts else 0.0
+        ):
             raise PromiseBroken(
                 f"2: {runs} of {size} members of {key} have run alone for "
                 f"{now - model.partial_since:.0f} s"

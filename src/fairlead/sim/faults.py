@@ -3,15 +3,19 @@ watches.
 
 `FaultyClient` wraps any client. A write may be refused before it is applied (conflict, 429, 500, a
 broken connection), or be applied and its answer lost, which is the harder case: the caller must
-find out. A watch may be cut, start with 410, or deliver late, so that controllers decide on stale
-caches as they do in a real cluster. All draws come from one generator: same seed, same faults.
+find out. Or it gets no answer and is applied long after the caller has given up on it, and perhaps
+died: a line that hangs and then delivers. A watch may be cut, start with 410, or deliver late, so
+that controllers decide on stale caches as they do in a real cluster. All draws come from one
+generator: same seed, same faults.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,6 +33,7 @@ from fairlead.api.status import (
 from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
 
 T = TypeVar("T")
+_PATIENCE_SECONDS = 1.0  # of a caller whose write gets no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,9 @@ class FaultRates:
     conflict: float = 0.0  # only on patches, before they are applied
     refused: float = 0.0  # 429, 500, 503 or 504, before the call is applied
     answer_lost: float = 0.0  # the write is applied, the caller gets 503
+    stall: float = 0.0  # a patch begins a stall: this and all others get no answer, and arrive late
+    stall_seconds_max: float = 60.0  # uniform, from a stall's beginning until writes pass again
+    late_seconds_max: float = 30.0  # uniform, from a stall's end until one of its writes arrives
     latency_seconds_mean: float = 0.0  # exponential, per call
     watch_life_seconds_mean: float = 0.0  # exponential; 0: watches are not cut
     watch_expired: float = 0.0  # a watch starts with 410
@@ -46,9 +54,42 @@ class FaultRates:
 
 PERFECT = FaultRates()
 ROUGH = FaultRates(
-    conflict=0.02, refused=0.02, answer_lost=0.01, latency_seconds_mean=0.005,
+    conflict=0.02, refused=0.02, answer_lost=0.01, stall=0.001, latency_seconds_mean=0.005,
     watch_life_seconds_mean=600.0, watch_expired=0.1, watch_lag_seconds_max=0.2,
 )  # fmt: skip
+
+
+class LateWrites:
+    """Writes that are under way while nobody waits for them any more, by when they arrive."""
+
+    def __init__(self) -> None:
+        self.arrived = 0
+        self._sequence = 0
+        self._heap: list[tuple[float, int, Callable[[], Awaitable[object]]]] = []
+        self._added = asyncio.Event()
+
+    def add(self, seconds: float, call: Callable[[], Awaitable[object]]) -> None:
+        """Let a write arrive after so many seconds."""
+        self._sequence += 1
+        at = asyncio.get_running_loop().time() + seconds
+        heapq.heappush(self._heap, (at, self._sequence, call))
+        self._added.set()
+
+    async def run(self) -> None:
+        """Carry them out in their time, until cancelled; their answers go to nobody."""
+        while True:
+            self._added.clear()
+            now = asyncio.get_running_loop().time()
+            delay = self._heap[0][0] - now if self._heap else None
+            if delay is not None and delay <= 0:
+                _, _, call = heapq.heappop(self._heap)
+                with suppress(ApiError):
+                    await call()
+                    self.arrived += 1
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._added.wait()
 
 
 class FaultSwitch:
@@ -57,6 +98,7 @@ class FaultSwitch:
     def __init__(self, rates: FaultRates) -> None:
         self.rates = rates
         self.injected = 0
+        self.late = LateWrites()
 
     def stop(self) -> None:
         """End all faults; from now on everything possible must come true."""
@@ -79,6 +121,7 @@ class FaultyClient:
         self._switch = switch
         self._rng = rng
         self._step = step
+        self._stalled_until = 0.0
 
     def _refusal(self) -> ApiError:
         self._switch.injected += 1
@@ -89,6 +132,12 @@ class FaultyClient:
         if kind == 1:
             return InternalError("injected: internal error")
         return Unavailable("injected: connection refused") if kind == 2 else Timeout("injected")
+
+    def _is_stalled(self, rates: FaultRates) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now >= self._stalled_until and self._rng.random() < rates.stall:
+            self._stalled_until = now + self._rng.random() * rates.stall_seconds_max
+        return now < self._stalled_until
 
     async def _call(
         self, call: Callable[[], Awaitable[T]], *, is_write: bool, is_patch: bool = False
@@ -102,6 +151,13 @@ class FaultyClient:
         if is_patch and self._rng.random() < rates.conflict:
             self._switch.injected += 1
             raise Conflict("injected: the object has been modified")
+        if is_patch and self._is_stalled(rates):
+            self._switch.injected += 1
+            now = asyncio.get_running_loop().time()
+            late = self._stalled_until - now + self._rng.random() * rates.late_seconds_max
+            self._switch.late.add(late, call)
+            await asyncio.sleep(_PATIENCE_SECONDS)
+            raise Timeout("injected: no answer in time")
         result = await call()
         self._step()
         await asyncio.sleep(0)

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import crd
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Lease, Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
+from fairlead.api.status import ApiError
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -39,6 +42,7 @@ from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.leader import Term, fence
 from fairlead.runtime.loop import Controller, ControllerLoop
 from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.faults import ROUGH, FaultRates, FaultSwitch, FaultyClient
@@ -80,6 +84,7 @@ class Outcome:
     failed: int
     kills: int
     faults: int
+    late: int
     node_failures: int
     user_acts: int
     seconds: float
@@ -98,6 +103,7 @@ class World:
         self.user_acts = 0
         self._written = asyncio.Event()  # some job was written
         self._last_written: ObjectKey = ("", "")
+        self._terms = 0
         self._digest = hashlib.sha256()
         self._store = Store.open(None)
         ids = self._rng("uid")
@@ -162,6 +168,7 @@ class World:
                 group.create_task(self._mortal("scheduler", self._scheduler)),
                 group.create_task(self._mortal("jobs", self._jobs)),
                 group.create_task(self._look()),
+                group.create_task(self._switch.late.run(), name="late"),
             ]
             end = self.options.workload.seconds
             breaks = group.create_task(self._break_nodes(end))
@@ -185,6 +192,8 @@ class World:
 
         async def live() -> None:
             client = FaultyClient(self._client, self._switch, faults, step=counter.tick)
+            if make == self._scheduler:
+                await self._fence(client, faults)
             recorder = Recorder(client, self.clock, name, rng=loops)
             controller = make(client, recorder)
             async with asyncio.TaskGroup() as group:
@@ -193,6 +202,18 @@ class World:
 
         down = self.options.down_seconds_max
         await mortal(live, counter, down_seconds=lambda: rng.random() * down)
+
+    async def _fence(self, client: Client, rng: random.Random) -> None:
+        """Outdate what the scheduler before may have under way, as the start of a term does."""
+        self._terms += 1
+        lease = Lease(metadata=ObjectMeta(resource_version=str(self._terms)))
+        while True:
+            try:
+                await fence(client, Term(lease, math.inf), rng=rng)
+            except* ApiError:
+                await asyncio.sleep(1.0)
+            else:
+                return
 
     def _scheduler(self, client: Client, events: Recorder) -> Controller:
         rng = self._rng("mirrors/scheduler")
@@ -309,6 +330,7 @@ class World:
             failed=len(states) - states.count("Succeeded"),
             kills=sum(counter.kills for counter in self._counters),
             faults=self._switch.injected,
+            late=self._switch.late.arrived,
             node_failures=self.node_failures,
             user_acts=self.user_acts,
             seconds=self._elapsed(),
@@ -347,5 +369,6 @@ def replay_command(options: WorldOptions, seed: int) -> str:
         f"--seconds {workload.seconds:g} --members-max {workload.members_max} "
         f"--calls-between-kills {options.calls_between_kills_mean:g} "
         f"--node-failures-per-day {options.node_failures_per_day:g} "
-        f"--user-acts-per-day {options.user_acts_per_day:g}"
+        f"--user-acts-per-day {options.user_acts_per_day:g} "
+        f"--stall {options.faults.stall:g}"
     )

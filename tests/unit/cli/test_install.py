@@ -72,7 +72,8 @@ def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
         arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
         context = controller.make_context(arguments[0], list(arguments[1:]))
         assert context.params["listen"] == "0.0.0.0:8080"
-        assert context.params["binding"] == "pinned"
+        assert context.params["binding"] == "native"
+        assert context.params["webhook_listen"] == "0.0.0.0:9443"
         assert context.params["lease_seconds"] == chosen.leader_election.lease_seconds
     assert context.params["history"] == "/var/lib/fairlead/history.db"
     assert context.params["checkpoint_root"] == "/ckpt"

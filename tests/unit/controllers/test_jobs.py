@@ -8,12 +8,21 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import After, Job
-from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, Resource
-from fairlead.api.status import Conflict, Invalid, Unavailable
+from fairlead.api.status import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Unauthorized,
+    Unavailable,
+)
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.runtime.clock import LoopClock
@@ -230,6 +239,61 @@ def test_pods_that_the_api_refuses_fail_the_attempt_with_its_words() -> None:
         assert (attempt.reason, attempt.message) == (
             "PodRejected", "spec.containers[0].image: Required value",
         )  # fmt: skip
+
+    _play(play)
+
+
+_NO_RIGHTS = (
+    'pods is forbidden: User "fairlead" cannot {} resource "pods" in API group "" in the namespace '
+    '"default"'
+)
+
+
+@pytest.mark.parametrize(
+    "error", [Forbidden(_NO_RIGHTS.format("create")), Unauthorized("Unauthorized")]
+)
+def test_a_server_that_does_not_know_our_rights_yet_costs_no_attempt_and_few_requests(
+    error: ApiError,
+) -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster, count=50)
+        counts: list[int] = []
+        create = cluster.client.create
+
+        async def refuse(*args: Any, **kwargs: Any) -> Any:
+            counts.append(1)
+            raise error
+
+        cluster.client.create = refuse
+        await cluster.place(*["n0", "n1"] * 25)
+        await asyncio.sleep(20)
+        job = await cluster.job()
+        assert job.status.state == "Starting"
+        running = find_condition(job.status.conditions, names.RUNNING)
+        assert running is not None
+        is_held = isinstance(error, Forbidden)
+        expected = ("PodHeldBack", error.message) if is_held else ("Starting", "")
+        assert (running.reason, running.message) == expected
+        if is_held:
+            assert len(counts) < 50 + 20
+        cluster.client.create = create
+        await asyncio.sleep(30)
+        job = await cluster.job()
+        assert [(a.number, a.reason) for a in job.status.attempts] == [(1, "")]
+        assert len(cluster.pods()) == 50
+
+    _play(play)
+
+
+def test_a_refusal_that_outlasts_the_patience_ends_the_attempt_in_the_servers_words() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        cluster.client.fail_next("create", *[Forbidden("exceeded quota: team")] * 200)
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(32)
+        attempt = (await cluster.job()).status.attempts[0]
+        assert attempt.reason == "PodHeldBack"
+        assert attempt.message.startswith("exceeded quota: team (refused for 3")
 
     _play(play)
 

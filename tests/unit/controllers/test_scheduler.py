@@ -40,8 +40,8 @@ class Events:
 
 
 class World:
-    def __init__(self) -> None:
-        self.client = FakeClient()
+    def __init__(self, client: FakeClient | None = None) -> None:
+        self.client = client or FakeClient()
         self.events = Events()
         clock = LoopClock(EPOCH)
         mirrors = SchedulerMirrors.make(self.client, clock=clock, rng=random.Random(1))
@@ -79,9 +79,9 @@ async def running(world: World) -> AsyncIterator[World]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def check(main: Callable[[World], Any]) -> None:
+def check(main: Callable[[Any], Any], make: Callable[[], World] = World) -> None:
     async def body() -> None:
-        async with running(World()) as world:
+        async with running(make()) as world:
             await main(world)
 
     run(body())

@@ -30,10 +30,12 @@ from fairlead.decide.actions import (
     AddFinalizer,
     CreateConfigMap,
     CreatePod,
+    CreatePodGroup,
     CreateService,
     DeleteConfigMap,
     DeleteJob,
     DeletePod,
+    DeletePodGroup,
     DeleteService,
     EmitEvent,
     RecordHistory,
@@ -41,6 +43,7 @@ from fairlead.decide.actions import (
     WriteJobStatus,
 )
 from fairlead.decide.jobs.lifecycle import decide_job
+from fairlead.decide.jobs.native import group_name
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import DependencyState, JobView, NodeTrouble, Owned, PodRefusal
@@ -64,6 +67,7 @@ class World:
     pods: dict[str, Pod] = field(default_factory=dict)
     config_maps: dict[str, ConfigMap] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
+    pod_groups: dict[str, Owned] = field(default_factory=dict)
     troubles: dict[str, NodeTrouble] = field(default_factory=dict)
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
     refusal: PodRefusal | None = None
@@ -89,6 +93,7 @@ class World:
             pods=JobPods.of(self.pods[n] for n in sorted(self.pods)),
             config_maps={n: _owned(c) for n, c in sorted(self.config_maps.items())},
             services={n: _owned(s) for n, s in sorted(self.services.items())},
+            pod_groups=dict(sorted(self.pod_groups.items())),
             dependencies=self.dependencies,
             node_troubles={n: t for n, t in sorted(self.troubles.items()) if n in used},
             pod_refusal=self.refusal,
@@ -141,6 +146,12 @@ class World:
             case CreateService(_, service):
                 made = replace(service, metadata=replace(service.metadata, uid=self._uid()))
                 self.services.setdefault(service.metadata.name, made)
+            case CreatePodGroup(job):
+                name = group_name(job, job.status.attempt)
+                assert name not in self.pod_groups, "a group twice"
+                self.pod_groups[name] = Owned(name, self._uid(), job.status.attempt)
+            case DeletePodGroup(_, name, _):
+                self.pod_groups.pop(name, None)
             case DeleteConfigMap(_, name, _):
                 self.config_maps.pop(name, None)
             case DeleteService(_, name, _):
@@ -200,7 +211,11 @@ class World:
         assert placement.attempt == status.attempt, "a pod before its placement"
         index = int(pod.metadata.labels[names.INDEX])
         places = {r.role: r.nodes for r in placement.roles}
-        assert places[pod.metadata.labels[names.ROLE]][index] == node_of(pod.spec)
+        if (group := pod.spec.scheduling_group) is not None:
+            assert group.pod_group_name in self.pod_groups, "a pod before its group"
+            assert node_of(pod.spec) == "", "a native pod names a node"
+        else:
+            assert places[pod.metadata.labels[names.ROLE]][index] == node_of(pod.spec)
         for other in self.pods.values():
             same = other.metadata.labels[names.ATTEMPT] == str(status.attempt)
             assert same or other.is_terminal, "pods of two attempts are alive at once"

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
 from fairlead.api.meta import find_condition
+from fairlead.decide.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
@@ -327,16 +328,50 @@ def test_a_job_whose_pods_the_api_refuses_fails_at_once_with_its_words() -> None
     assert not world.pods
 
 
-def test_pods_that_a_full_quota_holds_back_are_tried_again() -> None:
+def _held_back(world: World, retry_at: float, message: str = "exceeded quota: team") -> None:
+    world.refusal = PodRefusal(1, Refusal.POD_HELD_BACK, message, EPOCH, retry_at)
+
+
+def test_pods_that_a_full_quota_holds_back_are_tried_one_by_one_until_patience_ends() -> None:
     world = World(new_job())
     world.settle()
     world.schedule()
     world.act()
-    world.refusal = PodRefusal(1, Refusal.POD_HELD_BACK, "exceeded quota: team")
+    _held_back(world, EPOCH + 5)
     world.run_to(EPOCH)
+    running = find_condition(world.status.conditions, names.RUNNING)
+    assert running is not None
+    assert (running.reason, running.message) == ("PodHeldBack", "exceeded quota: team")
+    assert (world.decide().actions, world.decide().wake_at) == ((), EPOCH + 5)
+    world.now = EPOCH + 5
+    [action] = world.decide().actions
+    assert isinstance(action, CreatePod)
+    _held_back(world, EPOCH + 40)
+    world.run_to(EPOCH + 29)
+    assert not world.pods
+    assert not world.status.attempts[-1].reason
+    world.run_to(EPOCH + 30)
     [attempt] = world.status.attempts
     assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "PodHeldBack")
+    assert attempt.message == "exceeded quota: team (refused for 30 s)"
     assert find_condition(world.status.conditions, names.FAILED) is None
+
+
+def test_once_the_api_takes_pods_again_the_attempt_goes_on_and_nothing_is_left_of_it() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    _held_back(world, EPOCH + 5)
+    world.run_to(EPOCH + 4)
+    world.refusal = None
+    world.settle()
+    assert world.job is not None
+    assert len(world.pods) == world.job.member_count
+    running = find_condition(world.status.conditions, names.RUNNING)
+    assert running is not None
+    assert (running.reason, running.message) == ("Starting", "")
+    assert not world.status.attempts[-1].reason
 
 
 def test_only_the_latest_attempts_are_kept() -> None:

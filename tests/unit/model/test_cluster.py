@@ -260,3 +260,23 @@ def test_absurd_amounts_of_nodes_and_pods_neither_wrap_around_nor_make_room() ->
         state.pod_changed(pod)
     assert int(state.table.used[state.table.row("cpu"), 0]) > 0
     assert int(state.table.unused("cpu")[0]) == 0
+
+
+def test_room_that_a_job_may_have_got_is_kept_beside_what_it_has_and_given_back_whole() -> None:
+    state = ClusterState.of(make_nodes(4), [make_job("a", count=2), make_job("b")])
+    names = [f"node-{i:04d}" for i in range(4)]
+    before = [gpus_used(state, name) for name in names]
+    placed = make_job("a", count=2, placement=make_placement(names[:2]))
+    state.job_changed(placed)
+    state.hold(placed, make_placement([names[0], names[2]], attempt=2))
+    assert [gpus_used(state, name) for name in names] == [8, 8, 8, 0]
+    assert room(state, make_job("b")) == {names[3]: 1}
+    assert placed.metadata.key in state.set_aside
+    state.hold(placed, make_placement([names[3], names[1]], attempt=2))
+    assert [gpus_used(state, name) for name in names] == [8, 8, 0, 8]
+    assert [claim.key for claim in state.ledger.claims_by_size()] == [placed.metadata.key]
+    state.let_go(placed.metadata.key)
+    state.let_go(placed.metadata.key)
+    state.job_changed(make_job("a", count=2))
+    assert [gpus_used(state, name) for name in names] == before
+    assert not state.set_aside

@@ -17,7 +17,7 @@ from fairlead.api.core import Lease
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, LEASES, PODS
-from fairlead.api.status import Conflict, Timeout, Unavailable
+from fairlead.api.status import Conflict, Forbidden, Timeout, Unavailable
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import (
@@ -365,6 +365,7 @@ def test_the_fence_is_up_or_the_term_does_not_begin() -> None:
     async def main() -> None:
         api = FakeClient()
         await api.create(JOBS, to_wire(_waiting()), namespace="default")
+        api.fail_next("list", Forbidden("no roles yet"), Unavailable("down"))
         api.fail_next("patch", *[Unavailable("down")] * 3)
         assert await fence(api, _term(), rng=random.Random(1)) == 1
         assert api.stored(JOBS)[0].metadata.annotations[names.FENCE] == "77"

@@ -93,6 +93,7 @@ class Replicas:
             if isinstance(action, CreatePod):
                 name = action.pod.metadata.name
                 if self.errors.get(name):
+                    await asyncio.sleep(0)
                     raise self.errors[name].pop(0)
                 pod = await self.client.create(PODS, action.pod)
                 self.performed.append(name)
@@ -284,6 +285,68 @@ async def test_who_is_asked_to_wait_long_waits_that_long_while_others_go_on() ->
         await asyncio.sleep(5)
         assert pods(client) == ["x-000", "y-000"]
     assert tally.results == ["postponed", "done", "done"]
+
+
+class Single(Replicas):
+    """Each pod is an object of its own, and all missing ones are decided on together."""
+
+    def key_of(self, action: Action) -> ObjectKey:
+        assert isinstance(action, CreatePod)
+        return action.pod.metadata.key
+
+    def changed(self, key: ObjectKey) -> None:
+        super().changed(owner(key))
+
+
+@simulated
+async def test_who_is_asked_to_wait_is_not_brought_along_by_others_of_the_same_decision() -> None:
+    client = FakeClient()
+    controller = Single(client)
+    for i in range(20):
+        wait = StatusDetails(retry_after_seconds=5 + i)
+        controller.errors[f"x-{i:03}"] = [TooManyRequests("wait", details=wait)]
+    tried: dict[str, list[float]] = {}
+    perform = controller.perform
+
+    async def noting(action: Action) -> Written | None:
+        assert isinstance(action, CreatePod)
+        at = asyncio.get_running_loop().time()
+        tried.setdefault(action.pod.metadata.name, []).append(at)
+        return await perform(action)
+
+    controller.perform = noting  # type: ignore[method-assign] # the test looks at what is tried
+    async with running(controller):
+        await want(client, "x", 20)
+        await asyncio.sleep(60)
+    assert len(pods(client)) == 20
+    for i in range(20):
+        first, *rest = tried[f"x-{i:03}"]
+        assert len(rest) == 1
+        assert 5 + i <= rest[0] - first <= 5 + i + 1
+
+
+@simulated
+async def test_less_is_done_side_by_side_while_the_server_turns_us_away_and_more_again_later() -> (
+    None
+):
+    client = FakeClient(latency_seconds=0.1)
+    controller = Single(client)
+    wait = StatusDetails(retry_after_seconds=4)
+    for i in range(40):
+        controller.errors[f"x-{i:03}"] = [TooManyRequests("wait", details=wait)]
+    async with running(controller, concurrency_max=16):
+        await want(client, "x", 40)
+        await asyncio.sleep(3)
+        assert controller.performing_max == 16
+        controller.performing_max = 0
+        await asyncio.sleep(30)
+        assert len(pods(client)) == 40
+        assert controller.performing_max < 16
+        await want(client, "y", 100)
+        await asyncio.sleep(20)
+        await want(client, "z", 100)
+        await asyncio.sleep(20)
+    assert controller.performing_max == 16
 
 
 @simulated

@@ -43,8 +43,9 @@ To remove it:
   helm uninstall {{{{ .Release.Name }}}} -n {{{{ .Release.Namespace }}}}
   fairlead uninstall -n {{{{ .Release.Namespace }}}} --dry-run
 
-helm uninstall keeps the definition of jobs, and the jobs, which still carry Fairlead's finalizer.
-fairlead uninstall takes it off, and removes the rest when told to.
+helm uninstall keeps the definition of jobs, and the jobs, which still carry Fairlead's finalizer;
+pods of others that wait for their gang stay gated. fairlead uninstall takes finalizer and gates
+off, and removes the rest when told to.
 {{{{- if eq .Values.history.kind "memory" }}}}
 
 Jobs that have ended are kept in memory only; see history.kind.
@@ -56,6 +57,14 @@ _CHECKS = """{{- if and (eq .Values.history.kind "sqlite") (ne (int .Values.repl
 {{- end }}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.service.enabled) }}
 {{- fail "metrics.serviceMonitor takes metrics.service.enabled: true" }}
+{{- end }}
+{{- if .Values.webhook.certManager.enabled }}
+{{- if not .Values.webhook.enabled }}
+{{- fail "webhook.certManager takes webhook.enabled: true" }}
+{{- end }}
+{{- if not .Values.webhook.certManager.issuerRef.name }}
+{{- fail "webhook.certManager takes webhook.certManager.issuerRef.name" }}
+{{- end }}
 {{- end }}
 """
 

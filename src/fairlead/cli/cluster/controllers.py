@@ -1,4 +1,4 @@
-"""Scheduler and jobs controller as services: made anew at each start, on mirrors they share."""
+"""Scheduler, jobs and adoption controller as services, made anew at each start; shared mirrors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fairlead.cli.cluster.mirrors import SharedMirrors
+from fairlead.controllers.adoption import AdoptionController, AdoptionMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -52,12 +54,16 @@ class Controllers:
 
     def services(self) -> list[Service]:
         """Return the services: mirrors and events first, since the controllers need them."""
-        return [
+        services = [
             *self.mirrors.services(),
             Service("events", self._events.run),
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
         ]
+        if self._policy.binding is not None:  # there is another scheduler, which binds what we pin
+            ready = partial(self._is_ready, "adoption")
+            services.append(Service("adoption", self._run_adoption, is_ready=ready))
+        return services
 
     def _is_ready(self, name: str) -> bool:
         loop = self._loops.get(name)
@@ -83,8 +89,19 @@ class Controllers:
                 self._client, mirrors, history=self._history, events=self._events,
                 policy=self._policy, clock=self._clock,
             )  # fmt: skip
-            services = [] if own.services is None else [own.services]
-            await self._run(controller, reader, own=[own.config_maps, *services])
+            await self._run(controller, reader, own=own.own)
+        finally:
+            reader.close()
+
+    async def _run_adoption(self) -> None:
+        shared, reader = self.mirrors, MirrorReader()
+        mirrors = AdoptionMirrors(shared.jobs, shared.pods, shared.nodes, reader)
+        try:
+            controller = AdoptionController(
+                self._client, mirrors, history=self._history, events=self._events,
+                clock=self._clock,
+            )  # fmt: skip
+            await self._run(controller, reader)
         finally:
             reader.close()
 

@@ -18,7 +18,6 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.status import ApiError, Conflict, Forbidden, NotFound
 from fairlead.cli.cluster.manifests import (
-    PART_OF,
     PLACES,
     Install,
     Manifest,
@@ -26,6 +25,7 @@ from fairlead.cli.cluster.manifests import (
     manifests,
     path_of,
 )
+from fairlead.cli.cluster.pieces import PART_OF
 from fairlead.cli.cluster.values import HistoryKind
 from fairlead.cli.errors import Code, fail
 from fairlead.cli.transport import Api
@@ -38,6 +38,7 @@ _EMBEDDED_HELP = "an embedded cluster has all of this inside: there is nothing t
 _MISSING_HELP = {
     PLACES["ServiceMonitor"].prefix: "install the Prometheus operator, or set "
     "metrics.serviceMonitor.enabled: false",
+    PLACES["Certificate"].prefix: "install cert-manager, or set webhook.certManager.enabled: false",
 }
 
 
@@ -230,6 +231,9 @@ def _trouble(found: Manifest) -> str:
             available = status.get("availableReplicas", 0)
             if available < wanted:
                 return f"{available} of {wanted} replicas are available"
+        case "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration":
+            if not all(each["clientConfig"].get("caBundle") for each in found["webhooks"]):
+                return "no authority to trust yet, a running controller writes it"
         case _:
             pass
     return ""

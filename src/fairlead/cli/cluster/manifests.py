@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from fairlead import __version__
 from fairlead.api import crd, names
+from fairlead.api.podgroups import GROUP as GANGS
+from fairlead.api.webhooks import GROUP as ADMISSION
+from fairlead.cli.cluster import webhook_manifests
 from fairlead.cli.cluster.blueprint import (
     ABSENT,
     Blueprint,
-    ChartOnly,
     Context,
     Given,
     Ref,
@@ -28,18 +28,25 @@ from fairlead.cli.cluster.blueprint import (
     holds,
     resolve,
 )
+from fairlead.cli.cluster.pieces import (
+    NAME,
+    NAMESPACE,
+    Manifest,
+    Part,
+    labels,
+    local,
+    optional,
+    rule,
+    selector,
+    whole,
+)
 from fairlead.cli.cluster.values import Values, plain
 
-Manifest = dict[str, Any]
-
-NAME = "fairlead-controller"
-NAMESPACE = "fairlead-system"
 METRICS = "fairlead-metrics"
 HISTORY = "fairlead-history"
 PORT = 8080
 #: What a controller may run as: nobody's account, with nothing of its own.
 USER_ID = 65532
-PART_OF = ("app.kubernetes.io/part-of", "fairlead")
 #: What is not deleted because a value says that it is not wanted any more.
 KEPT_KINDS = frozenset({"CustomResourceDefinition", "PersistentVolumeClaim"})
 HISTORY_DIR = "/var/lib/fairlead"
@@ -53,18 +60,6 @@ class Install:
 
     namespace: str = NAMESPACE
     values: Values = field(default_factory=Values)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One object of the blueprint.
-
-    `file` is its template's name in the chart; empty for what a chart leaves to Helm.
-    """
-
-    file: str
-    body: dict[str, Blueprint]
-    test: Given | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +84,13 @@ PLACES: Mapping[str, Place] = {
     "Service": Place("/api/v1", "services"),
     "PersistentVolumeClaim": Place("/api/v1", "persistentvolumeclaims"),
     "NetworkPolicy": Place("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "MutatingWebhookConfiguration": Place(
+        f"/apis/{ADMISSION}/v1", "mutatingwebhookconfigurations", is_namespaced=False
+    ),
+    "ValidatingWebhookConfiguration": Place(
+        f"/apis/{ADMISSION}/v1", "validatingwebhookconfigurations", is_namespaced=False
+    ),
+    "Certificate": Place(webhook_manifests.CERTIFICATES, "certificates"),
     "ServiceMonitor": Place("/apis/monitoring.coreos.com/v1", "servicemonitors"),
     "Deployment": Place("/apis/apps/v1", "deployments"),
     "PodDisruptionBudget": Place("/apis/policy/v1", "poddisruptionbudgets"),
@@ -138,15 +140,18 @@ def blueprint() -> list[Part]:
         *_kinds(),
         *(Part(role["metadata"]["name"], role) for role in users_roles()),
         Part("serviceaccount", _service_account()),
-        Part("clusterrole", _object("ClusterRole", f"{_RBAC}/v1", NAME, rules=cluster_rules())),
+        Part(
+            "clusterrole", whole("ClusterRole", f"{_RBAC}/v1", NAME, rules=_given_cluster_rules())
+        ),
         Part("clusterrolebinding", _binding("ClusterRoleBinding", "ClusterRole")),
-        Part("role", _local("Role", f"{_RBAC}/v1", NAME, rules=namespace_rules())),
+        Part("role", local("Role", f"{_RBAC}/v1", NAME, rules=_given_namespace_rules())),
         Part("rolebinding", _binding("RoleBinding", "Role")),
         Part("service", _service(), Given("metrics.service.enabled")),
         Part("servicemonitor", _monitor(), Given("metrics.serviceMonitor.enabled")),
         Part("networkpolicy", _network_policy(), Given("networkPolicy.enabled")),
         Part("poddisruptionbudget", _budget(), Given("podDisruptionBudget.enabled")),
         Part("persistentvolumeclaim", _volume_claim(), Given("history.kind", "sqlite")),
+        *webhook_manifests.parts(),
         Part("deployment", _deployment()),
     ]
 
@@ -155,7 +160,7 @@ def _kinds() -> Iterator[Part]:
     for manifest in crd.manifests():
         metadata = dict(manifest["metadata"])
         notes: Manifest = metadata.pop("annotations", {})
-        metadata["labels"] = {**metadata.get("labels", {}), **_labels()}
+        metadata["labels"] = {**metadata.get("labels", {}), **labels()}
         # As templates, not in crds/: Helm never upgrades what is in there.
         metadata["annotations"] = When(Given("crds.keep"), {**notes, **_KEEP}, notes or ABSENT)
         body = {
@@ -166,31 +171,65 @@ def _kinds() -> Iterator[Part]:
         yield Part(f"customresourcedefinition-{plural}", body, Given("crds.install"))
 
 
-def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], **more: Any) -> Manifest:
-    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs), **more}
-
-
 def cluster_rules() -> list[Manifest]:
     """Return what the controllers may do in the whole cluster, and nothing more."""
-    return [
-        _rule(names.GROUP, ["jobs"], ["get", "list", "watch", "patch", "delete"]),
-        _rule(names.GROUP, ["jobs/status"], ["patch"]),
-        # Pods name their job as an owner whose deletion waits for them; where the plug-in
-        # OwnerReferencesPermissionEnforcement is on, that takes this right.
-        _rule(names.GROUP, ["jobs/finalizers"], ["update"]),
-        _rule("", ["pods", "configmaps", "services"], ["get", "list", "watch", "create", "delete"]),
-        _rule("", ["pods/log"], ["get"]),  # kept before a member is deleted
-        _rule("", ["nodes"], ["list", "watch"]),
-        _rule("", ["events"], ["get", "create", "patch"]),
-    ]
+    return [*_cluster_rules(), *webhook_manifests.cluster_rules()]
 
 
 def namespace_rules() -> list[Manifest]:
-    """Return what the controllers may do in their own namespace: elect a leader."""
+    """Return what the controllers may do in their own namespace."""
+    return [*_namespace_rules(), *webhook_manifests.namespace_rules()]
+
+
+def _given_cluster_rules() -> list[Blueprint]:
+    more = [When(webhook_manifests.ENABLED, each) for each in webhook_manifests.cluster_rules()]
+    return [*_cluster_rules(), *more]
+
+
+def _given_namespace_rules() -> list[Blueprint]:
+    more = [When(webhook_manifests.ENABLED, each) for each in webhook_manifests.namespace_rules()]
+    return [*_namespace_rules(), *more]
+
+
+def _cluster_rules() -> list[Manifest]:
+    return [
+        # created: those that stand for a group of pods of others
+        rule(names.GROUP, ["jobs"], ["get", "list", "watch", "create", "patch", "delete"]),
+        rule(names.GROUP, ["jobs/status"], ["patch"]),
+        # Pods name their job as an owner whose deletion waits for them; where the plug-in
+        # OwnerReferencesPermissionEnforcement is on, that takes this right.
+        rule(names.GROUP, ["jobs/finalizers"], ["update"]),
+        # patched: pods of others, to pin them and take our gate off
+        rule("", ["pods"], ["get", "list", "watch", "create", "patch", "delete"]),
+        rule("", ["configmaps", "services"], ["get", "list", "watch", "create", "delete"]),
+        rule("", ["pods/log"], ["get"]),  # kept before a member is deleted
+        rule("", ["nodes"], ["list", "watch"]),
+        rule("", ["events"], ["get", "create", "patch"]),
+        # Gangs that kube-scheduler places, where the server has its kinds.
+        rule(GANGS, ["podgroups"], ["get", "list", "watch", "create", "delete"]),
+        rule(GANGS, ["workloads"], ["get", "create"]),
+        *(rule(group, kinds, ["get"]) for group, kinds in _SOURCES.items()),
+    ]
+
+
+#: What is read, once per group, to learn how many pods of another tool belong together.
+_SOURCES = {
+    "apps": ["statefulsets"],
+    "batch": ["jobs"],
+    "jobset.x-k8s.io": ["jobsets"],
+    "kubeflow.org": ["jaxjobs", "mpijobs", "paddlejobs", "pytorchjobs", "tfjobs", "xgboostjobs"],
+    "leaderworkerset.x-k8s.io": ["leaderworkersets"],
+    "ray.io": ["rayclusters"],
+    "scheduling.volcano.sh": ["podgroups"],
+    "scheduling.x-k8s.io": ["podgroups"],
+}
+
+
+def _namespace_rules() -> list[Manifest]:
     group = "coordination.k8s.io"
     return [
-        _rule(group, ["leases"], ["create"]),  # the API knows no name yet when it asks
-        _rule(group, ["leases"], ["get", "patch"], resourceNames=[NAME]),
+        rule(group, ["leases"], ["create"]),  # the API knows no name yet when it asks
+        rule(group, ["leases"], ["get", "patch"], resourceNames=[NAME]),
     ]
 
 
@@ -205,56 +244,25 @@ def users_roles() -> list[Manifest]:
 
 
 def _aggregated(name: str, roles: Sequence[str], verbs: Sequence[str]) -> Manifest:
-    role = _object("ClusterRole", f"{_RBAC}/v1", name, rules=[_rule(names.GROUP, ["jobs"], verbs)])
+    role = whole("ClusterRole", f"{_RBAC}/v1", name, rules=[rule(names.GROUP, ["jobs"], verbs)])
     role["metadata"]["labels"] |= {f"{_RBAC}/aggregate-to-{each}": "true" for each in roles}
     return role
 
 
-def _labels() -> dict[str, Blueprint]:
-    key, value = PART_OF
-    return {
-        **_selector(),
-        "app.kubernetes.io/version": __version__,
-        key: value,
-        "app.kubernetes.io/managed-by": Release.SERVICE,
-        "helm.sh/chart": ChartOnly('printf "%s-%s" .Chart.Name .Chart.Version'),
-    }
-
-
-def _selector() -> dict[str, Blueprint]:
-    return {
-        "app.kubernetes.io/name": "fairlead",
-        "app.kubernetes.io/instance": Release.NAME,
-        "app.kubernetes.io/component": "controller",
-    }
-
-
-def _object(kind: str, api_version: str, name: Blueprint, **body: Blueprint) -> Manifest:
-    """Return an object of the whole cluster."""
-    metadata: Manifest = {"name": name, "labels": _labels()}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
-
-
-def _local(kind: str, api_version: str, name: str, **body: Blueprint) -> Manifest:
-    """Return an object of the controllers' namespace."""
-    metadata: Manifest = {"name": name, "namespace": Release.NAMESPACE, "labels": _labels()}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
-
-
 def _namespace() -> Manifest:
-    manifest = _object("Namespace", "v1", Release.NAMESPACE)
+    manifest = whole("Namespace", "v1", Release.NAMESPACE)
     manifest["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     return manifest
 
 
 def _service_account() -> Manifest:
-    manifest = _local("ServiceAccount", "v1", NAME)
-    manifest["metadata"]["annotations"] = _optional("serviceAccount.annotations")
+    manifest = local("ServiceAccount", "v1", NAME)
+    manifest["metadata"]["annotations"] = optional("serviceAccount.annotations")
     return manifest
 
 
 def _binding(kind: str, role: str) -> Manifest:
-    make = _local if kind == "RoleBinding" else _object
+    make = local if kind == "RoleBinding" else whole
     return make(
         kind,
         f"{_RBAC}/v1",
@@ -265,26 +273,26 @@ def _binding(kind: str, role: str) -> Manifest:
 
 
 def _service() -> Manifest:
-    manifest = _local(
+    manifest = local(
         "Service",
         "v1",
         METRICS,
         spec={
-            "selector": _selector(),
+            "selector": selector(),
             "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     )
-    manifest["metadata"]["annotations"] = _optional("metrics.service.annotations")
+    manifest["metadata"]["annotations"] = optional("metrics.service.annotations")
     return manifest
 
 
 def _monitor() -> Manifest:
-    manifest = _local(
+    manifest = local(
         "ServiceMonitor",
         "monitoring.coreos.com/v1",
         NAME,
         spec={
-            "selector": {"matchLabels": _selector()},
+            "selector": {"matchLabels": selector()},
             "endpoints": [{"port": "http", "interval": Ref("metrics.serviceMonitor.interval")}],
         },
     )
@@ -293,38 +301,45 @@ def _monitor() -> Manifest:
 
 
 def _network_policy() -> Manifest:
-    return _local(
+    return local(
         "NetworkPolicy",
         "networking.k8s.io/v1",
         NAME,
         spec={
-            "podSelector": {"matchLabels": _selector()},
+            "podSelector": {"matchLabels": selector()},
             "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"protocol": "TCP", "port": "http"}]}],
+            "ingress": [
+                {
+                    "ports": [
+                        {"protocol": "TCP", "port": "http"},
+                        When(webhook_manifests.ENABLED, {"protocol": "TCP", "port": "webhook"}),
+                    ]
+                }
+            ],
         },
     )
 
 
 def _budget() -> Manifest:
-    return _local(
+    return local(
         "PodDisruptionBudget",
         "policy/v1",
         NAME,
         spec={
             "maxUnavailable": Ref("podDisruptionBudget.maxUnavailable"),
-            "selector": {"matchLabels": _selector()},
+            "selector": {"matchLabels": selector()},
         },
     )
 
 
 def _volume_claim() -> Manifest:
-    manifest = _local(
+    manifest = local(
         "PersistentVolumeClaim",
         "v1",
         HISTORY,
         spec={
             "accessModes": [Ref("history.sqlite.accessMode")],
-            "storageClassName": _optional("history.sqlite.storageClassName"),
+            "storageClassName": optional("history.sqlite.storageClassName"),
             "resources": {"requests": {"storage": Ref("history.sqlite.size")}},
         },
     )
@@ -335,16 +350,16 @@ def _volume_claim() -> Manifest:
 def _deployment() -> Manifest:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
     metadata = {
-        "labels": {**_labels(), "more": Spread(Ref("podLabels"))},
-        "annotations": _optional("podAnnotations"),
+        "labels": {**labels(), "more": Spread(Ref("podLabels"))},
+        "annotations": optional("podAnnotations"),
     }
-    return _local(
+    return local(
         "Deployment",
         "apps/v1",
         NAME,
         spec={
             "replicas": Ref("replicas"),
-            "selector": {"matchLabels": _selector()},
+            "selector": {"matchLabels": selector()},
             # two pods cannot write one file of SQLite, nor two nodes mount its volume
             "strategy": When(Given("history.kind", "sqlite"), {"type": "Recreate"}, rolling),
             "template": {"metadata": metadata, "spec": _pod()},
@@ -352,27 +367,22 @@ def _deployment() -> Manifest:
     )
 
 
-def _optional(path: str) -> When:
-    """Return a value that is left out when it is empty."""
-    return When(Given(path), Ref(path))
-
-
 def _pod() -> Manifest:
     spread = {
         "maxSkew": 1,
         "topologyKey": names.HOSTNAME,
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": _selector()},
+        "labelSelector": {"matchLabels": selector()},
     }
     claim = {"name": "history", "persistentVolumeClaim": {"claimName": HISTORY}}
     return {
         "serviceAccountName": NAME,
-        "imagePullSecrets": _optional("imagePullSecrets"),
-        "priorityClassName": _optional("priorityClassName"),
+        "imagePullSecrets": optional("imagePullSecrets"),
+        "priorityClassName": optional("priorityClassName"),
         "terminationGracePeriodSeconds": 30,
-        "nodeSelector": _optional("nodeSelector"),
-        "tolerations": _optional("tolerations"),
-        "affinity": _optional("affinity"),
+        "nodeSelector": optional("nodeSelector"),
+        "tolerations": optional("tolerations"),
+        "affinity": optional("affinity"),
         "topologySpreadConstraints": [spread],
         "securityContext": {
             "runAsNonRoot": True,
@@ -409,6 +419,7 @@ def _arguments() -> list[Blueprint]:
         When(has_root, "--checkpoint-root"), When(has_root, Ref("checkpointRoot")),
         When(has_file, "--history"), When(has_file, f"{HISTORY_DIR}/history.db"),
         When(Given("logLevel", "debug"), "-vv"),
+        *webhook_manifests.arguments(),
         Spread(Ref("extraArgs")),
     ]  # fmt: skip
 
@@ -425,7 +436,10 @@ def _container() -> Manifest:
             When(Given("history.kind", "postgres"), _history_url()),
             Spread(Ref("extraEnv")),
         ],
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "containerPort": PORT, "protocol": "TCP"},
+            webhook_manifests.container_port(),
+        ],
         "livenessProbe": {
             "httpGet": {"path": "/healthz", "port": "http"},
             "initialDelaySeconds": 10,

@@ -2,6 +2,7 @@
 
     HttpClient -> LeaderElector -> LeaderClient (writes during the term only) -> scheduler, jobs
     probes and metrics over HTTP, for the kubelet and Prometheus
+    webhook over HTTPS, for API servers: on every replica, whoever leads
 
 The controllers are those of the embedded cluster, unchanged; only how peers are named differs. They
 exist while this replica leads, and are made anew for each term: whatever they knew is in the API.
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from aiohttp import web
@@ -26,12 +27,14 @@ from fairlead.controllers.logs import KeepingClient, LogKeeper
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.discovery import discover_groups
 from fairlead.runtime.history import History
 from fairlead.runtime.leader import LeaderClient, LeaderElector, LeaderOptions, Term, fence
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.memberlogs import LogReader, LogStore
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
 from fairlead.runtime.supervisor import Health, Service, Supervisor
+from fairlead.webhook.service import Webhook, WebhookOptions
 
 JOBS_STATES = [state.value for state in JobState]
 
@@ -47,6 +50,8 @@ class OperatorSettings:
     policy: JobsPolicy = field(default_factory=lambda: JobsPolicy(peer_naming=PeerNaming.DNS))
     #: Answer questions about history and archived logs on the port of the probes.
     shares_archive: bool = False
+    #: Answer API servers that ask about new pods and jobs; None: do not.
+    webhook: WebhookOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +63,12 @@ class LogSource:
 
 
 class ProbesFailed(Exception):
-    """The address of the probes cannot be listened on."""
+    """The address of the probes, or of the webhook, cannot be listened on."""
 
-    def __init__(self, host: str, port: int, cause: OSError) -> None:
+    def __init__(self, host: str, port: int, cause: OSError, *, option: str = "--listen") -> None:
         super().__init__(f"cannot listen on {host}:{port}: {cause.strerror or cause}")
+        #: The flag that chose the address.
+        self.option = option
         self.host = host
         self.port = port
         self.cause = cause
@@ -98,8 +105,15 @@ class Operator:
         leading = Gauge("fairlead_leader", "1 while this replica leads.", registry=registry)
         leading.set_function(lambda: float(self.elector.is_leading))
         self._controllers: Supervisor | None = None
+        self.webhook: Webhook | None = None
+        services = [Service("leader", lambda: self.elector.run(self._lead))]
+        if settings.webhook is not None:
+            self.webhook = webhook = Webhook(
+                settings.webhook, client, registry, clock=clock, rng=self._rng, log=log
+            )
+            services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
         self._supervisor = Supervisor(
-            [Service("leader", lambda: self.elector.run(self._lead))],
+            services,
             clock=clock, rng=self._rng, log=log, crashed=self._metrics.crashed,
         )  # fmt: skip
 
@@ -109,9 +123,25 @@ class Operator:
 
     async def run(self, announce: Callable[[int], None]) -> None:
         """Run until stopped; `announce(port)` is called once probes are answered. ProbesFailed."""
-        async with self._probes() as port:
+        async with self._probes() as port, self._asked():
             announce(port)
             await self._supervisor.run()
+
+    @asynccontextmanager
+    async def _asked(self) -> AsyncGenerator[None]:
+        """Let API servers ask the webhook; a while longer than anything else runs."""
+        options = self._settings.webhook
+        if self.webhook is None or options is None:
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self.webhook.listening())
+            except OSError as error:
+                raise ProbesFailed(
+                    options.host, options.port, error, option="--webhook-listen"
+                ) from error
+            yield
 
     async def _lead(self, term: Term) -> None:
         client = LeaderClient(self._client, term)
@@ -122,8 +152,13 @@ class Operator:
         touched = await fence(client, term, rng=self._rng, options=self._settings.leader)
         self._fenced.inc(touched)
         self._log.info("Fenced", jobs=touched, term=term.token)
+        policy = self._settings.policy
+        if policy.binding is not None:
+            policy = replace(policy, groups=await discover_groups(client))
+        served = policy.groups.value if policy.groups is not None else ""
+        self._log.info("Discovered", pod_groups=served)
         controllers = Controllers(
-            self._settings.policy, client, self._history, clock=self._clock,
+            policy, client, self._history, clock=self._clock,
             metrics=self._metrics, log=self._log,
         )  # fmt: skip
         services = controllers.services()
@@ -162,7 +197,9 @@ class Operator:
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         """Live as long as the loop answers and nothing fatal has happened."""
-        return _answer(is_ok=self._supervisor.health().live, lines=[])
+        health = self._supervisor.health()
+        lines = [_line(s.name, is_ok=s.ready, text=s.state.value) for s in health.services]
+        return _answer(is_ok=health.live, lines=lines)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         """Ready to act or to take over: it knows who leads; who leads has all controllers ready."""
@@ -176,6 +213,10 @@ class Operator:
             lines += [
                 _line(s.name, is_ok=s.ready, text=s.state.value) for s in health.services
             ] or [_line("controllers", is_ok=False, text="starting")]
+        if self.webhook is not None:
+            text = "certificate in date" if self.webhook.is_ready else "no certificate in date"
+            lines.append(_line("webhook", is_ok=self.webhook.is_ready, text=text))
+            is_ok = is_ok and self.webhook.is_ready
         return _answer(is_ok=is_ok, lines=lines)
 
     def _holder(self) -> str:

@@ -87,6 +87,7 @@ def run_operator(
                     lambda port: log.info(
                         "Started", identity=settings.identity, server=connection.server,
                         port=port, pid=os.getpid(),
+                        webhook_port=operator.webhook.port if operator.webhook else 0,
                     )
                 )  # fmt: skip
         finally:
@@ -104,7 +105,9 @@ def run_operator(
 
 
 def _probes_failed(error: ProbesFailed) -> CliError:
-    return fail(Code.PORT_IN_USE, str(error), help=("--listen HOST:0 takes a free port",))
+    return fail(
+        Code.PORT_IN_USE, str(error), help=(f"{error.option} {error.host}:0 takes a free port",)
+    )
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

@@ -1,11 +1,13 @@
 """Takes Fairlead off a cluster in the order that leaves nothing behind which waits for us.
 
-1. While the controllers still run, jobs that are to go are deleted: the controllers end their pods
+1. API servers are told to ask us no more: a webhook that has gone would have them refuse pods.
+2. While the controllers still run, jobs that are to go are deleted: the controllers end their pods
    and take the finalizer off, as always. What that takes too long for is done by us below.
-2. The controllers go. From here on nobody puts a finalizer on.
-3. Our finalizer is taken off every job that has it, and our gate off every pod that waits for a
-   plan: kube-scheduler binds these then.
-4. The definitions (unless kept), then all else, the namespace last.
+3. The controllers go. From here on nobody puts a finalizer on.
+4. Our finalizer is taken off every job that has it, and our gate off every pod that waits for a
+   plan: kube-scheduler binds these then. Jobs that stood for groups of such pods go: the pods are
+   others', and the controllers, while they ran, would have made them anew.
+5. The definitions (unless kept), then all else, the namespace last.
 
 Every step looks at what is there; so it may be repeated after it died anywhere.
 """
@@ -21,20 +23,21 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.resources import JOBS, PODS
+from fairlead.api.resources import JOBS, PODS, SECRETS
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.cli.cluster.installer import Done, get, is_ours, remove
 from fairlead.cli.cluster.manifests import (
     HISTORY,
     NAME,
-    PART_OF,
     Install,
     Manifest,
     blueprint,
     label_of,
 )
+from fairlead.cli.cluster.pieces import PART_OF
 from fairlead.cli.errors import Code, fail
 from fairlead.cli.transport import Api
+from fairlead.webhook.configuration import SERVICE as WEBHOOK
 
 LOOK_SECONDS = 0.1
 GONE_SECONDS_MAX = 60.0
@@ -44,7 +47,9 @@ MERGE = "application/merge-patch+json"
 HELM_RELEASE = "meta.helm.sh/release-name"
 #: Never deleted, whatever label they carry.
 NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
-#: In this order, before all other objects of ours and after the controllers.
+#: What sends requests to the controllers; goes before them.
+_ASKING = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+#: In this order, after all other objects of ours.
 _LAST = ("CustomResourceDefinition", "PersistentVolumeClaim", "Namespace")
 
 GUESTS_PAGE_MAX = 10
@@ -74,7 +79,8 @@ class Standing:
     """What is on the cluster now."""
 
     objects: tuple[Manifest, ...]  # ours, in the order in which they are made
-    jobs: tuple[dict[str, Any], ...]
+    jobs: tuple[dict[str, Any], ...]  # that somebody submitted
+    stand_ins: tuple[dict[str, Any], ...]  # that stand for pods of others
     gated: tuple[dict[str, Any], ...]
     guests: tuple[str, ...] = ()  # what others have in the controllers' namespace
     helm_release: str = ""
@@ -92,9 +98,11 @@ def survey(api: Api, wish: Wish) -> Standing:
     found = [each for m in _made(wish.namespace) if (each := _held(api, m)) is not None]
     deployment = next((each for each in found if each["kind"] == "Deployment"), None)
     notes = ((deployment or {}).get("metadata") or {}).get("annotations") or {}
+    jobs = _jobs(api)
     return Standing(
         objects=tuple(found),
-        jobs=tuple(_jobs(api)),
+        jobs=tuple(job for job in jobs if not _is_stand_in(job)),
+        stand_ins=tuple(filter(_is_stand_in, jobs)),
         gated=tuple(_gated(api)),
         guests=tuple(_guests(api, wish.namespace)),
         helm_release=notes.get(HELM_RELEASE, ""),
@@ -124,9 +132,13 @@ def _jobs(api: Api) -> list[dict[str, Any]]:
         return []  # the kind is not there
 
 
+def _is_stand_in(job: dict[str, Any]) -> bool:
+    return bool(job["spec"].get("adopts"))
+
+
 def _gated(api: Api) -> list[dict[str, Any]]:
-    """Return pods that wait for our gate; the label is put on whatever is gated."""
-    pods, _ = api.list_raw(PODS, label_selector=f"{names.GANG_SCHEDULING}=enabled")
+    """Return pods that wait for our gate, whoever put it on."""
+    pods, _ = api.list_raw(PODS, field_selector="status.phase=Pending")
     return [pod for pod in pods if _has_gate(pod)]
 
 
@@ -158,6 +170,8 @@ def steps(standing: Standing, wish: Wish) -> Iterator[str]:
             yield f"Job {_key(job)}: would be deleted, with its pods"
         elif names.JOB_FINALIZER in (job["metadata"].get("finalizers") or ()):
             yield f"Job {_key(job)}: would lose its finalizer and stay"
+    for job in standing.stand_ins:
+        yield f"Job {_key(job)}: would be deleted; its pods are others', and stay"
     for pod in standing.gated:
         yield f"Pod {_key(pod)}: would lose its gate; kube-scheduler binds it"
     for each in _in_order(standing.objects):
@@ -166,10 +180,12 @@ def steps(standing: Standing, wish: Wish) -> Iterator[str]:
 
 
 def _in_order(objects: tuple[Manifest, ...]) -> list[Manifest]:
-    """Return objects as they are deleted: the controllers first, what holds others last."""
+    """Return objects as they are deleted: who asks the controllers, they, and what holds others."""
 
     def rank(manifest: Manifest) -> int:
         kind = manifest["kind"]
+        if kind in _ASKING:
+            return -1
         if kind == "Deployment":
             return 0
         return 2 + _LAST.index(kind) if kind in _LAST else 1
@@ -204,18 +220,22 @@ def uninstall(api: Api, wish: Wish, *, say: Say) -> None:
     """Remove what is there; `say` gets a line for each object. CliError when something stays."""
     standing = survey(api, wish)
     objects = _in_order(standing.objects)
+    for each in objects:
+        if each["kind"] in _ASKING:
+            say(f"{label_of(each)}: {remove(api, each).value}")
     controllers = [each for each in objects if each["kind"] == "Deployment"]
     if not wish.is_keeping_kinds and standing.jobs:
         _end_jobs(api, wish, say, is_run=any(map(_is_available, controllers)))
     for each in controllers:
         say(f"{label_of(each)}: {remove(api, each).value}")
     _await_controllers(api, wish.namespace)
-    _remove_lease(api, wish.namespace, say)
+    _remove_left(api, wish.namespace, say)
     _free_jobs(api, say)
+    _remove_stand_ins(api, say)
     for pod in _gated(api):
         _release(api, pod, say)
     for each in objects:
-        if each["kind"] == "Deployment":
+        if each["kind"] == "Deployment" or each["kind"] in _ASKING:
             continue
         if note := _kept(each, standing, wish):
             say(f"{label_of(each)}: {note}")
@@ -230,8 +250,8 @@ def _is_available(deployment: Manifest) -> bool:
 
 
 def _end_jobs(api: Api, wish: Wish, say: Say, *, is_run: bool) -> None:
-    """Delete all jobs; where controllers run, give them time to end the pods in order."""
-    for job in _jobs(api):
+    """Delete submitted jobs; where controllers run, give them time to end the pods in order."""
+    for job in _submitted(api):
         metadata = job["metadata"]
         options = {
             "propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]},
@@ -243,8 +263,21 @@ def _end_jobs(api: Api, wish: Wish, say: Say, *, is_run: bool) -> None:
             continue
         say(f"Job {_key(job)}: {Done.DELETED.value}")
     deadline = time.monotonic() + (wish.jobs_seconds_max if is_run else 0.0)
-    while _jobs(api) and time.monotonic() < deadline:
+    while _submitted(api) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
+
+
+def _submitted(api: Api) -> list[dict[str, Any]]:
+    return [job for job in _jobs(api) if not _is_stand_in(job)]
+
+
+def _remove_stand_ins(api: Api, say: Say) -> None:
+    """Delete jobs that stood for pods of others; these have owners of their own."""
+    for job in filter(_is_stand_in, _jobs(api)):
+        metadata = job["metadata"]
+        with suppress(NotFound):
+            api.delete(JOBS, metadata["name"], namespace=metadata["namespace"])
+            say(f"Job {_key(job)}: {Done.DELETED.value}")
 
 
 def _await_controllers(api: Api, namespace: str) -> None:
@@ -330,10 +363,16 @@ def _await_kind_gone(api: Api, manifest: Manifest, say: Say) -> None:
     )  # fmt: skip
 
 
-def _remove_lease(api: Api, namespace: str, say: Say) -> None:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
-    try:
-        api.request("DELETE", path)
-    except NotFound:
-        return
-    say(f"Lease {namespace}/{NAME}: {Done.DELETED.value}")
+def _remove_left(api: Api, namespace: str, say: Say) -> None:
+    """Delete what the controllers have made for themselves: lease and certificate."""
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
+    secret = SECRETS.path(namespace, WEBHOOK)
+    for label, path in ((f"Lease {namespace}/{NAME}", lease),
+                        (f"Secret {namespace}/{WEBHOOK}", secret)):  # fmt: skip
+        try:
+            if path == secret and not is_ours(msgspec.json.decode(api.request("GET", path).body)):
+                continue  # cert-manager's
+            api.request("DELETE", path)
+        except NotFound:
+            continue
+        say(f"{label}: {Done.DELETED.value}")

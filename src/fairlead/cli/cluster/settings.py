@@ -67,23 +67,23 @@ class Settings:
         return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
 
 
-def parse_listen(text: str) -> tuple[str, int]:
+def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     """Return (host, port) of `HOST:PORT`, `:PORT`, `PORT` or `[IPV6]:PORT`; CliError E707."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or DEFAULT_HOST
     if not port.isdigit() or int(port) > 65_535:
         raise fail(
-            Code.LISTEN_ADDRESS, f"--listen: '{text}' has no port from 0 to 65535",
+            Code.LISTEN_ADDRESS, f"{option}: '{text}' has no port from 0 to 65535",
             detail=("accepted: HOST:PORT, [IPV6]:PORT or PORT; port 0 takes a free one",),
-            help=(f"--listen {DEFAULT_HOST}:{DEFAULT_PORT}",),
+            help=(f"{option} {DEFAULT_HOST}:{DEFAULT_PORT}",),
         )  # fmt: skip
     try:
         if host != "localhost":
             ipaddress.ip_address(host)
     except ValueError as error:
         raise fail(
-            Code.LISTEN_ADDRESS, f"--listen: '{host}' is not an IP address of this machine",
-            help=(f"--listen {DEFAULT_HOST}:{port}",),
+            Code.LISTEN_ADDRESS, f"{option}: '{host}' is not an IP address of this machine",
+            help=(f"{option} {DEFAULT_HOST}:{port}",),
         ) from error  # fmt: skip
     return host, int(port)
 

@@ -52,6 +52,7 @@ class AccessMode(Enum):
 class Binding(Enum):
     """Who binds members where a node's own label does not say."""
 
+    NATIVE = "native"
     PINNED = "pinned"
     DIRECT = "direct"
 
@@ -164,6 +165,22 @@ class NetworkPolicy(_Section, frozen=True):
     enabled: Annotated[bool, Meta(description="Let nothing in but probes and metrics.")] = False
 
 
+class CertManager(_Section, frozen=True):
+    """Let cert-manager keep the webhook's certificate, which Fairlead otherwise does itself."""
+
+    enabled: Annotated[bool, Meta(description="Make a Certificate; needs its kinds.")] = False
+    issuer_ref: Annotated[Tree, Meta(description="Who signs it: {name: ..., kind: ...}.")] = field(
+        default_factory=dict[str, Any]
+    )
+
+
+class Webhook(_Section, frozen=True):
+    """Webhook that holds pods which opt in back until their gang has its place."""
+
+    enabled: Annotated[bool, Meta(description="Serve it, and have API servers ask it.")] = True
+    cert_manager: CertManager = CertManager()
+
+
 class ServiceAccount(_Section, frozen=True):
     """Account of the controllers."""
 
@@ -194,8 +211,11 @@ class Values(_Section, frozen=True):
     leader_election: LeaderElection = LeaderElection()
     binding: Annotated[
         Binding,
-        Meta(description="pinned: kube-scheduler binds; direct: Fairlead; a node's label wins."),
-    ] = Binding.PINNED
+        Meta(
+            description="native, pinned: kube-scheduler binds, small gangs as its own where it has "
+            "those (native); direct: Fairlead; a node's label wins."
+        ),
+    ] = Binding.NATIVE
     log_level: Annotated[LogLevel, Meta(description="How much the controllers say.")] = (
         LogLevel.INFO
     )
@@ -206,6 +226,7 @@ class Values(_Section, frozen=True):
     metrics: Metrics = Metrics()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
     network_policy: NetworkPolicy = NetworkPolicy()
+    webhook: Webhook = Webhook()
     service_account: ServiceAccount = ServiceAccount()
     crds: Crds = Crds()
     resources: Annotated[Tree, Meta(description="Requests and limits of the container.")] = field(
@@ -272,6 +293,11 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
         yield "replicas", f"{values.replicas} does not go with history.kind sqlite, which takes 1"
     if values.metrics.service_monitor.enabled and not values.metrics.service.enabled:
         yield "metrics.serviceMonitor.enabled", "it takes metrics.service.enabled: true"
+    if values.webhook.cert_manager.enabled:
+        if not values.webhook.enabled:
+            yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
+        if not values.webhook.cert_manager.issuer_ref.get("name"):
+            yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
 
 
 def load_values(path: Path) -> Values:

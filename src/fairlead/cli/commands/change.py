@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fairlead.api.job import Job
+from fairlead.api.job import Adopts, Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
 from fairlead.cli.common import Common, Format, common
@@ -16,6 +16,7 @@ from fairlead.cli.completers import complete_jobs
 from fairlead.cli.errors import CliError, Code, Problem
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.transport import Api
+from fairlead.decide.adoption.standin import NAMED_KIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
                 Code.JOB_FINISHED, f"job '{name}' has ended ({state}); there is nothing to "
                 f"{change.verb}", help=(f"fairlead why {name} tells how it ended",),
             )  # fmt: skip
+        if is_of_another(job, change):
+            return adopted_problem(job, change)
         if change.is_done(job):
             common_.note(f"{name} {change.already}")
             return None
@@ -78,6 +81,36 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
     except NotFound:
         return missing_job(api, space, name)
     return None
+
+
+def is_of_another(job: Job, change: Change) -> bool:
+    """True when the job's pods are another tool's to stop: always, or once they are released."""
+    if job.spec.adopts is None or change is RELEASE:
+        return False
+    last = job.status.attempts[-1] if job.status.attempts else None
+    is_released = last is not None and last.number == job.status.attempt and not last.finished_at
+    return change is CANCEL or is_released
+
+
+def adopted_problem(job: Job, change: Change) -> Problem:
+    """Say whose job it is, and the command that does what was asked."""
+    adopts = job.spec.adopts
+    assert adopts is not None
+    space, name = job.metadata.key
+    help_ = f"kubectl delete {kubectl_name(adopts)} -n {space}"
+    if adopts.kind == NAMED_KIND:
+        help_ = f"kubectl delete pods -n {space} of the group {adopts.name}"
+    return Problem(
+        Code.JOB_ADOPTED, f"job '{name}' stands for the pods of {adopts.kind} '{adopts.name}'; "
+        f"only that can be {change.done}", help=(help_,),
+    )  # fmt: skip
+
+
+def kubectl_name(adopts: Adopts) -> str:
+    """Return what kubectl calls an object, such as `job.batch/train`."""
+    group, slash, _ = adopts.api_version.rpartition("/")
+    kind = adopts.kind.lower()
+    return f"{kind}.{group}/{adopts.name}" if slash else f"{kind}/{adopts.name}"
 
 
 @click.command()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.cli.common import Common, common
 from fairlead.cli.connect import Choice
-from fairlead.cli.errors import Exit
+from fairlead.cli.errors import Code, Exit, fail
+
+if TYPE_CHECKING:
+    from fairlead.webhook.service import WebhookOptions
 
 LISTEN_DEFAULT = "0.0.0.0:8080"
+#: For the cluster to stop sending API servers to a pod that is going.
+WEBHOOK_LINGER_SECONDS = 5.0
 
 
 @click.command(
@@ -42,9 +49,12 @@ LISTEN_DEFAULT = "0.0.0.0:8080"
     help="How members find each other: names of a headless service, or pod addresses.",
 )  # fmt: skip
 @click.option(
-    "--binding", type=click.Choice(["pinned", "direct"]), default="pinned", show_default=True,
-    help="Who binds members on nodes without the label fairlead.dev/binding: the stock scheduler, "
-    "or Fairlead, for nodes that nobody else fills.",
+    "--binding", type=click.Choice(["native", "pinned", "direct"]), default="native",
+    show_default=True,
+    help="Who binds members on nodes without the label fairlead.dev/binding. native: the stock "
+    "scheduler, small gangs as a PodGroup where the API server has those; pinned: the stock "
+    "scheduler, to the node that Fairlead says; direct: Fairlead, for nodes that nobody else "
+    "fills.",
 )  # fmt: skip
 @click.option(
     "--checkpoint-root", metavar="DIR", default="",
@@ -59,10 +69,21 @@ LISTEN_DEFAULT = "0.0.0.0:8080"
     "--share-archive", is_flag=True,
     help="Answer fairlead history and logs on the port of --listen, to whoever reaches it.",
 )  # fmt: skip
+@click.option(
+    "--webhook-listen", metavar="ADDR", default="",
+    help="HOST:PORT where API servers may ask about new pods and jobs, over TLS. fairlead install "
+    "sets 0.0.0.0:9443. [default: nowhere]",
+)  # fmt: skip
+@click.option(
+    "--webhook-cert-dir", metavar="DIR", type=click.Path(path_type=Path), default=None,
+    help="Directory with tls.crt and tls.key that somebody else renews. [default: made and renewed "
+    "in the Secret fairlead-webhook]",
+)  # fmt: skip
 @common(output=False)
 def controller(
     common_: Common, *, listen: str, lease: str, lease_seconds: int, peer_naming: str,
-    binding: str, checkpoint_root: str, history: str, share_archive: bool,
+    binding: str, checkpoint_root: str, history: str, share_archive: bool, webhook_listen: str,
+    webhook_cert_dir: Path | None,
 ) -> int:  # fmt: skip
     """Run the controllers on a Kubernetes cluster.
 
@@ -98,7 +119,28 @@ def controller(
             peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root
         ),
         shares_archive=share_archive,
+        webhook=_webhook(webhook_listen, webhook_cert_dir, namespace),
     )
     store = direct_store(history, os.environ)
     run_operator(settings, connection, store=store, verbosity=common_.verbosity)
     return Exit.OK
+
+
+def _webhook(listen: str, directory: Path | None, namespace: str) -> WebhookOptions | None:
+    """Return how the webhook is to be served; None when it is not."""
+    from fairlead.cli.cluster.settings import parse_listen
+    from fairlead.webhook.service import WebhookOptions
+
+    if not listen:
+        if directory is not None:
+            raise fail(
+                Code.BAD_COMBINATION, "--webhook-cert-dir takes --webhook-listen",
+                help=("--webhook-listen 0.0.0.0:9443",),
+            )  # fmt: skip
+        return None
+    host, port = parse_listen(listen, "--webhook-listen")
+    is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    return WebhookOptions(
+        host=host, port=port, namespace=namespace, directory=directory,
+        linger_seconds=WEBHOOK_LINGER_SECONDS if is_in_pod else 0.0,
+    )  # fmt: skip

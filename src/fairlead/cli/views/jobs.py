@@ -166,9 +166,12 @@ def waiting(job: Job) -> str:
     verdict = verdict_of(job)
     if job.spec.suspend:
         return f"{Reason.HELD.value}: {REASONS[Reason.HELD].template}"
-    if verdict is not None:
+    is_gathering = job.spec.adopts is not None and not is_true(
+        job.status.conditions, names.ADMITTED
+    )
+    if verdict is not None and not is_gathering:
         return f"{verdict.reason.value}: {message_of(verdict)}"
-    for type_ in (names.PLACED, names.ADMITTED):
+    for type_ in (names.ADMITTED,) if is_gathering else (names.PLACED, names.ADMITTED):
         condition = find_condition(job.status.conditions, type_)
         if condition is not None and condition.status != "True" and condition.reason:
             words = f": {condition.message}" if condition.message else ""

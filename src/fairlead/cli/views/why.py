@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 
 from fairlead.api.job import Job, JobState
+from fairlead.api.meta import find_condition
+from fairlead.api.names import RUNNING
 from fairlead.api.times import parse_time
 from fairlead.cli.text import duration, fold_names, plural
 from fairlead.cli.views.jobs import ending, latest_attempt, left_of, state_of, tasks_of, time_of
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
+from fairlead.decide.jobs.judge import EndReason
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 
@@ -158,6 +161,9 @@ def _placed(job: Job, now: float) -> str:
               (members.succeeded, "succeeded"), (members.failed, "failed"))  # fmt: skip
     parts = [f"{count} {word}" for count, word in counts if count]
     lines.append(_line("tasks", f"{tasks_of(job)}" + (f"   ({', '.join(parts)})" if parts else "")))
+    running = find_condition(job.status.conditions, RUNNING)
+    if running is not None and running.reason == EndReason.POD_HELD_BACK.value and running.message:
+        lines.append(_line("held back", f"{running.message}; tried again"))
     if job.spec.time_limit_seconds is not None:
         lines.append(_line("left", f"{left_of(job, now)} of its time limit"))
     progress = job.status.progress

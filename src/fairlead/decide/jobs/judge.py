@@ -119,6 +119,8 @@ _SIGNAL_NAMES = {
     8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM",
     24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
 }  # fmt: skip
+#: What kube-scheduler says of a member that would fit (1.36, plugin GangScheduling).
+_GANG_WAITS = "waiting for minCount pods"
 #: Sent from outside, never raised by the program's own fault.
 _OUTSIDE_SIGNALS = (9, 15)
 #: Raised by a fault of the program itself, hence no consequence of another member's end.
@@ -187,15 +189,23 @@ def judge_member(
     return None
 
 
+def bind_patience(member: MemberPod, policy: JobsPolicy) -> float:
+    """Return for how many seconds the other scheduler may refuse a member."""
+    return policy.native_patience_seconds if member.is_native else policy.bind_patience_seconds
+
+
 def _judge_refused(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
     since = _instant(refused_since(member.pod), now)
-    if now < since + policy.bind_patience_seconds:
+    if now < since + bind_patience(member, policy):
         return None
     text = f"{describe(member)} could not be bound for {round(now - since)} s"
     said = [c.message for c in member.pod.status.conditions if c.type == "PodScheduled"]
+    weight = Weight.NODE
     if said and said[0]:
         text += f": {said[0]}"
-    return Failure(EndReason.NOT_BOUND, text, since, Weight.NODE, member.rank, member)
+        # Of a group all members are refused, and only some of them say why.
+        weight = Weight.CONSEQUENCE if _GANG_WAITS in said[0] else Weight.NODE
+    return Failure(EndReason.NOT_BOUND, text, since, weight, member.rank, member)
 
 
 def node_lost(member: MemberPod, trouble: NodeTrouble, now: float) -> Failure:
@@ -334,7 +344,7 @@ def _judge_deleted(member: MemberPod, now: float) -> Failure:
 def start_patience_ends_at(member: MemberPod, policy: JobsPolicy, now: float) -> float | None:
     """Return when a member that cannot start will count as failed; None when past or moot."""
     if member.is_refused:
-        at = _instant(refused_since(member.pod), now) + policy.bind_patience_seconds
+        at = _instant(refused_since(member.pod), now) + bind_patience(member, policy)
         return at if at > now else None
     if not member.has_start_error:
         return None

@@ -62,6 +62,8 @@ from fairlead.decide.verdict import NOTHING, Decision, Verdict
 def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision:
     """Return what is to be done about one job now; `NOTHING` when it is as it should be."""
     job = view.job
+    if job.spec.adopts is not None:
+        return NOTHING  # pods of another tool: the adoption controller's
     if names.JOB_FINALIZER not in job.metadata.finalizers:
         if view.is_deleted:
             return NOTHING  # released already; its pods go with it

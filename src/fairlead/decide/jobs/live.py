@@ -6,6 +6,7 @@ Only what is missing, or in trouble, is walked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -21,20 +22,21 @@ from fairlead.api.job import (
     Progress,
     RestartPolicy,
 )
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, find_condition
 from fairlead.api.times import parse_time
 from fairlead.decide.actions import (
     Action,
     CreateConfigMap,
     CreatePod,
+    CreatePodGroup,
     CreateService,
 )
-from fairlead.decide.jobs import judge, members
+from fairlead.decide.jobs import judge, members, native
 from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
-from fairlead.decide.jobs.view import JobView
+from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.jobs.writing import (
     EventReason,
     Note,
@@ -55,6 +57,8 @@ from fairlead.decide.verdict import Decision
 
 #: Ends after which the member needs another node.
 _MOVES = (EndReason.NODE_LOST, EndReason.NOT_BOUND)
+#: How long after a try that the API may have refused the job is looked at again.
+_LOOK_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,9 @@ def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt)
         return Decision(_stop(view, status, now, end))
     if not attempt.started_at and _all_started(view):
         return Decision(_started(view, status, now, attempt))
+    told = _tell_held_back(view, status, now)
+    if told:
+        return Decision(told)
     if view.job.spec.restart.policy is RestartPolicy.MEMBER:
         restarts = _member_restarts(view, policy, now, status)
         if restarts:
@@ -122,9 +129,12 @@ def _end(
     placement = job.status.placement
     if placement is None or placement.attempt != job.status.attempt:
         return _End(EndReason.PLACEMENT_LOST, "its place was taken away while it had pods")
-    refusal = view.pod_refusal
-    if refusal is not None and refusal.attempt == job.status.attempt:
-        return _End(EndReason(refusal.refusal.value), refusal.message)
+    refused = view.refused
+    if refused is not None and now >= refused.ends_at(policy):
+        text = refused.message
+        if refused.refusal is Refusal.POD_HELD_BACK:
+            text += f" (refused for {duration(now - refused.since)})"
+        return _End(EndReason(refused.refusal.value), text)
     return _time_end(view, policy, now) or _vanished(view, policy)
 
 
@@ -213,10 +223,9 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     cause = CAUSES[end.reason]
     lost = set[str]()
     if end.reason in _MOVES and end.failure is not None and end.failure.member:
-        lost.add(end.failure.member.node)
+        lost.add(native.node_for(end.failure.member, view.job.status.placement))
     if end.reason is EndReason.NOT_BOUND:
-        pods = view.current
-        lost.update(pods.members[n].node for n in pods.troubled if pods.members[n].is_refused)
+        lost.update(_nodes_refused(view))
     for member in view.current.members.values() if view.node_troubles else ():
         if member.node in view.node_troubles and not member.is_terminal:
             lost.add(member.node)
@@ -226,7 +235,7 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
         cause=cause,
         reason=end.reason.value,
         message=end.message,
-        nodes_lost=tuple(sorted(lost)),
+        nodes_lost=tuple(sorted(lost - {""})),
     )
     new = replace(with_attempt(status, closed), members=counts_of(view), member_restarts=())
     if cause is Cause.USER:
@@ -244,6 +253,14 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     new = with_state(new, JobState.RESTARTING)
     text = f"Attempt {attempt.number} ended: {end.message} (cause: {cause.value})"
     return write(view, new, Note(EventReason.MEMBER_LOST, text))
+
+
+def _nodes_refused(view: JobView) -> Iterator[str]:
+    """Yield the nodes that were kept for the members that the other scheduler refuses."""
+    pods, placement = view.current, view.job.status.placement
+    for name in pods.troubled:
+        if pods.members[name].is_refused:
+            yield native.node_for(pods.members[name], placement)
 
 
 def _succeed(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> tuple[Action, ...]:
@@ -299,7 +316,30 @@ def _started(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> 
     return write(view, with_state(new, JobState.RUNNING), note)
 
 
+def _tell_held_back(view: JobView, status: JobStatus, now: float) -> tuple[Action, ...]:
+    """Write that the API takes the pods from nobody now, in its words, and when that is over."""
+    held = EndReason.POD_HELD_BACK.value
+    running = find_condition(status.conditions, names.RUNNING)
+    is_told = running is not None and running.reason == held
+    if (view.refused is not None) == is_told:
+        return ()
+    started = status.attempts[-1].started_at is not None
+    reason, words = ("AllMembersRun" if started else "Starting"), ""
+    if view.refused is not None:
+        reason, words = held, view.refused.message
+    condition = Condition(names.RUNNING, "True" if started else "False", reason, words)
+    return write(view, with_condition(view, status, now, condition))
+
+
 def _make(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
+    """Make what is missing; while the API holds it back, one thing from time to time."""
+    refused = view.refused
+    if refused is None:
+        return _missing(view, policy, now)
+    return _missing(view, policy, now)[:1] if now >= refused.retry_at else ()
+
+
+def _missing(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
     """Make what the placement asks for and is not there: pods, then (or before) their peers."""
     job, pods = view.job, view.current
     attempt = job.status.attempts[-1]
@@ -313,6 +353,13 @@ def _make(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
     is_settled = policy.binding is None or pods.bound_count >= job.member_count
     if not has_peers and (complete or (uses_dns and is_settled)):
         actions.append(CreateConfigMap(job, members.peers(job, policy, pods)))
+    group = native.group_name(job, attempt.number)
+    if group not in view.pod_groups:
+        assert job.status.placement is not None
+        placement = job.status.placement
+        if not pods.members and native.is_native(job, placement, policy, view.bindings):
+            return (*actions, CreatePodGroup(job))  # a gang's pods come after its group
+        group = ""
     if len(pods.members) < job.member_count:
         resume_step = attempt.resumed_from_step
         if attempt.started_at and job.status.progress is not None:  # policy Member
@@ -320,6 +367,7 @@ def _make(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
         missing = members.missing_pods(
             job, policy, pods,
             resume_step=resume_step, absent=_absent(job.status, now), bindings=view.bindings,
+            group=group,
         )  # fmt: skip
         actions.extend(CreatePod(job, pod) for pod in missing)
     return tuple(actions)
@@ -360,6 +408,11 @@ def _wake_at(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) ->
         for name in pods.troubled
     ]
     lost = [t.lost_at(policy) for t in view.node_troubles.values() if not t.is_lost(policy, now)]
+    refused = view.refused
+    if refused is not None:
+        # Tried now: how it went is known a little later.
+        tried_at = refused.retry_at if refused.retry_at > now else now + _LOOK_AGAIN_SECONDS
+        starts += [tried_at, refused.ends_at(policy)]
     back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
     return earliest(ends_at, *starts, *lost, *(at for at in back if at > now))
 

@@ -26,6 +26,7 @@ from fairlead.api.core import (
     HostPathVolumeSource,
     KeySelector,
     Pod,
+    PodSchedulingGroup,
     PodSpec,
     Service,
     ServicePort,
@@ -37,7 +38,7 @@ from fairlead.api.job import Job, Placement, Role
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.pinning import Binding, pinned_affinity
+from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 
 PEERS_VOLUME = "fairlead-peers"
 PROGRESS_VOLUME = "fairlead-progress"
@@ -132,16 +133,20 @@ def _labels(job: Job, attempt: int) -> dict[str, str]:
 class PodFactory:
     """Makes the pods of one attempt; what the members of a role share is built once."""
 
-    def __init__(self, job: Job, policy: JobsPolicy, *, resume_step: int | None) -> None:
+    def __init__(
+        self, job: Job, policy: JobsPolicy, *, resume_step: int | None, group: str = ""
+    ) -> None:
+        """`group` is the PodGroup of a native gang."""
         self._job = job
         self._policy = policy
+        self._group = group
         self._attempt = job.status.attempt
         self._resume_step = resume_step
         self._owners = (owner_reference(job),)
         self._shared: dict[str, _Shared] = {}
 
     def make(self, seat: Seat, binding: Binding = Binding.DIRECT) -> Pod:
-        """Return the member's pod."""
+        """Return the member's pod; `binding` is of its node, and not asked of a native gang."""
         shared = self._shared.get(seat.role.name)
         if shared is None:
             shared = self._shared[seat.role.name] = self._share(seat.role)
@@ -150,15 +155,10 @@ class PodFactory:
         containers = tuple([_with_env(c, e, env) for c, e in shared.containers])
         inits = tuple([_with_env(c, e, env) for c, e in shared.init_containers])
         hostname = f"{seat.role.name}-{index}" if shared.subdomain else shared.spec.hostname
-        is_direct = binding is Binding.DIRECT
         spec = replace(
-            shared.spec,
+            shared.spec if self._group else _bound(shared.spec, seat.node, binding),
             containers=containers,
             init_containers=inits,
-            node_name=seat.node if is_direct else "",
-            affinity=shared.spec.affinity
-            if is_direct
-            else pinned_affinity(shared.spec.affinity, seat.node),
             hostname=hostname,
         )
         metadata = ObjectMeta(
@@ -189,6 +189,11 @@ class PodFactory:
             priority_class_name=template.spec.priority_class_name or job.spec.priority_class_name,
             subdomain=subdomain or template.spec.subdomain,
         )
+        if self._group:
+            assert self._policy.binding is not None
+            affinity = native_affinity(spec.affinity, self._policy.binding)
+            group = PodSchedulingGroup(self._group)
+            spec = replace(spec, affinity=affinity, scheduling_group=group)
         return _Shared(
             spec=spec,
             labels=labels,
@@ -198,6 +203,12 @@ class PodFactory:
             name_prefix=member_name(job, self._attempt, role.name, 0)[:-1],
             subdomain=subdomain,
         )
+
+
+def _bound(spec: PodSpec, node: str, binding: Binding) -> PodSpec:
+    if binding is Binding.DIRECT:
+        return replace(spec, node_name=node)
+    return replace(spec, node_name="", affinity=pinned_affinity(spec.affinity, node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,16 +357,17 @@ def missing_pods(
     resume_step: int | None,
     absent: Collection[tuple[str, int]] = (),
     bindings: Mapping[str, Binding] | None = None,
+    group: str = "",
 ) -> Iterator[Pod]:
     """Yield the pods that the placement asks for and that are not there, in rank order.
 
     `absent` are the (role, index) of members that shall stay away for now, `bindings` the nodes
-    that say how members are bound there.
+    that say how members are bound there, `group` is the PodGroup of a native gang.
     """
     placement = job.status.placement
     if placement is None:
         return
-    factory = PodFactory(job, policy, resume_step=resume_step)
+    factory = PodFactory(job, policy, resume_step=resume_step, group=group)
     attempt = job.status.attempt
     for seat in seats(job, placement):
         if (seat.role.name, seat.index) in absent:
@@ -391,7 +403,8 @@ def peers(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
             address = f"{host}.{service_name(job)}.{job.metadata.namespace}.svc"
         else:
             address = pods.members[name].pod.status.pod_ip
-        found.append(_Peer(seat.rank, seat.role.name, seat.index, name, address, seat.node))
+        node = (known.node if (known := pods.members.get(name)) else "") or seat.node
+        found.append(_Peer(seat.rank, seat.role.name, seat.index, name, address, node))
     data = {
         "hostfile": "".join([f"{p.address} slots=1\n" for p in found]),
         "machinefile": "".join([f"{p.address}:1\n" for p in found]),
@@ -400,7 +413,7 @@ def peers(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
     listed = msgspec.json.encode(found)
     if len(listed) <= PEERS_BYTES_MAX:
         data["peers"] = listed.decode()
-    return ConfigMap(metadata=_metadata(job, peers_name(job, attempt), attempt), data=data)
+    return ConfigMap(metadata=owned_metadata(job, peers_name(job, attempt), attempt), data=data)
 
 
 def headless_service(job: Job) -> Service:
@@ -411,10 +424,11 @@ def headless_service(job: Job) -> Service:
         ports=(ServicePort(port=names.MASTER_PORT, name="master"),),
         publish_not_ready_addresses=True,
     )
-    return Service(metadata=_metadata(job, service_name(job), 0), spec=spec)
+    return Service(metadata=owned_metadata(job, service_name(job), 0), spec=spec)
 
 
-def _metadata(job: Job, name: str, attempt: int) -> ObjectMeta:
+def owned_metadata(job: Job, name: str, attempt: int) -> ObjectMeta:
+    """Return the metadata of what a job owns; attempt 0 is all of them."""
     return ObjectMeta(
         name=name,
         namespace=job.metadata.namespace,

@@ -64,10 +64,15 @@ class MemberPod:
     phase: MemberPhase
     is_terminating: bool
     has_start_error: bool
-    #: Where it is, or is to be bound.
+    #: Where it is, or is to be bound; "" until the other scheduler has found it a node.
     node: str
     #: The scheduler that was to bind it cannot.
     is_refused: bool = False
+
+    @property
+    def is_native(self) -> bool:
+        """True when the other scheduler places it with its gang."""
+        return self.pod.spec.scheduling_group is not None
 
     @property
     def name(self) -> str:
@@ -254,7 +259,10 @@ class JobPods:
         attempt = self.attempts.get(member.attempt)
         if attempt is None:
             attempt = self.attempts[member.attempt] = AttemptPods()
-        if member.name not in attempt.members and member.node:
+        old = attempt.members.get(member.name)
+        before = old.node if old is not None else ""
+        if member.node and member.node != before:
+            self._leave(before)
             self.nodes[member.node] = self.nodes.get(member.node, 0) + 1
         attempt.add(member)
         if names.PROGRESS in pod.metadata.annotations and member.attempt >= self.progress_attempt:
@@ -268,13 +276,17 @@ class JobPods:
         attempt = self.attempts.get(member.attempt)
         if attempt is None or member.name not in attempt.members:
             return
+        self._leave(attempt.members[member.name].node)
         attempt.discard(member.name)
-        if member.node:
-            self.nodes[member.node] -= 1
-            if not self.nodes[member.node]:
-                del self.nodes[member.node]
         if not attempt.members:
             del self.attempts[member.attempt]
+
+    def _leave(self, node: str) -> None:
+        """Count one pod less on a node; "" is none."""
+        if node:
+            self.nodes[node] -= 1
+            if not self.nodes[node]:
+                del self.nodes[node]
 
     def attempt(self, number: int) -> AttemptPods:
         """Return the pods of an attempt; an empty, shared one when it has none."""

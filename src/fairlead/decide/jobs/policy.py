@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from fairlead.api.podgroups import GroupApi
 from fairlead.decide.pinning import Binding
 
 
@@ -36,6 +37,16 @@ class JobsPolicy:
     binding: Binding | None = None
     #: A pinned member that the other scheduler refuses for longer gives its node up.
     bind_patience_seconds: float = 10.0
+    #: Where kube-scheduler knows gangs; None: members of native nodes are pinned.
+    groups: GroupApi | None = None
+    #: Gangs up to this size are native; kube-scheduler's work for one grows with its square.
+    native_members_max: int = 250
+    #: A native gang that is not bound for longer gives its place up. The other scheduler tries it
+    #: again by itself meanwhile, and holds nothing for it.
+    native_patience_seconds: float = 60.0
+    #: Pods that the API takes from nobody now, a full quota or a server that has just started and
+    #: knows no roles yet, are tried again for this long before the attempt ends.
+    held_back_patience_seconds: float = 30.0
     #: Directory of the nodes under which each job gets its checkpoints; "" gives none.
     checkpoint_root: str = ""
     #: A node that is not ready for longer counts as lost.

@@ -41,7 +41,7 @@ class NodeTrouble:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A ConfigMap or Service of the job; `attempt` is 0 when it belongs to all of them."""
+    """A ConfigMap, Service or PodGroup of the job; `attempt` 0 when it belongs to all of them."""
 
     name: str
     uid: str
@@ -59,11 +59,22 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodRefusal:
-    """A pod of `attempt` that cannot be made; known to the shell only, which finds out again."""
+    """A pod of `attempt` that cannot be made; known to the shell only, which finds out again.
+
+    One that is held back is tried again from `retry_at` on, and has been refused without a success
+    in between since `since`.
+    """
 
     attempt: int
     refusal: Refusal
     message: str
+    since: float = 0.0
+    retry_at: float = 0.0
+
+    def ends_at(self, policy: JobsPolicy) -> float:
+        """Return when the attempt ends for it: at once, but for what may change."""
+        is_patient = self.refusal is Refusal.POD_HELD_BACK
+        return self.since + (policy.held_back_patience_seconds if is_patient else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,8 @@ class JobView:
     pods: JobPods = field(default_factory=JobPods)
     config_maps: Mapping[str, Owned] = field(default_factory=dict)
     services: Mapping[str, Owned] = field(default_factory=dict)
+    #: PodGroups of native attempts.
+    pod_groups: Mapping[str, Owned] = field(default_factory=dict)
     dependencies: Mapping[str, DependencyState] = field(default_factory=dict)
     node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
@@ -90,6 +103,12 @@ class JobView:
     def current(self) -> AttemptPods:
         """The pods of the current attempt."""
         return self.pods.attempt(self.job.status.attempt)
+
+    @property
+    def refused(self) -> PodRefusal | None:
+        """What keeps the API from taking the current attempt's pods; None when nothing does."""
+        refusal = self.pod_refusal
+        return refusal if refusal and refusal.attempt == self.job.status.attempt else None
 
     @property
     def is_deleted(self) -> bool:

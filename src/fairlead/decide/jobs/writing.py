@@ -23,6 +23,7 @@ from fairlead.decide.actions import (
     Action,
     DeleteConfigMap,
     DeletePod,
+    DeletePodGroup,
     DeleteService,
     EmitEvent,
     RecordHistory,
@@ -164,11 +165,17 @@ def force_at(
 
 
 def sweep(view: JobView, *, keep_attempt: int) -> Iterator[Action]:
-    """Yield the deletions of the peers of all attempts but one (0: of all, and of the service)."""
+    """Yield the deletions of the peers and groups of all attempts but one.
+
+    0 is of all, and of the service.
+    """
     namespace = view.job.metadata.namespace
     for owned in view.config_maps.values():
         if owned.attempt != keep_attempt and not owned.is_terminating:
             yield DeleteConfigMap(namespace, owned.name, owned.uid)
+    for owned in view.pod_groups.values():
+        if owned.attempt != keep_attempt and not owned.is_terminating:
+            yield DeletePodGroup(namespace, owned.name, owned.uid)
     if keep_attempt == 0:
         for owned in view.services.values():
             if not owned.is_terminating:

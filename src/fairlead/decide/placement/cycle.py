@@ -20,7 +20,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.names import PLACED
 from fairlead.api.times import format_time, parse_time
-from fairlead.decide.actions import Action
+from fairlead.decide.actions import Action, FollowPods
 from fairlead.decide.placement.judge import (
     BLOCKERS_MAX,
     eligible_nodes,
@@ -81,6 +81,9 @@ class _Cycle:
         for key in sorted(self._state.held):
             if key not in self._state.set_aside:
                 self._write(self._state.jobs[key].job, Verdict(Reason.HELD), is_fresh=True)
+        for job, placement in self._state.strayed():
+            if job.metadata.key not in self._state.set_aside:
+                self._actions.append(FollowPods(job, placement))
         with self._state.transaction() as transaction:
             self._room = PresentRoom(self._state, transaction)
             while self._pass(transaction):

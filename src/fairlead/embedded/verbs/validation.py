@@ -289,6 +289,8 @@ def pod_update_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[
     free.add("activeDeadlineSeconds")
     if gates_before and _contains(new.get("nodeSelector"), old.get("nodeSelector")):
         free.add("nodeSelector")
+    if gates_before and _is_narrowed(new.get("affinity") or {}, old.get("affinity") or {}):
+        free.add("affinity")
     same = all(
         _without_image(_items(old, field)) == _without_image(_items(new, field))
         for field in ("containers", "initContainers")
@@ -305,6 +307,30 @@ def _items(spec: Mapping[str, Any], field: str) -> Sequence[Any]:
 
 def _contains(new: Mapping[str, str] | None, old: Mapping[str, str] | None) -> bool:
     return all((new or {}).get(key) == value for key, value in (old or {}).items())
+
+
+def _is_narrowed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """True when an affinity differs at most by choosing fewer nodes.
+
+    While a pod is gated, required terms may be added where there were none, and requirements to
+    terms that are there (KEP-3838).
+    """
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+
+    def split(affinity: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[Any]]:
+        nodes = dict(affinity.get("nodeAffinity") or {})
+        required = nodes.pop(field, None) or {}
+        return {**affinity, "nodeAffinity": nodes}, required.get("nodeSelectorTerms") or ()
+
+    (rest, terms), (rest_before, terms_before) = split(new), split(old)
+    if rest != rest_before or (terms_before and len(terms) != len(terms_before)):
+        return False
+    return all(
+        requirement in _items(term, kind)
+        for term, before in zip(terms, terms_before, strict=False)
+        for kind in ("matchExpressions", "matchFields")
+        for requirement in _items(before, kind)
+    )
 
 
 def _without_image(containers: Sequence[Any]) -> list[Any]:

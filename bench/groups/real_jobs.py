@@ -1,0 +1,79 @@
+"""Many small jobs on a real server: 5,000 jobs of one GPU beside 5,000 pods for kube-scheduler.
+
+From the first request until the last pod is bound, as one watch tells it; pods per second. Both
+sides are fed by the same client over the same number of connections, and take turns on one server
+of 7,500 nodes. A job costs more requests than a pod (it has a status), and what they are is
+printed by `real_cost`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from bench.harness import Report
+from bench.objects import gang_body, pod_body
+from bench.processes import cpu_seconds
+from bench.real.ground import NODE_COUNT, Ground, each, on_ground, time_bound
+from bench.real.operator import operator
+from fairlead.api.resources import JOBS, PODS
+
+COUNT = 5_000
+ROUNDS = 3
+
+
+def run(report: Report) -> None:
+    """Measure three rounds; one line where there is no server."""
+    times: dict[str, list[float]] = {"plain": [], "direct": []}
+
+    async def measure(ground: Ground) -> None:
+        await ground.add_nodes(NODE_COUNT)
+        for turn in range(ROUNDS):
+            times["plain"].append(await _plain(ground, turn))
+            await ground.remove_pods()
+            times["direct"].append(await _jobs(ground, turn))
+
+    on_ground(report, "real_jobs", measure, scheduler=True)
+    if not times["plain"]:
+        return
+    medians = {way: statistics.median(taken) for way, taken in times.items()}
+    for way, taken in times.items():
+        report.add(f"real_jobs.{way}", COUNT / medians[way], "pods/s")
+        text = ", ".join(f"{seconds:.2f}" for seconds in taken)
+        print(f"    {way}: {text} s for {COUNT}, spread {statistics.stdev(taken):.2f}")
+    report.add("real_jobs.direct_ratio", medians["plain"] / medians["direct"], "x")
+
+
+async def _plain(ground: Ground, turn: int) -> float:
+    def pod(number: int) -> dict[str, Any]:
+        body = pod_body(f"plain-{turn}-{number}")
+        del body["metadata"]["ownerReferences"]
+        body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        return body
+
+    async def start() -> None:
+        bodies = [pod(number) for number in range(COUNT)]
+        await each(bodies, lambda body: ground.client.create(PODS, body, namespace="default"))
+
+    return await _timed(ground, f"plain-{turn}", start, {})
+
+
+async def _jobs(ground: Ground, turn: int) -> float:
+    async def start() -> None:
+        bodies = [gang_body(f"direct-{turn}-{number}", 1) for number in range(COUNT)]
+        await each(bodies, lambda body: ground.client.create(JOBS, body, namespace="default"))
+
+    async with operator(ground.plane.kubeconfig(), tag="direct") as ours:
+        taken = await _timed(ground, f"direct-{turn}", start, {"fairlead": ours.pid})
+    await ground.clear()
+    return taken
+
+
+async def _timed(ground: Ground, name: str, start: Any, more: dict[str, int]) -> float:
+    pids = {**ground.pids, **more}
+    before = {who: cpu_seconds(pid) for who, pid in pids.items()}
+    taken = await time_bound(ground, COUNT, start)
+    used = {who: cpu_seconds(pid) - before[who] for who, pid in pids.items()}
+    text = ", ".join(f"{who} {seconds:.2f}" for who, seconds in used.items())
+    print(f"    {name}: {taken:.2f} s; CPU seconds: {text}", flush=True)
+    return taken

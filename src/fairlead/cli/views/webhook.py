@@ -1,0 +1,149 @@
+"""What the webhook would do with objects, for people: the webhook's own judgement, put into words.
+
+Objects that make pods (a StatefulSet, say) are judged by their template, as their pods would be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.status import StatusCause
+from fairlead.decide.admission import (
+    Owner,
+    PodAnswer,
+    PodShape,
+    Rules,
+    judge_job,
+    judge_pod,
+    opt_in_of,
+    reason_of,
+)
+
+#: Where a kind has the template of its pods, by apiVersion and kind.
+TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("apps/v1", "DaemonSet"): ("spec", "template"),
+    ("apps/v1", "Deployment"): ("spec", "template"),
+    ("apps/v1", "ReplicaSet"): ("spec", "template"),
+    ("apps/v1", "StatefulSet"): ("spec", "template"),
+    ("batch/v1", "Job"): ("spec", "template"),
+    ("batch/v1", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+    ("v1", "ReplicationController"): ("spec", "template"),
+}
+_JOB = (names.API_VERSION, "Job")
+
+
+@dataclass(frozen=True, slots=True)
+class PodFinding:
+    """A pod, or the pods of something that makes them. `label` names it."""
+
+    label: str
+    namespace: str
+    answer: PodAnswer
+
+    @property
+    def is_refused(self) -> bool:
+        """A pod is never refused."""
+        return False
+
+    def lines(self) -> list[str]:
+        """Return what would happen, for people."""
+        answer = self.answer
+        return [
+            f"{self.label}: {reason_of(answer)}",
+            *(f"  {op['op']} {op['path']} {json.dumps(op['value'])}" for op in answer.patch),
+            *(f"  warning: {text}" for text in answer.warnings),
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the same as data."""
+        answer = self.answer
+        return {
+            "object": self.label, "namespace": self.namespace, "ruling": answer.ruling.value,
+            "askedBy": answer.opt_in.value, "reason": reason_of(answer),
+            "patch": [dict(each) for each in answer.patch], "warnings": list(answer.warnings),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinding:
+    """A job of ours."""
+
+    label: str
+    namespace: str
+    causes: tuple[StatusCause, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """True when it would not be stored."""
+        return bool(self.causes)
+
+    def lines(self) -> list[str]:
+        """Return what would happen, for people."""
+        if not self.causes:
+            return [f"{self.label}: is let in"]
+        mistakes = [f"  {cause.field}: {cause.message}" for cause in self.causes]
+        return [f"{self.label}: is refused", *mistakes]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the same as data."""
+        return {
+            "object": self.label, "namespace": self.namespace,
+            "ruling": "refused" if self.causes else "allowed",
+            "causes": [{"field": c.field, "message": c.message} for c in self.causes],
+        }  # fmt: skip
+
+
+Finding = PodFinding | JobFinding
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What surrounds an object: the namespace it goes to unless it names one, and its labels."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    rules: Rules
+
+
+def judge_object(body: Mapping[str, Any], around: Around) -> Finding | None:
+    """Return what would become of an object; None for a kind that the webhook has nothing to do
+    with. msgspec.ValidationError when it is no such object at all.
+    """
+    kind = (str(body.get("apiVersion", "")), str(body.get("kind", "")))
+    metadata = msgspec.convert(body.get("metadata") or {}, _Meta)
+    namespace = metadata.namespace or around.namespace
+    name = metadata.name or f"{metadata.generate_name}*"
+    label = f"{kind[1]} {namespace}/{name}"
+    if kind == _JOB:
+        return JobFinding(label, namespace, tuple(judge_job(body)))
+    if kind == ("v1", "Pod"):
+        shape = msgspec.convert(body, PodShape)
+        return PodFinding(label, namespace, judge_shape(shape, namespace, around))
+    if kind not in TEMPLATES:
+        return None
+    template: Any = body
+    for part in TEMPLATES[kind]:
+        template = template.get(part) if isinstance(template, Mapping) else None
+    shape = msgspec.convert(template or {}, PodShape)
+    if not shape.metadata.owner_references:
+        owner = Owner(kind[0], kind[1], name)
+        owned = msgspec.structs.replace(shape.metadata, owner_references=(owner,))
+        shape = msgspec.structs.replace(shape, metadata=owned)
+    return PodFinding(f"Pod of {label}", namespace, judge_shape(shape, namespace, around))
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+
+
+def judge_shape(shape: PodShape, namespace: str, around: Around) -> PodAnswer:
+    """Return what would become of a pod."""
+    return judge_pod(shape, namespace, opt_in_of(shape, around.labels), around.rules)

@@ -1,0 +1,84 @@
+"""Placements that were sent and whose answer never came.
+
+A write that timed out may be on its way still: held up between here and the server, or carried out
+with its answer lost. It is a compare-and-swap on one version of one job, so exactly as long as the
+job stands at that version it can come true; and nothing that is written on *other* jobs stops it.
+Whoever gave its room to another gang meanwhile would see both succeed.
+
+So the room is kept, beside what is seen, until the job is seen at any other version (or is gone):
+then the placement is either there to be seen, or has become impossible. Until then the very same
+write is repeated, by the loop within its cycle and by us whenever the loop comes back to the job.
+One answer, whatever it says, means that the job has moved on: a success moves it, a conflict says
+that it has moved, and the mirror shows it.
+"""
+
+from __future__ import annotations
+
+from fairlead.api.job import Job
+from fairlead.api.status import ApiError, TooManyRequests
+from fairlead.decide.actions import PlaceJob
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.cluster import ClusterState
+
+
+class Unanswered:
+    """The placements of one scheduler that may come true late; their room is kept in the state."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._open: dict[ObjectKey, PlaceJob] = {}
+        #: Those to be sent again in the next decision.
+        self._due: dict[ObjectKey, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many placements wait for their answer."""
+        return len(self._open)
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return key in self._open
+
+    def note(self, action: PlaceJob, error: ApiError) -> None:
+        """Keep the room of a placement if the error leaves open what became of it."""
+        key = action.job.metadata.key
+        if not may_come_late(error) or key in self._open:
+            return
+        entry = self._state.jobs.get(key)
+        if entry is None or not _is_same(entry.job, action.job):
+            return  # it has moved on while we waited
+        self._open[key] = action
+        self._state.hold(action.job, action.placement)
+
+    def seen(self, key: ObjectKey, job: Job | None) -> None:
+        """Let go of what the job, as it is now, has made impossible or shows; before it is booked.
+
+        None: the job is gone.
+        """
+        action = self._open.get(key)
+        if action is None or (job is not None and _is_same(job, action.job)):
+            return
+        del self._open[key]
+        self._due.pop(key, None)
+        self._state.let_go(key)
+
+    def repeat(self, key: ObjectKey) -> None:
+        """Let the next decision send it again."""
+        self._due[key] = None
+
+    def take_due(self) -> tuple[PlaceJob, ...]:
+        """Return what is to be sent again, in key order, each once."""
+        keys, self._due = sorted(self._due), {}
+        return tuple(self._open[key] for key in keys)
+
+
+def may_come_late(error: ApiError) -> bool:
+    """True when a write with this answer, or none, may have been or may yet be carried out.
+
+    429 is said before anything is done (Kubernetes API priority and fairness); other answers that
+    are worth a retry, a 500 of a store that timed out among them, say nothing of it.
+    """
+    return error.retryable and not isinstance(error, TooManyRequests)
+
+
+def _is_same(job: Job, other: Job) -> bool:
+    ours, theirs = job.metadata, other.metadata
+    return (ours.uid, ours.resource_version) == (theirs.uid, theirs.resource_version)

@@ -1,0 +1,261 @@
+"""What admission does to pods of others and to our jobs, as functions of values (pure).
+
+A pod that opts in gets a scheduling gate, which keeps kube-scheduler off until its gang has a
+place, and the label by which the adoption controller finds it. Everything that must not wait for us
+is excepted here, although the webhook configuration excepts it already: a configuration can be
+edited, and what is judged twice by the same rules cannot end differently.
+
+A job is held to the rules that `fairlead submit` knows, so that kubectl cannot store what the
+controllers could not run. Nobody may be locked out of a job that exists: an update is refused for
+mistakes that it brings in, never for those that were there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, assert_never
+
+from fairlead.api import names
+from fairlead.api.meta import Wire
+from fairlead.api.status import StatusCause, StatusDetails
+from fairlead.api.validate import validate_job, validate_job_update
+
+ENABLED = "enabled"
+DISABLED = "disabled"
+MIRROR = "kubernetes.io/config.mirror"
+#: Profile that kube-scheduler has unless it was configured otherwise.
+SCHEDULER = "default-scheduler"
+#: Namespaces whose pods a cluster cannot start without.
+SYSTEM_NAMESPACES = frozenset({"kube-system"})
+
+Operation = Mapping[str, Any]  # one operation of a JSON patch (RFC 6902)
+
+
+class Owner(Wire, frozen=True):
+    """Who made the pod."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class PodMeta(Wire, frozen=True):
+    """Metadata of a pod, as far as it matters; null is as good as nothing."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] | None = None
+
+
+class Gate(Wire, frozen=True):
+    """A scheduling gate."""
+
+    name: str = ""
+
+
+class PodGates(Wire, frozen=True):
+    """Spec of a pod, as far as it matters."""
+
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    scheduling_gates: tuple[Gate, ...] | None = None
+
+
+class PodShape(Wire, frozen=True):
+    """What of a pod decides on its gate; all else is not even decoded."""
+
+    metadata: PodMeta = PodMeta()
+    spec: PodGates = PodGates()
+
+    @property
+    def shown_name(self) -> str:
+        """The name, or how it begins where the server is still to complete it."""
+        metadata = self.metadata
+        return metadata.name or (f"{metadata.generate_name}*" if metadata.generate_name else "")
+
+
+class OptIn(Enum):
+    """Who asked for gang scheduling."""
+
+    NOBODY = "nobody"
+    POD = "pod"
+    NAMESPACE = "namespace"
+
+
+class Ruling(Enum):
+    """What becomes of a pod's start, and why; only GATED changes it."""
+
+    GATED = "gated"
+    GATED_ALREADY = "gated-already"
+    NOT_ASKED = "not-asked"
+    DISABLED = "disabled"
+    SYSTEM = "system-namespace"
+    HAS_NODE = "has-node"
+    MEMBER = "member-of-a-job"
+    DAEMON = "daemon"
+    MIRROR = "mirror"
+    OTHER_SCHEDULER = "other-scheduler"
+
+    @property
+    def is_held(self) -> bool:
+        """True when the pod waits for its gang's place."""
+        return self in (Ruling.GATED, Ruling.GATED_ALREADY)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What differs between installations."""
+
+    #: Namespace of Fairlead's own pods: they cannot wait for themselves.
+    own_namespace: str = "fairlead-system"
+    scheduler_names: frozenset[str] = frozenset({SCHEDULER})
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    """What happens to a new pod. `detail` is the value behind the ruling, such as a node's name."""
+
+    ruling: Ruling
+    opt_in: OptIn
+    detail: str = ""
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def opt_in_of(pod: PodShape, namespace_labels: Mapping[str, str]) -> OptIn:
+    """Return who asked; the pod's own label goes first."""
+    own = (pod.metadata.labels or {}).get(names.GANG_SCHEDULING)
+    if own == ENABLED:
+        return OptIn.POD
+    if namespace_labels.get(names.GANG_SCHEDULING) == ENABLED:
+        return OptIn.NAMESPACE
+    return OptIn.NOBODY
+
+
+def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> PodAnswer:
+    """Return what happens to a pod that is about to be created in `namespace`."""
+    exception = _exception(pod, namespace, opt_in, rules)
+    if exception is not None:
+        ruling, detail = exception
+        return PodAnswer(ruling, opt_in, detail)
+    gates = pod.spec.scheduling_gates or ()
+    has_gate = any(gate.name == names.GANG_GATE for gate in gates)
+    labels = pod.metadata.labels or {}
+    label = labels.get(names.GANG_SCHEDULING)
+    patch: list[Operation] = []
+    if not has_gate:
+        patch.append(_add_gate(gates))
+    if label != ENABLED:
+        patch.append(_add_label(labels))
+    warnings: tuple[str, ...] = ()
+    if label not in (None, ENABLED):
+        warnings = (
+            f'label {names.GANG_SCHEDULING}: "{label[:63]}" was replaced by "{ENABLED}", which '
+            f'the namespace says; accepted: "{ENABLED}", "{DISABLED}"',
+        )
+    ruling = Ruling.GATED_ALREADY if has_gate else Ruling.GATED
+    return PodAnswer(ruling, opt_in, patch=tuple(patch), warnings=warnings)
+
+
+def _exception(
+    pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules
+) -> tuple[Ruling, str] | None:
+    """Return why the pod is left alone; None when it is not."""
+    metadata, spec = pod.metadata, pod.spec
+    if (metadata.labels or {}).get(names.GANG_SCHEDULING) == DISABLED:
+        return Ruling.DISABLED, ""
+    if opt_in is OptIn.NOBODY:
+        return Ruling.NOT_ASKED, ""
+    if namespace in SYSTEM_NAMESPACES or namespace == rules.own_namespace:
+        return Ruling.SYSTEM, namespace
+    if MIRROR in (metadata.annotations or {}):
+        return Ruling.MIRROR, ""
+    for owner in metadata.owner_references or ():
+        group = owner.api_version.partition("/")[0]
+        if owner.kind == "Job" and group == names.GROUP:
+            return Ruling.MEMBER, owner.name
+        if owner.kind == "DaemonSet":  # of any group: others make them, too
+            return Ruling.DAEMON, owner.name
+    if spec.node_name:
+        return Ruling.HAS_NODE, spec.node_name
+    scheduler = spec.scheduler_name or SCHEDULER
+    if scheduler not in rules.scheduler_names:
+        return Ruling.OTHER_SCHEDULER, scheduler
+    return None
+
+
+def _add_gate(gates: Sequence[Gate]) -> Operation:
+    gate = {"name": names.GANG_GATE}
+    if gates:
+        return {"op": "add", "path": "/spec/schedulingGates/-", "value": gate}
+    # also where an empty list or a null stands: "add" replaces a member that is there
+    return {"op": "add", "path": "/spec/schedulingGates", "value": [gate]}
+
+
+def _add_label(labels: Mapping[str, str]) -> Operation:
+    if labels:
+        pointer = names.GANG_SCHEDULING.replace("~", "~0").replace("/", "~1")
+        return {"op": "add", "path": f"/metadata/labels/{pointer}", "value": ENABLED}
+    return {"op": "add", "path": "/metadata/labels", "value": {names.GANG_SCHEDULING: ENABLED}}
+
+
+def reason_of(answer: PodAnswer) -> str:
+    """Return the ruling in words that complete "the pod ..."."""
+    label, detail = names.GANG_SCHEDULING, answer.detail
+    match answer.ruling:
+        case Ruling.GATED:
+            by = "its label" if answer.opt_in is OptIn.POD else "its namespace's label"
+            return f"waits for its gang's place: {by} {label}={ENABLED} asks for it"
+        case Ruling.GATED_ALREADY:
+            return f"waits for its gang's place: it has the gate {names.GANG_GATE} already"
+        case Ruling.NOT_ASKED:
+            return f"is left alone: neither it nor its namespace has the label {label}={ENABLED}"
+        case Ruling.DISABLED:
+            return f"is left alone: its label {label}={DISABLED} says so"
+        case Ruling.SYSTEM:
+            return f"is left alone: pods of namespace {detail} never wait for Fairlead"
+        case Ruling.HAS_NODE:
+            return f"is left alone: spec.nodeName is {detail}, so no scheduler looks at it"
+        case Ruling.MEMBER:
+            return f"is left alone: it is a member of Fairlead's job {detail}"
+        case Ruling.DAEMON:
+            return f"is left alone: DaemonSet {detail} wants it on each of its nodes"
+        case Ruling.MIRROR:
+            return "is left alone: a kubelet runs it from a file, whatever the API says"
+        case Ruling.OTHER_SCHEDULER:
+            return f"is left alone: spec.schedulerName {detail} is not kube-scheduler's"
+        case _:
+            assert_never(answer.ruling)
+
+
+# Jobs
+
+Obj = Mapping[str, Any]
+
+
+def judge_job(new: Obj, old: Obj | None = None) -> list[StatusCause]:
+    """Return what is wrong with a job as plain JSON; [] when it may be stored.
+
+    With `old` it is an update: only what this brings in counts, so that a job which breaks rules
+    that are younger than itself can still be cancelled and freed of its finalizer.
+    """
+    if old is None:
+        return validate_job(new)
+    if new.get("spec") == old.get("spec"):
+        return []
+    before = validate_job(old)
+    brought = [cause for cause in validate_job(new) if cause not in before]
+    return brought + [c for c in validate_job_update(old, new) if c not in brought]
+
+
+def refusal_of(name: str, causes: Sequence[StatusCause]) -> tuple[str, StatusDetails]:
+    """Return the message and the details of a refused job, in the form of the API server's own."""
+    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    listed = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
+    details = StatusDetails(name=name, group=names.GROUP, kind="Job", causes=tuple(causes))
+    return f'Job.{names.GROUP} "{name}" is invalid: {listed}', details

@@ -1,0 +1,1 @@
+"""Pods of other tools, placed as gangs: who belongs together, and what a group needs next."""

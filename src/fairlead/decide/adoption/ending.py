@@ -1,0 +1,157 @@
+"""How attempts and groups of other tools' pods end."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import JobState, JobStatus, MemberCounts
+from fairlead.api.meta import Condition, is_true
+from fairlead.decide.actions import Action, DeleteJob
+from fairlead.decide.adoption.grouping import Tool
+from fairlead.decide.adoption.sources import Ended, ends_by_itself
+from fairlead.decide.adoption.view import Case
+from fairlead.decide.adoption.writing import (
+    EndReason,
+    Note,
+    Told,
+    closed,
+    current_attempt,
+    earliest,
+    plural,
+    stamp,
+    with_condition,
+    with_state,
+    write,
+)
+from fairlead.decide.verdict import Decision
+
+_DOUBLINGS_MAX = 16
+#: Groups that are over with their pods, since nobody else says that they are.
+_ENDING_WITH_PODS = (Tool.POD, Tool.NAMED, Tool.POD_GROUP, Tool.VOLCANO)
+
+
+def next_attempt(case: Case, reason: EndReason, text: str, nodes: list[str]) -> tuple[Action, ...]:
+    """End the attempt and queue for the next one; the place stays for those who need not move."""
+    job = case.job
+    number = job.status.attempt + 1
+    new = replace(closed(job, case.now, reason, text, *nodes), attempt=number)
+    told = Told.NOT_BOUND if reason is EndReason.NOT_BOUND else Told.RESTARTING
+    note = Note(told, f"Moves members as attempt {number}: {text}")
+    return write(job, with_state(new, JobState.RESTARTING), note)
+
+
+def wait_again(case: Case, reason: EndReason, text: str) -> tuple[Action, ...]:
+    """End the attempt and give the place back; the group gathers anew, after a while."""
+    job, status, policy = case.job, case.job.status, case.policy
+    attempt = current_attempt(status)
+    if attempt is not None and attempt.finished_at is None:
+        status = closed(job, case.now, reason, text)
+    times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in status.attempts)
+    pause = policy.again_seconds * 2 ** min(max(times - 1, 0), _DOUBLINGS_MAX)
+    until = case.now + min(pause, policy.again_seconds_max)
+    condition = Condition(names.ADMITTED, "False", reason.value, text)
+    new = with_condition(job, status, case.now, condition)
+    new = replace(
+        new,
+        restart_at=stamp(until) if times else None,
+        members=MemberCounts(job.member_count),
+    )
+    note = Note(Told.WAITS_AGAIN, f"Gave its place back and waits for all members: {text}")
+    return write(job, with_state(new, JobState.WAITING), note)
+
+
+# Counting
+
+
+def with_counts(case: Case) -> JobStatus:
+    """Return the status with members counted by seat, and Running once all of them run."""
+    job, census = case.job, case.census
+    running = sum(m.pod.status.phase == "Running" for m in census.released)
+    live = {m.seat for m in census.released}
+    good = {m.seat for m in census.ended if m.pod.status.phase == "Succeeded"} - live
+    bad = {m.seat for m in census.ended} - live - good
+    total = job.member_count
+    counts = MemberCounts(
+        total=total,
+        pending=max(0, total - running - len(good) - len(bad)),
+        running=running,
+        succeeded=len(good),
+        failed=len(bad),
+    )
+    new = replace(job.status, members=counts)
+    if not running or running + len(good) < total:
+        return new
+    if not is_true(new.conditions, names.RUNNING):
+        new = with_condition(job, new, case.now, Condition(names.RUNNING, "True", "Running"))
+    attempt = current_attempt(new)
+    if attempt is not None and attempt.started_at is None:
+        started = replace(attempt, started_at=stamp(case.now))
+        new = replace(new, attempts=(*new.attempts[:-1], started))
+    return with_state(replace(new, started_at=new.started_at or stamp(case.now)), JobState.RUNNING)
+
+
+# The end
+
+
+def decide_idle(case: Case) -> Decision:
+    """Nobody is alive. Over, or between two tries of the tool? The pods tell, then the owner."""
+    job, facts, reading = case.job, case.facts, case.view.reading
+    seats = {m.seat for m in case.census.ended}
+    good = {m.seat for m in case.census.ended if m.pod.status.phase == "Succeeded"}
+    by_pods = Ended.SUCCEEDED if len(good) >= job.member_count else Ended.FAILED
+    tally = f"{len(good)} of {plural(job.member_count, 'member')} succeeded"
+    owner_knows = ends_by_itself(case.tool)
+    has_more = owner_knows and (facts is None or facts.has_more_rounds)
+    if by_pods is Ended.SUCCEEDED and not has_more:
+        return Decision(_end(case, Ended.SUCCEEDED, tally))
+    since = case.view.idle_since if case.view.idle_since is not None else case.now
+    is_fresh = reading is not None and reading.at >= since
+    if is_fresh and facts is not None and facts.ended is not None:
+        return Decision(_end(case, facts.ended, f"{case.owner} has {_PAST[facts.ended]}"))
+    if is_fresh and facts is not None and not facts.exists:
+        return Decision(_end(case, by_pods, f"{case.owner} was deleted; {tally}"))
+    if case.tool in _ENDING_WITH_PODS and (len(seats) >= job.member_count or not seats):
+        return Decision(_end(case, by_pods, tally))
+    give_up_at = since + case.policy.idle_seconds_max
+    if case.now >= give_up_at:
+        text = f"all its pods have been gone for {case.policy.idle_seconds_max:g} s"
+        return Decision(wait_again(case, EndReason.MEMBERS_GONE, text))
+    read_at = case.next_read_at
+    if read_at is not None and (not is_fresh or case.now >= read_at):
+        return Decision(case.read(), wake_at=case.now)
+    return Decision(wake_at=earliest(give_up_at, read_at))
+
+
+_PAST = {Ended.SUCCEEDED: "succeeded", Ended.FAILED: "failed"}
+
+
+def _end(case: Case, ended: Ended, text: str) -> tuple[Action, ...]:
+    is_good = ended is Ended.SUCCEEDED
+    status = ended_status(case, EndReason.SUCCEEDED if is_good else EndReason.FAILED, text)
+    status = replace(status, members=with_counts(case).members)
+    note = Note(Told.SUCCEEDED if is_good else Told.FAILED, f"{ended.value}: {text}")
+    return write(case.job, status, note, record=True)
+
+
+def finish_gone(case: Case) -> tuple[Action, ...]:
+    """End a job that has no place and nobody left; one that never queued is deleted instead."""
+    if case.job.status.attempt == 0:
+        return (DeleteJob(case.job),)
+    is_good = case.facts is not None and case.facts.ended is Ended.SUCCEEDED
+    reason = EndReason.SUCCEEDED if is_good else EndReason.MEMBERS_GONE
+    status = ended_status(case, reason, f"the pods of {case.owner} are gone")
+    return write(case.job, status, record=True)
+
+
+def ended_status(case: Case, reason: EndReason, text: str) -> JobStatus:
+    """Return the status of a job that has ended for good."""
+    job, status = case.job, case.job.status
+    attempt = current_attempt(status)
+    if attempt is not None and attempt.finished_at is None:
+        status = closed(job, case.now, reason, text)
+    is_good = reason is EndReason.SUCCEEDED
+    kind = names.SUCCEEDED if is_good else names.FAILED
+    new = with_condition(job, status, case.now, Condition(kind, "True", reason.value, text))
+    new = replace(new, finished_at=stamp(case.now), restart_at=None)
+    return with_state(new, JobState.SUCCEEDED if is_good else JobState.FAILED)

@@ -1,0 +1,281 @@
+"""What a group of other tools' pods needs next: `decide_group`, a function of what there is of it.
+
+One Job object stands for a group, so the one planner places it and `status.placement` is the
+reservation, as for any job. Every decision either writes down what was learned or, once the status
+says it, changes the world accordingly; whoever dies in between finds the status and goes on.
+
+    no job     a first member is there and the group's size is known: make the job
+    gathering  not Admitted: holds nothing; becomes complete, then it is admitted
+    queued     Admitted, no record of the current attempt: the scheduler's turn
+    live       the record is open: members are released onto their places (module `live`)
+    finished   Succeeded or Failed holds
+
+Members that run stay when others have to move: the next attempt repairs the placement around them.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import Attempt, Job, JobState, MemberCounts
+from fairlead.api.meta import Condition, is_true
+from fairlead.api.times import parse_time
+from fairlead.decide.actions import (
+    Action,
+    CreateJob,
+    DeleteJob,
+    EvictMember,
+    ReadSource,
+    RecordHistory,
+    RemoveFinalizer,
+    TellPod,
+)
+from fairlead.decide.adoption import live
+from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
+from fairlead.decide.adoption.grouping import Tool
+from fairlead.decide.adoption.members import (
+    Member,
+    chosen,
+    expected_of,
+    is_complete,
+    is_whole,
+    take_census,
+)
+from fairlead.decide.adoption.standin import StandIn, job_for, spin_off
+from fairlead.decide.adoption.view import AdoptionPolicy, Case, GroupView
+from fairlead.decide.adoption.writing import (
+    EndReason,
+    Note,
+    Told,
+    current_attempt,
+    earliest,
+    plural,
+    stamp,
+    with_attempt,
+    with_condition,
+    with_state,
+    write,
+)
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import NOTHING, Decision, Verdict
+
+#: Tools whose objects may say that their pods cannot start together: read before anything else.
+_MAY_REFUSE = (Tool.STATEFUL_SET, Tool.JOB_SET, Tool.LEADER_WORKER_SET)
+
+
+def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision:
+    """Return what is to be done about one group now; `NOTHING` when it is as it should be."""
+    job = view.job
+    if job is None:
+        return _without_job(view, policy, now)
+    case = Case(view, job, take_census(view.members.values(), job.metadata.uid), policy, now)
+    if job.metadata.deletion_timestamp is not None:
+        return _deleted(case)
+    if job.is_finished:
+        return _finished(case)
+    attempt = current_attempt(job.status)
+    if attempt is not None and attempt.finished_at is None:
+        return live.decide_live(case)
+    if is_true(job.status.conditions, names.ADMITTED):
+        return _queued(case)
+    return _gathering(case)
+
+
+# No job yet
+
+
+def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision:
+    """Make the job that stands for the group, as soon as its size is known."""
+    gated, group = take_census(view.members.values(), "").gated, view.group
+    if not gated or group is None:
+        return NOTHING
+    source, reading = group.source, view.reading
+    facts = reading.facts if reading else None
+    expected = expected_of(gated, facts)
+    needs_reading = group.tool in _MAY_REFUSE or not expected.is_known
+    if source is not None and reading is None and (needs_reading or not source.uid):
+        read = ReadSource(view.key, source.api_version, source.kind, source.name)
+        return Decision((read,), wake_at=now)
+    if facts is not None and facts.problem:
+        text = f"{group.words} is no gang: {facts.problem}"
+        return _tell_and_read(view, policy, now, _told(view, gated[0], Told.NO_GANG, text))
+    if not expected.is_known:
+        text = (
+            f"Nobody says how many pods belong to {group.words}: add the annotation "
+            f"{names.GROUP_SIZE} with their number to its pods"
+        )
+        return _tell_and_read(view, policy, now, _told(view, gated[0], Told.SIZE_UNKNOWN, text))
+    members = chosen(gated, expected)
+    if not members:
+        return Decision(tuple(spin_off(member) for member in gated))
+    uid = source.uid if source is not None and source.uid else (facts.uid if facts else "")
+    stand_in = StandIn(group, tuple(members), expected, uid)
+    return Decision((CreateJob(job_for(stand_in)),))
+
+
+def _told(view: GroupView, first: Member, told: Told, text: str) -> TellPod:
+    return TellPod(view.key, first.pod, told.value, text)
+
+
+def _tell_and_read(view: GroupView, policy: AdoptionPolicy, now: float, told: TellPod) -> Decision:
+    """Tell people what is wrong, and look now and then whether it still is."""
+    source = view.group.source if view.group else None
+    if source is None or view.reading is None:
+        return Decision((told,))
+    due = view.reading.next_at(policy)
+    if now < due:
+        return Decision((told,), wake_at=due)
+    read = ReadSource(view.key, source.api_version, source.kind, source.name)
+    return Decision((told, read), wake_at=now)
+
+
+# Gathering
+
+
+def _gathering(case: Case) -> Decision:
+    """Holds nothing. Pods of an earlier attempt go, so that their tool makes them anew."""
+    job, census, expected = case.job, case.census, case.expected
+    if census.released:
+        return Decision(tuple(EvictMember(job, member.pod) for member in census.released))
+    if census.is_empty:
+        return _vanished(case)
+    read_at = None
+    present = len(census.gated) + len(census.done)
+    if present != expected.count or not expected.is_known:
+        read_at = case.next_read_at
+        if read_at is not None and case.now >= read_at:
+            return Decision(case.read(), wake_at=case.now)
+    members = chosen(census.gated, expected)
+    if not expected.is_known or not is_complete(members, expected, census):
+        return _refuse(case, read_at)
+    if job.member_count < expected.count or not is_whole(job, census):
+        return Decision((DeleteJob(job),))  # as it is it never had a place; it is made anew
+    not_before = parse_time(job.status.restart_at) if job.status.restart_at else case.now
+    if case.now < not_before:
+        return Decision(wake_at=not_before)
+    return Decision(_admit(case))
+
+
+def _admit(case: Case) -> tuple[Action, ...]:
+    job, status = case.job, case.job.status
+    number = status.attempt + 1 if current_attempt(status) else max(status.attempt, 1)
+    admitted = Condition(names.ADMITTED, "True", names.ADMITTED)
+    new = with_condition(job, status, case.now, admitted)
+    new = replace(new, attempt=number, restart_at=None, members=MemberCounts(job.member_count))
+    text = f"Admitted to the queue with {plural(job.member_count, 'member')}"
+    return write(job, with_state(new, JobState.WAITING), Note(Told.ADMITTED, text))
+
+
+def _refuse(case: Case, wake_at: float | None) -> Decision:
+    """Write why the group may not have a place. Counts in it may be a moment behind."""
+    job, census = case.job, case.census
+    count = max(case.expected.count, job.member_count)
+    facts: dict[str, int | str] = {"owner": case.owner}
+    if census.strays:
+        verdict = Verdict(Reason.GROUP_UNGATED, {**facts, "ungated": len(census.strays)})
+    else:
+        present = len(census.gated) + len(census.done)
+        facts |= {"members_present": present, "members": count}
+        verdict = Verdict(Reason.GROUP_INCOMPLETE, facts)
+    condition = Condition(names.ADMITTED, "False", verdict.reason.value, verdict.message)
+    new = with_condition(job, job.status, case.now, condition)
+    counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
+    state = JobState.HELD if job.spec.suspend else JobState.WAITING
+    new = with_state(replace(new, members=counts), state)
+    before = {c.type: c.reason for c in job.status.conditions}
+    due = case.view.counts_written_at + case.policy.count_seconds
+    is_news = before.get(names.ADMITTED) != condition.reason
+    is_small = job.member_count <= case.policy.small_gang_members_max
+    if not is_news and not is_small and case.now < due:
+        return Decision(wake_at=earliest(due, wake_at))
+    return Decision(write(job, new), {job.metadata.key: verdict}, wake_at)
+
+
+def _vanished(case: Case) -> Decision:
+    """Nobody is there: ask the owner whether anybody will be."""
+    reading, since = case.view.reading, case.view.idle_since
+    if case.source is None:
+        return Decision(finish_gone(case))
+    if reading is None or (since is not None and reading.at < since):
+        return Decision(case.read(), wake_at=case.now)
+    if not reading.facts.exists or reading.facts.ended is not None:
+        return Decision(finish_gone(case))
+    due = reading.next_at(case.policy)
+    if case.now >= due:
+        return Decision(case.read(), wake_at=case.now)
+    return _refuse(case, due)
+
+
+# Queued
+
+
+def _queued(case: Case) -> Decision:
+    """The planner's turn. What it finds is taken only while the group is still whole."""
+    job, census, status = case.job, case.census, case.job.status
+    is_placed = status.placement is not None and status.placement.attempt == status.attempt
+    if census.released and status.placement is None:
+        text = "no replacement was found for the nodes that it lost"
+        return Decision(wait_again(case, EndReason.PLACEMENT_LOST, text))
+    if not census.released and not is_whole(job, census):
+        return _refuse(case, None)  # the scheduler gives back what it may have found
+    if job.spec.suspend or job.spec.cancel:
+        return Decision(write(job, with_state(status, JobState.HELD)))
+    if is_placed:
+        return Decision(_open(case))
+    if not census.released:
+        return Decision(write(job, with_state(status, JobState.WAITING)))
+    # Those that were refused must go before their tool can make them anew, for another node.
+    going = [m for m in census.released if m.refused_at is not None and _is_lost(job, m)]
+    evictions = tuple(EvictMember(job, member.pod) for member in going)
+    return Decision((*write(job, with_state(status, JobState.RESTARTING)), *evictions))
+
+
+def _is_lost(job: Job, member: Member) -> bool:
+    last = job.status.attempts[-1] if job.status.attempts else None
+    return last is not None and member.node in last.nodes_lost
+
+
+def _open(case: Case) -> tuple[Action, ...]:
+    """Open the attempt's record. From here on members are released, and the place may not go."""
+    job, status = case.job, case.job.status
+    new = with_attempt(status, Attempt(number=status.attempt, begun_at=stamp(case.now)))
+    if not case.census.released:
+        new = replace(new, members=MemberCounts(job.member_count, job.member_count))
+    if not is_true(status.conditions, names.RUNNING):
+        starting = Condition(names.RUNNING, "False", "Starting")
+        new = with_condition(job, new, case.now, starting)
+    state = JobState.RESTARTING if status.started_at else JobState.STARTING
+    return write(job, with_state(new, state))
+
+
+# The end
+
+
+def _finished(case: Case) -> Decision:
+    """Stay for people to look at, unless the group lives on or nobody collects the job."""
+    job = case.job
+    if case.census.gated:
+        return Decision((DeleteJob(job),))  # its tool goes on: a job of its own stands for that
+    if job.metadata.owner_references:
+        return NOTHING
+    ended_at = parse_time(job.status.finished_at) if job.status.finished_at else case.now
+    due = ended_at + case.policy.keep_finished_seconds
+    return Decision((DeleteJob(job),)) if case.now >= due else Decision(wake_at=due)
+
+
+def _deleted(case: Case) -> Decision:
+    """Keep the reservation until no member that it covers is left."""
+    job, census = case.job, case.census
+    if names.JOB_FINALIZER not in job.metadata.finalizers or census.released:
+        return NOTHING
+    if any(member.job_uid == job.metadata.uid for member in census.leaving):
+        return NOTHING
+    actions: list[Action] = []
+    if not job.is_finished and job.status.attempt:
+        all_good = max(len(census.done), job.status.members.succeeded) >= job.member_count
+        reason = EndReason.SUCCEEDED if all_good else EndReason.DELETED
+        status = ended_status(case, reason, f"{case.owner} or the job was deleted")
+        actions.append(RecordHistory(replace(job, status=status)))
+    actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
+    return Decision(tuple(actions))

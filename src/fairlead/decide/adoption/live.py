@@ -1,0 +1,228 @@
+"""A group that has its place: members are released onto it, and come back to it.
+
+A member is released by one write: the pin to its node, the labels by which the reservation covers
+it, and our gate taken off. One that its tool makes anew takes its own number's place, or a free one
+of its role. Where the node is out, or kube-scheduler refuses for longer than the patience, the
+attempt ends and the next one repairs the placement; members that run are not touched by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fairlead.api.job import Job, Placement
+from fairlead.decide.actions import Action, EvictMember, ReleaseMember
+from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
+from fairlead.decide.adoption.members import Member, Seat, roles_by_shape
+from fairlead.decide.adoption.standin import spin_off
+from fairlead.decide.adoption.view import Case
+from fairlead.decide.adoption.writing import (
+    EndReason,
+    Note,
+    Told,
+    earliest,
+    event,
+    plural,
+    write,
+)
+from fairlead.decide.verdict import Decision
+
+_NODES_NAMED_MAX = 5
+
+
+def decide_live(case: Case) -> Decision:
+    """Return what is to be done while the record of an attempt is open."""
+    job, census, placement = case.job, case.census, case.job.status.placement
+    if placement is None or not _covers(job, placement):
+        return Decision(wait_again(case, EndReason.PLACEMENT_LOST, "its place was taken away"))
+    places = _places(placement)
+    wrong = list(_misplaced(case, places))
+    if wrong:
+        return Decision(tuple(a for member, why in wrong for a in _evict(job, member, why)))
+    refused = [m for m in census.released if m.refused_at is not None]
+    patience = case.policy.bind_patience_seconds
+    due = [m for m in refused if case.now - (m.refused_at or case.now) >= patience]
+    if due:
+        return Decision(_not_bound(case, due))
+    if census.is_empty:
+        return decide_idle(case)
+    seating = _seat(case, places)
+    if seating.out:
+        return Decision(_node_lost(case, seating.out, places))
+    ranks = {seat: rank for rank, seat in enumerate(_seats(job))} if seating.seated else {}
+    actions: list[Action] = [
+        ReleaseMember(job, m.pod, role=seat[0], index=seat[1], rank=ranks[seat], node=places[seat])
+        for m, seat in seating.seated
+    ]
+    actions += [spin_off(member) for member in seating.extra]
+    give_up_at = min(((m.refused_at or case.now) + patience for m in refused), default=None)
+    counted, counted_at = _count(case)
+    return Decision((*counted, *actions), wake_at=earliest(give_up_at, counted_at))
+
+
+def _covers(job: Job, placement: Placement) -> bool:
+    wanted = sorted((role.name, role.count) for role in job.spec.roles)
+    return wanted == sorted((place.role, len(place.nodes)) for place in placement.roles)
+
+
+def _places(placement: Placement) -> dict[Seat, str]:
+    return {(r.role, i): node for r in placement.roles for i, node in enumerate(r.nodes)}
+
+
+def _seats(job: Job) -> Iterator[Seat]:
+    """Yield all seats in rank order: role order of the spec, then index."""
+    for role in job.spec.roles:
+        for index in range(role.count):
+            yield (role.name, index)
+
+
+def _misplaced(case: Case, places: Mapping[Seat, str]) -> Iterator[tuple[Member, str]]:
+    """Yield released members that are not where they should be: the place moved, or is taken."""
+    seen: dict[Seat, Member] = {}
+    for member in sorted(case.census.released, key=_age):
+        node = places.get(member.seat)
+        if node is None or member.node != node:
+            yield member, f"its place has moved from {member.node or 'no node'} to {node}"
+        elif member.seat in seen:
+            yield member, f"{seen[member.seat].name} has the same place"
+        else:
+            seen[member.seat] = member
+
+
+def _age(member: Member) -> tuple[bool, str, str]:
+    """Sorts pods that are bound before others, then the older first."""
+    meta = member.pod.metadata
+    return (not member.pod.spec.node_name, meta.creation_timestamp or "", meta.name)
+
+
+def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
+    note = Note(Told.MOVED, f"Deleted {member.name}, which its tool makes anew: {why}")
+    return (EvictMember(job, member.pod), event(job, note))
+
+
+# Seats
+
+
+@dataclass(slots=True)
+class _Seating:
+    """Who goes where: gated members with their seats, seats that are out, and who has none."""
+
+    seated: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
+    out: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
+    extra: list[Member] = field(default_factory=list[Member])
+
+
+def _seat(case: Case, places: Mapping[Seat, str]) -> _Seating:
+    """Give each gated member a seat: its own number's if that is free, else a free one of its role.
+
+    A seat whose member is on its way out is not free: both would not fit. Unless its node is out,
+    for nobody confirms an end there. Members whose seats become free in time just wait.
+    """
+    seating = _Seating()
+    if not case.census.gated:
+        return seating
+    usable = case.view.usable
+    leaving = {
+        m.seat
+        for m in case.census.leaving
+        if m.job_uid == case.job.metadata.uid and usable.get(m.node, False)
+    }
+    free = _free_seats(case, leaving)
+    roles = roles_by_shape(case.job)
+    rest: list[tuple[Member, str]] = []
+    for member in case.census.gated:
+        role = roles.get((member.membership.role, member.shape))
+        index = member.membership.index
+        own = (role or "", index if index is not None else -1)
+        if role is None:
+            seating.extra.append(member)
+        elif own in leaving:
+            continue
+        elif own[1] in free[role]:
+            del free[role][own[1]]
+            _put(seating, (member, own), usable.get(places[own], False))
+        else:
+            rest.append((member, role))
+    still_leaving = {role for role, _ in leaving}
+    for member, role in rest:
+        if free[role]:
+            index = next(iter(free[role]))
+            del free[role][index]
+            seat = (role, index)
+            _put(seating, (member, seat), usable.get(places[seat], False))
+        elif role not in still_leaving:
+            seating.extra.append(member)
+    return seating
+
+
+def _put(seating: _Seating, pair: tuple[Member, Seat], is_usable: object) -> None:
+    (seating.seated if is_usable else seating.out).append(pair)
+
+
+def _free_seats(case: Case, leaving: set[Seat]) -> dict[str, dict[int, None]]:
+    """Return the free indices of each role; those that nobody has had before come first."""
+    free: dict[str, dict[int, None]] = {role.name: {} for role in case.job.spec.roles}
+    taken = {m.seat for m in case.census.released} | leaving
+    had = {m.seat for m in case.census.ended}
+    for is_second_choice in (False, True):
+        for seat in _seats(case.job):
+            if seat not in taken and (seat in had) is is_second_choice:
+                free[seat[0]][seat[1]] = None
+    return free
+
+
+# Members that have to move
+
+
+def _not_bound(case: Case, refused: list[Member]) -> tuple[Action, ...]:
+    """Have the refused members moved; after too many times in a row the whole group waits."""
+    nodes = sorted({m.node for m in refused if m.node})
+    text = (
+        f"kube-scheduler refused {plural(len(refused), 'member')} on {_listed(nodes)} for "
+        f"{case.policy.bind_patience_seconds:g} s: {_why(refused[0])}"
+    )
+    row = 1
+    for attempt in reversed(case.job.status.attempts[:-1]):
+        if attempt.reason != EndReason.NOT_BOUND.value:
+            break
+        row += 1
+    if row >= case.policy.refusals_max:
+        return wait_again(case, EndReason.WAITS_AGAIN, text)
+    return next_attempt(case, EndReason.NOT_BOUND, text, nodes)
+
+
+def _why(member: Member) -> str:
+    for condition in member.pod.status.conditions:
+        if condition.type == "PodScheduled":
+            return condition.message
+    return ""
+
+
+def _node_lost(
+    case: Case, out: list[tuple[Member, Seat]], places: Mapping[Seat, str]
+) -> tuple[Action, ...]:
+    nodes = sorted({places[seat] for _, seat in out})
+    text = f"{plural(len(out), 'member')} came back, and {_listed(nodes)} cannot take them"
+    return next_attempt(case, EndReason.NODE_LOST, text, nodes)
+
+
+def _listed(nodes: list[str]) -> str:
+    shown = ", ".join(nodes[:_NODES_NAMED_MAX])
+    more = len(nodes) - _NODES_NAMED_MAX
+    return f"{shown} and {more} more" if more > 0 else shown or "no node"
+
+
+def _count(case: Case) -> tuple[tuple[Action, ...], float | None]:
+    """Return the write of the counts, and when it is due if not now."""
+    job, policy, status = case.job, case.policy, with_counts(case)
+    if status == job.status:
+        return (), None
+    is_news = status.state != job.status.state or status.conditions != job.status.conditions
+    due = case.view.counts_written_at + policy.count_seconds
+    if not is_news and job.member_count > policy.small_gang_members_max and case.now < due:
+        return (), due
+    notes: tuple[Note, ...] = ()
+    if not job.status.started_at and status.started_at:
+        notes = (Note(Told.STARTED, f"All {plural(job.member_count, 'member')} run"),)
+    return write(job, status, *notes), None

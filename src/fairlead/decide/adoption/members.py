@@ -1,0 +1,291 @@
+"""The pods of one group as decisions see them, and the roles that follow from them.
+
+Identical members collapse to a count, as in any job: members are identical when the planner cannot
+tell them apart (requests, selectors, affinity to nodes, tolerations), whatever their images and
+commands. Where a tool's role holds several shapes it becomes several roles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.core import Affinity, Container, Pod, PodSpec, PodTemplate
+from fairlead.api.job import Job, Role
+from fairlead.api.times import parse_time
+from fairlead.decide.adoption.grouping import Membership, is_gated, role_name
+from fairlead.decide.adoption.sources import Facts
+from fairlead.decide.pinning import node_of
+
+#: (role, index)
+Seat: TypeAlias = tuple[str, int]
+
+
+class Standing(Enum):
+    """How far a pod has come."""
+
+    GATED = "Gated"
+    RELEASED = "Released"
+    #: Let in without a gate, so nobody holds it back.
+    LOOSE = "Loose"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One pod of a group. Role, index and uid are of its labels once it is released."""
+
+    pod: Pod
+    membership: Membership
+    standing: Standing
+    job_uid: str
+    role: str
+    index: int
+    node: str
+    #: Since when its scheduler finds no way to bind it.
+    refused_at: float | None
+    shape: str
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.pod.metadata.name
+
+    @property
+    def seat(self) -> Seat:
+        """Role and index of a released member."""
+        return (self.role, self.index)
+
+    @property
+    def is_live(self) -> bool:
+        """True for a pod that has not ended and is not about to."""
+        return not self.pod.is_terminal and self.pod.metadata.deletion_timestamp is None
+
+    @property
+    def order(self) -> tuple[int, tuple[int | str, ...]]:
+        """Sorts members as people count them: by index, else by the numbers in their names."""
+        index = self.membership.index
+        parts: list[int | str] = []
+        for text, digits in re.findall(r"(\D*)(\d*)", self.name):
+            parts += (text, int(digits) if digits else -1)
+        return (index if index is not None else 1 << 30, tuple(parts))
+
+
+def read_member(pod: Pod, membership: Membership) -> Member:
+    """Read a pod."""
+    labels = pod.metadata.labels
+    standing = Standing.LOOSE
+    if is_gated(pod):
+        standing = Standing.GATED
+    elif names.JOB_UID in labels:
+        standing = Standing.RELEASED
+    since = None if pod.spec.node_name else refused_since(pod)
+    index = labels.get(names.INDEX, "")
+    return Member(
+        pod=pod,
+        membership=membership,
+        standing=standing,
+        job_uid=labels.get(names.JOB_UID, "") if standing is Standing.RELEASED else "",
+        role=labels.get(names.ROLE, ""),
+        index=int(index) if index.isascii() and index.isdecimal() else -1,
+        node=node_of(pod.spec) if standing is not Standing.GATED else "",
+        refused_at=parse_time(since) if since and standing is Standing.RELEASED else None,
+        shape=shape_of(pod.spec) if standing is Standing.GATED else "",
+    )
+
+
+def refused_since(pod: Pod) -> str | None:
+    """Return since when its scheduler finds no way to bind a pod; None when it does not say so."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
+            return condition.last_transition_time or pod.metadata.creation_timestamp
+    return None
+
+
+def planned_spec(spec: PodSpec) -> PodSpec:
+    """Return what of a pod the planner looks at, and the names and images that people know."""
+    return PodSpec(
+        containers=tuple(map(_planned, spec.containers)),
+        init_containers=tuple(map(_planned, spec.init_containers)),
+        node_selector=spec.node_selector,
+        affinity=Affinity(spec.affinity.node_affinity) if spec.affinity else None,
+        tolerations=spec.tolerations,
+        priority=spec.priority,
+        overhead=spec.overhead,
+    )
+
+
+def _planned(container: Container) -> Container:
+    return Container(
+        name=container.name,
+        image=container.image,
+        resources=container.resources,
+        restart_policy=container.restart_policy,
+    )
+
+
+def shape_of(spec: PodSpec) -> str:
+    """Return a digest of what the planner tells members apart by."""
+    planned = planned_spec(spec)
+    bare = [
+        msgspec.structs.replace(planned, containers=(), init_containers=()),
+        [(c.resources, c.restart_policy) for c in planned.containers],
+        [(c.resources, c.restart_policy) for c in planned.init_containers],
+    ]
+    data = msgspec.json.encode(bare, order="sorted")
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+@dataclass(slots=True)
+class Census:
+    """Members of a group, sorted out for one decision. Gated ones are in counting order."""
+
+    gated: list[Member] = field(default_factory=list[Member])
+    #: Released for the job itself, and alive.
+    released: list[Member] = field(default_factory=list[Member])
+    #: Released for the job itself, and over.
+    ended: list[Member] = field(default_factory=list[Member])
+    #: Alive, but not ours to place: released for another job object, or let in without a gate.
+    strays: list[Member] = field(default_factory=list[Member])
+    #: Being deleted.
+    leaving: list[Member] = field(default_factory=list[Member])
+    #: Seats whose members ended well, for this job object or one before it: nobody comes back.
+    done: dict[Seat, None] = field(default_factory=dict[Seat, None])
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nobody of the group is alive, or about to start."""
+        return not (self.gated or self.released or self.strays or self.leaving)
+
+
+def take_census(members: Iterable[Member], job_uid: str) -> Census:
+    """Sort the members out."""
+    census = Census()
+    for member in members:
+        is_own = member.standing is Standing.RELEASED and member.job_uid == job_uid
+        if member.pod.is_terminal:
+            if is_own:
+                census.ended.append(member)
+            if member.standing is Standing.RELEASED and member.pod.status.phase == "Succeeded":
+                census.done[member.seat] = None
+        elif not member.is_live:
+            census.leaving.append(member)
+        elif member.standing is Standing.GATED:
+            census.gated.append(member)
+        elif is_own:
+            census.released.append(member)
+        else:
+            census.strays.append(member)
+    census.gated.sort(key=lambda member: member.order)
+    return census
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How large a group is: exact counts by role, or how many are enough, whatever their role."""
+
+    roles: Mapping[str, int] = field(default_factory=dict)
+    total: int | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """True when somebody said it."""
+        return bool(self.roles) or self.total is not None
+
+    @property
+    def count(self) -> int:
+        """All members that are needed."""
+        return self.total if self.total is not None else sum(self.roles.values())
+
+
+def expected_of(gated: Iterable[Member], facts: Facts | None) -> Expected:
+    """Return the size of a group: what its pods say comes before what its owner says."""
+    said = [m.membership.size for m in gated if m.membership.size is not None]
+    if said:
+        roles = facts.roles if facts is not None else {}
+        is_agreed = sum(roles.values()) == max(said)
+        return Expected(roles) if is_agreed else Expected(total=max(said))
+    if facts is None or not facts.exists:
+        return Expected()
+    return Expected(facts.roles, facts.total)
+
+
+def chosen(gated: list[Member], expected: Expected) -> list[Member]:
+    """Return the members that make the gang: of each role as many as it has, the first ones first.
+
+    Where only a number is known, all that exist: it is the least that must start together.
+    """
+    if not expected.roles or expected.total is not None:
+        return gated
+    out: list[Member] = []
+    counts: dict[str, int] = {}
+    for member in gated:
+        role = member.membership.role
+        counts[role] = counts.get(role, 0) + 1
+        if counts[role] <= expected.roles.get(role, 0):
+            out.append(member)
+    return out
+
+
+def is_complete(members: list[Member], expected: Expected, census: Census) -> bool:
+    """True when all that must start together are there; `members` are the chosen ones.
+
+    A member that has ended well is not waited for: the others were started together with it.
+    """
+    return bool(members) and len(members) + len(census.done) >= expected.count
+
+
+def roles_of(members: Sequence[Member], expected: Expected) -> tuple[Role, ...]:
+    """Return the roles of these members.
+
+    Before all are there, a role of one shape gets the count that it will have.
+    """
+    by_role: dict[str, dict[str, list[Member]]] = {}
+    for member in members:
+        shapes = by_role.setdefault(member.membership.role, {})
+        shapes.setdefault(member.shape, []).append(member)
+    is_alone = len(by_role) == 1
+    out: list[Role] = []
+    for role in sorted(by_role):
+        shapes = by_role[role]
+        whole = expected.roles.get(role, 0)
+        if is_alone and expected.total is not None:
+            whole = expected.total
+        for shape, alike in shapes.items():
+            count = max(whole, len(alike)) if len(shapes) == 1 else len(alike)
+            name = role if len(shapes) == 1 else f"{role_name(role[:30])}-{shape}"
+            template = PodTemplate(spec=planned_spec(alike[0].pod.spec))
+            out.append(Role(name=name, count=count, template=template))
+    return tuple(out)
+
+
+def is_whole(job: Job, census: Census) -> bool:
+    """True when the gated members can fill every role of the job that has not ended well."""
+    counts: dict[str, int] = {}
+    for role, _ in census.done:
+        counts[role] = counts.get(role, 0) + 1
+    if not census.gated:
+        return False
+    roles = roles_by_shape(job)
+    for member in census.gated:
+        role = roles.get((member.membership.role, member.shape))
+        if role is not None:
+            counts[role] = counts.get(role, 0) + 1
+    return all(counts.get(role.name, 0) >= role.count for role in job.spec.roles)
+
+
+def roles_by_shape(job: Job) -> dict[tuple[str, str], str]:
+    """Return the job's role by a tool's role and shape; a role of several shapes is several."""
+    out: dict[tuple[str, str], str] = {}
+    for role in job.spec.roles:
+        shape = shape_of(role.template.spec)
+        out[(role.name, shape)] = role.name
+        if role.name.endswith(f"-{shape}"):
+            out[(role.name.removesuffix(f"-{shape}"), shape)] = role.name
+    return out

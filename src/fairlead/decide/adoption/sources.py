@@ -1,0 +1,158 @@
+"""What the object behind a group says: how many members of which role, and whether it has ended.
+
+One GET per group where its pods do not say it; documents are plain JSON, since the kinds of others
+need not be known here. What cannot be read so is no gang, and `problem` says why, and what would
+make it one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from fairlead.decide.adoption.grouping import Group, Tool, role_name
+
+Document = Mapping[str, Any]
+
+
+class Ended(Enum):
+    """How an owner came to its end."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was read. `roles` are exact counts; `total` is how many are enough, of any role."""
+
+    exists: bool = True
+    uid: str = ""
+    roles: Mapping[str, int] = field(default_factory=dict)
+    total: int | None = None
+    ended: Ended | None = None
+    #: More members come when the first have ended well (completions above parallelism).
+    has_more_rounds: bool = False
+    #: Why this cannot be a gang; "" when it can.
+    problem: str = ""
+
+
+MISSING = Facts(exists=False)
+
+#: Kinds whose objects end by themselves.
+_ENDING = (Tool.JOB, Tool.JOB_SET, Tool.KUBEFLOW)
+
+
+def ends_by_itself(tool: Tool) -> bool:
+    """True where the object says that it has ended: its word counts, not that of its pods."""
+    return tool in _ENDING
+
+
+def read_source(group: Group, document: Document) -> Facts:
+    """Return what the source of a group says."""
+    spec: Document = document.get("spec") or {}
+    uid = str(document.get("metadata", {}).get("uid", ""))
+    ended = _ended(document.get("status") or {})
+    match group.tool:
+        case Tool.JOB:
+            return _job(spec, uid, ended)
+        case Tool.STATEFUL_SET:
+            return _stateful_set(spec, uid)
+        case Tool.JOB_SET:
+            return _job_set(spec, uid, ended)
+        case Tool.LEADER_WORKER_SET:
+            return _leader_worker_set(spec, uid)
+        case Tool.KUBEFLOW:
+            return _kubeflow(spec, uid, ended)
+        case Tool.RAY:
+            return _ray(spec, uid)
+        case Tool.POD_GROUP | Tool.VOLCANO:
+            return Facts(uid=uid, total=_count(spec.get("minMember"), 1))
+        case Tool.NAMED | Tool.OWNED | Tool.POD:
+            return Facts(uid=uid, ended=ended)
+
+
+def _job(spec: Document, uid: str, ended: Ended | None) -> Facts:
+    parallelism = _count(spec.get("parallelism"), 1)
+    completions = spec.get("completions")
+    count = parallelism if completions is None else min(parallelism, int(completions))
+    more = completions is not None and int(completions) > parallelism
+    return Facts(uid=uid, roles={"worker": count}, ended=ended, has_more_rounds=more)
+
+
+def _stateful_set(spec: Document, uid: str) -> Facts:
+    problem = ""
+    if spec.get("podManagementPolicy", "OrderedReady") != "Parallel":
+        problem = (
+            "podManagementPolicy OrderedReady starts its pods one after another, so they cannot "
+            "start together: create it with podManagementPolicy: Parallel"
+        )
+    return Facts(uid=uid, roles={"worker": _count(spec.get("replicas"), 1)}, problem=problem)
+
+
+def _job_set(spec: Document, uid: str, ended: Ended | None) -> Facts:
+    roles: dict[str, int] = {}
+    problem = ""
+    for each in spec.get("replicatedJobs", ()):
+        job: Document = each.get("template", {}).get("spec", {})
+        members = _job(job, "", None).roles["worker"]
+        roles[role_name(each.get("name", ""))] = members * _count(each.get("replicas"), 1)
+        if each.get("dependsOn"):
+            problem = f"its job {each.get('name')} waits for another (dependsOn)"
+    if (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
+        problem = "startupPolicyOrder InOrder starts its jobs one after another"
+    if problem:
+        problem += ", so they cannot start together: take this out"
+    return Facts(uid=uid, roles=roles, ended=ended, problem=problem)
+
+
+def _leader_worker_set(spec: Document, uid: str) -> Facts:
+    size = _count(spec.get("leaderWorkerTemplate", {}).get("size"), 1)
+    roles = {"leader": 1, **({"worker": size - 1} if size > 1 else {})}
+    problem = ""
+    if spec.get("startupPolicy") == "LeaderReady":
+        problem = (
+            "startupPolicy LeaderReady starts workers after their leader, so they cannot start "
+            "together: use LeaderCreated"
+        )
+    return Facts(uid=uid, roles=roles, problem=problem)
+
+
+def _kubeflow(spec: Document, uid: str, ended: Ended | None) -> Facts:
+    """`pytorchReplicaSpecs` and its like: replicas by type, as all these kinds have it."""
+    roles: dict[str, int] = {}
+    for name in sorted(spec):
+        if name.endswith("ReplicaSpecs"):
+            for role, each in sorted((spec[name] or {}).items()):
+                roles[role_name(role)] = _count((each or {}).get("replicas"), 1)
+    if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
+        roles.pop("launcher", None)
+    return Facts(uid=uid, roles={r: n for r, n in roles.items() if n}, ended=ended)
+
+
+def _ray(spec: Document, uid: str) -> Facts:
+    """Under an autoscaler what must be there is the minimum; the rest comes as it is needed."""
+    scales = bool(spec.get("enableInTreeAutoscaling"))
+    roles = {"head": 1}
+    for each in spec.get("workerGroupSpecs") or ():
+        count = _count(each.get("minReplicas" if scales else "replicas"), 0)
+        if count:
+            name = role_name(each.get("groupName", ""))
+            roles[name] = count * _count(each.get("numOfHosts"), 1)
+    return Facts(uid=uid, roles=roles)
+
+
+def _ended(status: Document) -> Ended | None:
+    for condition in status.get("conditions") or ():
+        if condition.get("status") == "True":
+            if condition.get("type") in ("Complete", "Completed", "Succeeded"):
+                return Ended.SUCCEEDED
+            if condition.get("type") == "Failed":
+                return Ended.FAILED
+    return None
+
+
+def _count(value: object, default: int) -> int:
+    return value if isinstance(value, int) and value >= 0 else default

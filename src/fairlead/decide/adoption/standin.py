@@ -1,0 +1,84 @@
+"""The Job that stands for a group of other tools' pods, and how to read the group back from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fairlead.api import names
+from fairlead.api.job import Adopts, Job, JobSpec
+from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.decide.actions import CreateJob
+from fairlead.decide.adoption.grouping import Group, Source, Tool, alone
+from fairlead.decide.adoption.members import Expected, Member, roles_of
+
+MANAGER = "fairlead-adoption"
+#: Kind of a group that only a label names; no such object exists.
+NAMED_KIND = "Gang"
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What a job is made of: a group, the members that make the gang, and its owner's uid."""
+
+    group: Group
+    members: tuple[Member, ...]
+    expected: Expected
+    uid: str
+
+
+def job_for(stand_in: StandIn) -> Job:
+    """Return the job that stands for a group, to be collected with the group's owner."""
+    group, members, uid = stand_in.group, stand_in.members, stand_in.uid
+    source = group.source or Source(names.API_VERSION, NAMED_KIND, group.name)
+    owners: tuple[OwnerReference, ...] = ()
+    if uid:
+        owners = (OwnerReference(source.api_version, source.kind, source.name, uid),)
+    pod = members[0].pod
+    return Job(
+        metadata=ObjectMeta(
+            namespace=group.key[0],
+            name=group.key[1],
+            labels={names.MANAGED_BY: MANAGER},
+            owner_references=owners,
+            finalizers=(names.JOB_FINALIZER,),
+        ),
+        spec=JobSpec(
+            roles=roles_of(members, stand_in.expected),
+            team=pod.metadata.labels.get(names.TEAM, ""),
+            priority=pod.spec.priority,
+            adopts=Adopts(source.kind, source.name, source.api_version, uid),
+        ),
+    )
+
+
+def spin_off(member: Member) -> CreateJob:
+    """Return the job of a member that its group has no room for: a gang by itself."""
+    membership = alone(member.pod)
+    single = replace(member, membership=membership)
+    uid = member.pod.metadata.uid
+    return CreateJob(job_for(StandIn(membership.group, (single,), Expected(total=1), uid)))
+
+
+_TOOLS = {
+    ("batch", "Job"): Tool.JOB,
+    ("apps", "StatefulSet"): Tool.STATEFUL_SET,
+    ("jobset.x-k8s.io", "JobSet"): Tool.JOB_SET,
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): Tool.LEADER_WORKER_SET,
+    ("ray.io", "RayCluster"): Tool.RAY,
+    ("scheduling.x-k8s.io", "PodGroup"): Tool.POD_GROUP,
+    ("scheduling.volcano.sh", "PodGroup"): Tool.VOLCANO,
+    ("v1", "Pod"): Tool.POD,
+    (names.GROUP, NAMED_KIND): Tool.NAMED,
+}
+
+
+def group_of(job: Job) -> Group | None:
+    """Return the group that a job stands for, when none of its pods is there to tell."""
+    adopts = job.spec.adopts
+    if adopts is None:
+        return None
+    prefix = adopts.api_version.partition("/")[0]
+    tool = Tool.KUBEFLOW if prefix == "kubeflow.org" else Tool.OWNED
+    tool = _TOOLS.get((prefix, adopts.kind), tool)
+    source = Source(adopts.api_version, adopts.kind, adopts.name, adopts.uid)
+    return Group(job.metadata.key, tool, adopts.name, None if tool is Tool.NAMED else source)

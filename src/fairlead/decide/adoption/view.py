@@ -1,0 +1,124 @@
+"""What one decision about a group sees, and the options of the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairlead.api.job import Job
+from fairlead.decide.actions import ReadSource
+from fairlead.decide.adoption.grouping import Group, Source, Tool
+from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
+from fairlead.decide.adoption.sources import Facts
+
+#: Doubling beyond this is longer than any wait.
+_DOUBLINGS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionPolicy:
+    """Durations are seconds."""
+
+    #: A released pod that its scheduler refuses for longer gives its place up.
+    bind_patience_seconds: float = 10.0
+    #: Attempts in a row that end so; after the last one the whole group waits again.
+    refusals_max: int = 5
+    #: Wait of a group that was refused so often before it queues again; doubles each time.
+    again_seconds: float = 10.0
+    again_seconds_max: float = 600.0
+    #: How long a group whose pods are all gone keeps its place for those that its tool may make.
+    idle_seconds_max: float = 60.0
+    #: First pause between readings of a group's owner while it is waited for; doubles each time.
+    read_seconds: float = 1.0
+    read_seconds_max: float = 60.0
+    #: Mere counts of big gangs are written at most this often.
+    count_seconds: float = 2.0
+    small_gang_members_max: int = 32
+    #: A job that has ended and has no owner to be collected with is kept for so long.
+    keep_finished_seconds: int = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a group's source, when, and how often in vain since then."""
+
+    facts: Facts
+    at: float
+    count: int = 1
+
+    def next_at(self, policy: AdoptionPolicy) -> float:
+        """Return when it is worth reading again."""
+        pause = policy.read_seconds * 2 ** min(self.count - 1, _DOUBLINGS_MAX)
+        return self.at + min(pause, policy.read_seconds_max)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The input of `decide_group`. Nothing here is changed by a decision.
+
+    `usable` holds every node: True when a pod may be bound there now. What `reading`, `idle_since`
+    and `counts_written_at` say may be forgotten: it is then found out again.
+    """
+
+    key: tuple[str, str]
+    group: Group | None
+    members: Mapping[str, Member] = field(default_factory=dict)
+    job: Job | None = None
+    reading: Reading | None = None
+    usable: Mapping[str, bool] = field(default_factory=dict)
+    #: Since when nobody of the group is alive.
+    idle_since: float | None = None
+    counts_written_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A group that has a job, its members sorted out, and what decides about it."""
+
+    view: GroupView
+    job: Job
+    census: Census
+    policy: AdoptionPolicy
+    now: float
+
+    @property
+    def source(self) -> Source | None:
+        """Return the object that tells about the group, if there is one that can be read."""
+        source = self.view.group.source if self.view.group else None
+        return None if source is None or source.kind == "Pod" else source
+
+    @property
+    def tool(self) -> Tool:
+        """Return whose group it is."""
+        return self.view.group.tool if self.view.group else Tool.NAMED
+
+    @property
+    def owner(self) -> str:
+        """Return what people call the owner, such as "StatefulSet web"."""
+        adopts = self.job.spec.adopts
+        assert adopts is not None
+        return f"{adopts.kind} {adopts.name}"
+
+    @property
+    def facts(self) -> Facts | None:
+        """Return what was read of the source."""
+        return self.view.reading.facts if self.view.reading else None
+
+    @property
+    def expected(self) -> Expected:
+        """Return how many members there should be, as far as anybody says it."""
+        return expected_of(self.census.gated, self.facts)
+
+    @property
+    def next_read_at(self) -> float | None:
+        """Return when it is worth reading the source (again); None when it cannot be read."""
+        if self.source is None:
+            return None
+        return self.view.reading.next_at(self.policy) if self.view.reading else self.now
+
+    def read(self) -> tuple[ReadSource, ...]:
+        """Return the reading of the source."""
+        source = self.source
+        if source is None:
+            return ()
+        return (ReadSource(self.view.key, source.api_version, source.kind, source.name),)

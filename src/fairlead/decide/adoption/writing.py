@@ -1,0 +1,137 @@
+"""Putting a decision together: status writes with what always goes with them, and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import ATTEMPTS_MAX, Attempt, Job, JobState, JobStatus
+from fairlead.api.meta import Condition, set_condition
+from fairlead.api.times import format_micro_time, format_time
+from fairlead.decide.actions import Action, EmitEvent, RecordHistory, WriteJobStatus
+
+
+class Told(Enum):
+    """What people are told; the `reason` of events."""
+
+    ADMITTED = "Admitted"
+    STARTED = "Started"
+    RESTARTING = "Restarting"
+    WAITS_AGAIN = "WaitsAgain"
+    NOT_BOUND = "NotBound"
+    MOVED = "Moved"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    NO_GANG = "NotAGang"
+    SIZE_UNKNOWN = "GroupSizeUnknown"
+
+
+class EndReason(Enum):
+    """Why an attempt ended."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    NOT_BOUND = "NotBound"
+    NODE_LOST = "NodeLost"
+    #: So often not bound that the whole group waits anew.
+    WAITS_AGAIN = "WaitsAgain"
+    MEMBERS_GONE = "MembersGone"
+    PLACEMENT_LOST = "PlacementLost"
+    DELETED = "Deleted"
+
+
+_WARNINGS = (Told.NOT_BOUND, Told.WAITS_AGAIN, Told.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event to be: past tense, with the facts."""
+
+    reason: Told
+    message: str
+
+
+def current_attempt(status: JobStatus) -> Attempt | None:
+    """Return the record of the current attempt; None while it has not begun."""
+    last = status.attempts[-1] if status.attempts else None
+    return last if last is not None and last.number == status.attempt else None
+
+
+def with_attempt(status: JobStatus, attempt: Attempt) -> JobStatus:
+    """Return the status with this record in the place of its number, or appended."""
+    kept = tuple(a for a in status.attempts if a.number != attempt.number)
+    return replace(status, attempts=(*kept, attempt)[-ATTEMPTS_MAX:])
+
+
+def with_condition(job: Job, status: JobStatus, now: float, condition: Condition) -> JobStatus:
+    """Return the status with the condition set, its instant and generation filled in."""
+    new = replace(
+        condition,
+        observed_generation=job.metadata.generation or None,
+        last_transition_time=format_time(now),
+    )
+    return replace(status, conditions=set_condition(status.conditions, new))
+
+
+def with_state(status: JobStatus, state: JobState) -> JobStatus:
+    """Return the status with the STATE column set."""
+    return replace(status, state=state.value)
+
+
+def closed(job: Job, now: float, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
+    """Return the status with the record of the current attempt closed, and Running False."""
+    status = job.status
+    attempt = current_attempt(status)
+    assert attempt is not None
+    ended = replace(
+        attempt,
+        finished_at=stamp(now),
+        reason=reason.value,
+        message=message,
+        nodes_lost=tuple(sorted(dict.fromkeys((*attempt.nodes_lost, *nodes_lost)))),
+    )
+    condition = Condition(names.RUNNING, "False", reason.value, message)
+    return with_condition(job, with_attempt(status, ended), now, condition)
+
+
+def write(job: Job, status: JobStatus, *notes: Note, record: bool = False) -> tuple[Action, ...]:
+    """Return the actions that write the status and then tell people; () when nothing is new.
+
+    With `record`, the history comes first: once the status says that the job has ended, nothing
+    looks at it again.
+    """
+    status = replace(
+        status,
+        observed_generation=job.metadata.generation,
+        submitted_at=status.submitted_at or job.metadata.creation_timestamp,
+    )
+    if status == job.status:
+        return ()
+    actions: list[Action] = [RecordHistory(replace(job, status=status))] if record else []
+    actions.append(WriteJobStatus(job, status))
+    actions += [event(job, note) for note in notes]
+    return tuple(actions)
+
+
+def event(job: Job, note: Note) -> EmitEvent:
+    """Return the event of a note."""
+    kind = "Warning" if note.reason in _WARNINGS else "Normal"
+    return EmitEvent(job, kind, note.reason.value, note.message)
+
+
+def stamp(now: float) -> str:
+    """Return an instant as Fairlead's own fields hold it, to the microsecond."""
+    return format_micro_time(now)
+
+
+def earliest(*instants: float | None) -> float | None:
+    """Return the earliest instant that there is."""
+    return min((at for at in instants if at is not None), default=None)
+
+
+def plural(count: int, word: str) -> str:
+    """Return e.g. "1 member", "4 members"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

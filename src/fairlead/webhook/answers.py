@@ -1,0 +1,155 @@
+"""What the webhook answers to a request, from its path and body alone (no waiting, no I/O).
+
+An answer never depends on anything that is elsewhere: not on the API, not on our controllers. So it
+takes as long as it takes to decode the body, and it is the same on every replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from fairlead.decide.admission import (
+    OptIn,
+    PodShape,
+    Rules,
+    Ruling,
+    judge_job,
+    judge_pod,
+    opt_in_of,
+    refusal_of,
+)
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.webhook import review
+from fairlead.webhook.configuration import JOBS_PATH, PODS_OF_NAMESPACES_PATH, PODS_PATH
+
+JSON = "application/json"
+TEXT = "text/plain"
+#: Causes of a refusal that its log line names.
+LOGGED_FIELDS_MAX = 10
+
+
+class Path(Enum):
+    """The paths that are answered."""
+
+    PODS = PODS_PATH
+    PODS_OF_NAMESPACES = PODS_OF_NAMESPACES_PATH
+    JOBS = JOBS_PATH
+    OTHER = ""
+
+
+class Outcome(Enum):
+    """How a request ended."""
+
+    GATED = "gated"
+    LEFT_ALONE = "left-alone"
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too-large"
+    OVERLOADED = "overloaded"
+    TIMED_OUT = "timed-out"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer. Anything but 200 is a failed call, to which the failure policy applies."""
+
+    outcome: Outcome
+    body: bytes
+    status: int = 200
+
+    @property
+    def content_type(self) -> str:
+        """JSON for what is meant for the API server, text for what only a person would read."""
+        return JSON if self.status == 200 else TEXT
+
+
+def failed(outcome: Outcome, status: int, message: str) -> Answer:
+    """Return the answer to what cannot be answered."""
+    return Answer(outcome, f"{message}\n".encode(), status)
+
+
+def path_of(text: str) -> Path:
+    """Return which of our paths this is."""
+    return _PATHS.get(text, Path.OTHER)
+
+
+_PATHS = {path.value: path for path in Path if path is not Path.OTHER}
+
+
+class Answers:
+    """Answers requests; the same request always alike."""
+
+    def __init__(self, rules: Rules, *, log: Logger = SILENT) -> None:
+        self._rules = rules
+        self._log = log
+
+    def answer(self, path: Path, body: bytes) -> Answer:
+        """Return the answer; never fails for what is in a body."""
+        try:
+            return self._method(path)(body)
+        except review.BadReview as error:
+            self._log.warning("Review not understood", path=path.value, error=str(error))
+            return failed(Outcome.MALFORMED, 400, str(error))
+
+    def _method(self, path: Path) -> Callable[[bytes], Answer]:
+        match path:
+            case Path.PODS:
+                return self._pod
+            case Path.PODS_OF_NAMESPACES:
+                return self._pod_of_namespace
+            case Path.JOBS:
+                return self._job
+            case Path.OTHER:
+                return _unknown
+            case _:
+                assert_never(path)
+
+    def _pod(self, body: bytes) -> Answer:
+        asked = review.decode_pod(body)
+        pod = asked.object or PodShape()
+        return self._judged(asked, pod, opt_in_of(pod, {}))
+
+    def _pod_of_namespace(self, body: bytes) -> Answer:
+        asked = review.decode_pod(body)
+        pod = asked.object or PodShape()
+        own = opt_in_of(pod, {})
+        return self._judged(asked, pod, OptIn.NAMESPACE if own is OptIn.NOBODY else own)
+
+    def _judged(self, asked: review.Request[PodShape], pod: PodShape, opt_in: OptIn) -> Answer:
+        if asked.operation != "CREATE":  # the gates of a pod that exists can only be taken away
+            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+        space = asked.namespace or pod.metadata.namespace
+        judged = judge_pod(pod, space, opt_in, self._rules)
+        self._log.debug(
+            "Judged pod", namespace=space, pod=pod.shown_name, ruling=judged.ruling.value,
+            dry_run=bool(asked.dry_run),
+        )  # fmt: skip
+        is_gated = judged.ruling is Ruling.GATED
+        outcome = Outcome.GATED if is_gated else Outcome.LEFT_ALONE
+        return Answer(outcome, review.allow(asked.uid, judged.patch, judged.warnings))
+
+    def _job(self, body: bytes) -> Answer:
+        asked = review.decode_object(body, "jobs")
+        if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
+            return Answer(Outcome.ALLOWED, review.allow(asked.uid))
+        old = asked.old_object if asked.operation == "UPDATE" else None
+        causes = judge_job(asked.object, old)
+        if not causes:
+            return Answer(Outcome.ALLOWED, review.allow(asked.uid))
+        message, details = refusal_of(asked.name, causes)
+        self._log.info(
+            "Refused job", namespace=asked.namespace, job=asked.name,
+            operation=asked.operation, dry_run=bool(asked.dry_run),
+            fields=[cause.field for cause in causes[:LOGGED_FIELDS_MAX]], mistakes=len(causes),
+        )  # fmt: skip
+        return Answer(Outcome.REFUSED, review.refuse(asked.uid, message, details))
+
+
+def _unknown(_body: bytes) -> Answer:
+    paths = ", ".join(_PATHS)
+    return failed(Outcome.MALFORMED, 404, f"no such path; accepted: {paths}")

@@ -1,0 +1,262 @@
+"""Keeps the webhook's certificate: reads it, rotates it, and tells the API servers whom to trust.
+
+Every replica runs one, leader or not, since every replica serves. Each looks at the Secret and at
+both configurations now and then, takes the next step of a rotation when there is one
+(`certificates.next_step`) by compare-and-swap, serves what the Secret holds, and writes its bundle
+into configurations that have another one. Who loses the race looks again: the winner has done the
+work. Nothing is kept in memory that could not be found out again.
+
+Where cert-manager keeps the certificate (the configurations have its annotation), only the Secret
+is read. Without configurations nobody asks us: what is there is served, and nothing is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.api.core import Secret
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.resources import SECRETS, Resource
+from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
+from fairlead.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from fairlead.runtime.backoff import Backoff, BackoffOptions
+from fairlead.runtime.client import Client, PatchType
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.webhook.certificates import (
+    TYPE,
+    BadCertificate,
+    Material,
+    Observed,
+    Pair,
+    Step,
+    Times,
+    from_secret,
+    next_step,
+    take_step,
+    to_secret,
+)
+from fairlead.webhook.configuration import INJECT, MUTATING, NAME, VALIDATING
+
+Configuration = MutatingWebhookConfiguration | ValidatingWebhookConfiguration
+Serve = Callable[[Pair], None]
+_RESOURCES: tuple[Resource[Any], ...] = (MUTATING, VALIDATING)
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperOptions:
+    """Which Secret, for which hosts, and how often it is looked at.
+
+    A look must come several times within `times.overlap_seconds`.
+    """
+
+    namespace: str = "fairlead-system"
+    secret: str = "fairlead-webhook"  # noqa: S105 # a name
+    hosts: tuple[str, ...] = ("fairlead-webhook.fairlead-system.svc",)
+    labels: dict[str, str] = field(
+        default_factory=lambda: {"app.kubernetes.io/part-of": "fairlead"}
+    )
+    times: Times = field(default_factory=Times)
+    look_seconds: float = 60.0
+    #: After a step, and until there is something to serve.
+    soon_seconds: float = 1.0
+    retries: BackoffOptions = field(default_factory=lambda: BackoffOptions(1.0, 30.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A configuration, and where it is."""
+
+    resource: Resource[Any]
+    found: Configuration
+
+
+class CertificateKeeper:
+    """One replica's keeper. `serve` is given every pair that is to be served."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: KeeperOptions,
+        serve: Serve,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        log: Logger = SILENT,
+    ) -> None:
+        self.steps_count = 0
+        #: False only when it was looked, and no API server has been told to ask us.
+        self.is_asked = True
+        self._client = client
+        self._options = options
+        self._serve = serve
+        self._clock = clock
+        self._backoff = Backoff(rng, options.retries)
+        self._log = log
+        self._served: Pair | None = None
+        self._seen: tuple[Material | None, float] | None = None
+        self._announced: tuple[str, float] | None = None
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Look until cancelled. An API that does not answer is asked again; we serve on."""
+        while True:
+            try:
+                wait = await self.look()
+                self._backoff.reset()
+            except ApiError as error:
+                self._log.warning("Webhook certificate not looked after", error=str(error))
+                wait = self._backoff.next()
+            await asyncio.sleep(wait)
+
+    async def look(self) -> float:
+        """Look once and do what is due; return the seconds until the next look. ApiError."""
+        standing = await self._standing()
+        secret = await self._secret()
+        self.is_asked = bool(standing)
+        if any(INJECT in each.found.metadata.annotations for each in standing):
+            return self._take_given(secret)
+        if not standing and secret is None:
+            return self._options.look_seconds
+        material, now = self._read(secret), self._clock.now()
+        observed = self._observe(material, standing, now)
+        options = self._options
+        step = next_step(material, observed, options.hosts, now=now, times=options.times)
+        if step is not Step.KEEP:
+            after = take_step(step, material, options.hosts, now=now, times=options.times)
+            if not await self._write(after, secret):
+                return options.soon_seconds  # somebody was faster: see what they did
+            self.steps_count += 1
+            self._log.info("Webhook certificate changed", step=step.value)
+            material = after
+            self._observe(material, standing, now)
+        assert material is not None, "only MAKE comes from nothing"
+        self._use(material.serving)
+        await self._announce(standing, material.bundle)
+        return options.look_seconds if step is Step.KEEP else options.soon_seconds
+
+    # Reading
+
+    async def _standing(self) -> list[_Standing]:
+        standing: list[_Standing] = []
+        for resource in _RESOURCES:
+            try:
+                standing.append(_Standing(resource, await self._client.get(resource, NAME)))
+            except NotFound:
+                continue
+        return standing
+
+    async def _secret(self) -> Secret | None:
+        options = self._options
+        try:
+            return await self._client.get(SECRETS, options.secret, namespace=options.namespace)
+        except NotFound:
+            return None
+
+    def _read(self, secret: Secret | None) -> Material | None:
+        if secret is None:
+            return None
+        try:
+            material = from_secret(secret.data)
+        except BadCertificate as error:
+            self._complain(str(error))
+            return None
+        self._trouble = ""
+        return material
+
+    def _take_given(self, secret: Secret | None) -> float:
+        """Serve what somebody else keeps; what cannot be used is said, and looked at again."""
+        material = self._read(secret)
+        if material is None:
+            if secret is None:
+                self._complain("cert-manager has not made it yet")
+            return self._options.soon_seconds if self._served is None else (
+                self._options.look_seconds
+            )  # fmt: skip
+        try:
+            self._use(material.serving)
+        except BadCertificate as error:
+            self._complain(str(error))
+        return self._options.look_seconds
+
+    def _observe(
+        self, material: Material | None, standing: Sequence[_Standing], now: float
+    ) -> Observed:
+        """Note what is so for the first time, and return since when it has been."""
+        if self._seen is None or self._seen[0] != material:
+            self._seen = (material, now)
+        bundle = "" if material is None else _encoded(material.bundle)
+        if any(_has_other_bundle(each.found, bundle) for each in standing):
+            self._announced = None
+        elif self._announced is None or self._announced[0] != bundle:
+            self._announced = (bundle, now)
+        since = self._announced[1] if self._announced is not None else None
+        return Observed(self._seen[1], since)
+
+    def _use(self, pair: Pair) -> None:
+        if pair != self._served:
+            self._serve(pair)
+            self._served = pair
+
+    def _complain(self, trouble: str) -> None:
+        """Say once what is wrong with the Secret."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            options = self._options
+            name = f"{options.namespace}/{options.secret}"
+            self._log.error("Webhook certificate cannot be used", secret=name, error=trouble)
+
+    # Writing
+
+    async def _write(self, material: Material, before: Secret | None) -> bool:
+        """Store the material unless somebody else has written meanwhile."""
+        options = self._options
+        data = to_secret(material)
+        try:
+            if before is None:
+                made = {name: text for name, text in data.items() if text is not None}
+                metadata = {"name": options.secret, "labels": options.labels}
+                body = {"metadata": metadata, "type": TYPE, "data": made}
+                await self._client.create(SECRETS, body, namespace=options.namespace)
+            else:
+                patch = {"metadata": _precondition(before.metadata), "data": data}
+                await self._client.patch(
+                    SECRETS, options.secret, patch, namespace=options.namespace
+                )
+        except (AlreadyExists, Conflict, NotFound):
+            return False
+        return True
+
+    async def _announce(self, standing: Sequence[_Standing], bundle: bytes) -> None:
+        """Write the bundle into configurations that have another one."""
+        text = _encoded(bundle)
+        for each in standing:
+            if not _has_other_bundle(each.found, text):
+                continue
+            entries = [
+                {"name": webhook.name, "clientConfig": {"caBundle": text}}
+                for webhook in each.found.webhooks
+            ]
+            patch = {"metadata": _precondition(each.found.metadata), "webhooks": entries}
+            try:
+                await self._client.patch(each.resource, NAME, patch, patch_type=PatchType.STRATEGIC)
+            except (Conflict, NotFound):
+                continue  # the next look sees what became of it
+            self._log.info("Webhook authorities announced", kind=each.resource.kind)
+
+
+def _precondition(metadata: ObjectMeta) -> dict[str, str]:
+    return {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+
+
+def _encoded(bundle: bytes) -> str:
+    return base64.b64encode(bundle).decode()
+
+
+def _has_other_bundle(configuration: Configuration, bundle: str) -> bool:
+    return any(webhook.client_config.ca_bundle != bundle for webhook in configuration.webhooks)

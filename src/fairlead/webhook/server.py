@@ -1,0 +1,264 @@
+"""The webhook's HTTPS server: what it takes from strangers is bounded in size, number and time.
+
+Anybody who reaches the port can talk to it, since an API server does not say who it is. So nothing
+is told here that the asker does not know, and nothing grows with what is sent: connections, bodies
+being read and their bytes have limits, and so has the time that a body may take. The work between
+a body and its answer is done at once, by `answers`.
+
+A new certificate is loaded into the context that the listener uses: handshakes from then on show
+it, connections that stand go on. So a rotation loses no request. What does not fit together is
+refused before it gets there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import cast
+
+from aiohttp import ClientError, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.webhook.answers import Answer, Answers, Outcome, Path, failed, path_of
+from fairlead.webhook.certificates import BadCertificate, Pair, check_pair, life_of
+from fairlead.webhook.metrics import WebhookMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds. An API server sends at most a few hundred requests at a time, of 3 MiB and a half."""
+
+    body_bytes_max: int = 8 << 20
+    #: Of all bodies that are being read, together.
+    bodies_bytes_max: int = 128 << 20
+    requests_max: int = 1024
+    connections_max: int = 2048
+    #: For a body to come in; below the shortest time that a configuration gives us.
+    body_seconds_max: float = 1.5
+    handshake_seconds_max: float = 5.0
+    #: How long a refused body is still read, so that its answer is seen.
+    linger_seconds: float = 1.0
+    #: Longer than API servers keep an idle connection (90 s), so that they close it, not we.
+    keepalive_seconds: float = 120.0
+    stop_seconds_max: float = 2.0
+    backlog_max: int = 1024
+
+
+class _NotRead(Exception):
+    """A body that is not read to its end; carries the answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.outcome.value)
+        self.answer = answer
+
+
+class _Connections:
+    """The open connections, and which of them have a request that is being answered.
+
+    When there is no room for one more, the oldest without a request makes room: who only keeps
+    connections open, or never ends a request's head, shuts nobody out. An API server whose idle
+    connection goes makes a new one.
+    """
+
+    def __init__(self, server: web.Server, most: int) -> None:
+        self.server = server
+        self._most = most
+        self._busy: set[asyncio.BaseTransport | None] = set()
+
+    @contextmanager
+    def answering(self, transport: asyncio.BaseTransport | None) -> Generator[None]:
+        """Keep this connection until the end of the block."""
+        self._busy.add(transport)
+        try:
+            yield
+        finally:
+            self._busy.discard(transport)
+
+    def has_room(self) -> bool:
+        """Make room for one connection; False when all are needed."""
+        transports = [handler.transport for handler in self.server.connections]
+        open_ = [each for each in transports if each is not None and not each.is_closing()]
+        if len(open_) < self._most:
+            return True
+        idle = next((each for each in open_ if each not in self._busy), None)
+        if idle is not None:
+            idle.abort()
+        return idle is not None
+
+
+class _Door(asyncio.Protocol):
+    """Hands a connection to the server once its handshake is over, if there is room for it."""
+
+    def __init__(self, connections: _Connections) -> None:
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = cast("asyncio.Transport", transport)
+        if not self._connections.has_room():
+            door.abort()
+            return
+        handler = self._connections.server()
+        door.set_protocol(handler)
+        handler.connection_made(transport)
+
+
+class WebhookServer:
+    """Serves once it has been given a certificate; until then handshakes fail."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        *,
+        metrics: WebhookMetrics | None = None,
+        limits: ServerLimits | None = None,
+        log: Logger = SILENT,
+    ) -> None:
+        self._answers = answers
+        self._metrics = metrics
+        self._limits = limits or ServerLimits()
+        self._log = log
+        self._context = _context()
+        self._ends_at = 0.0
+        self._requests_count = 0
+        self._held_bytes = 0
+        self._is_leaving = False
+
+    @property
+    def ends_at(self) -> float:
+        """When the served certificate ends; 0 without one."""
+        return self._ends_at
+
+    def measure(self, metrics: WebhookMetrics) -> None:
+        """Report every answer from now on."""
+        self._metrics = metrics
+
+    def use(self, pair: Pair) -> None:
+        """Show this certificate from now on; BadCertificate, and the old one stays."""
+        check_pair(pair)
+        # A context can be given a certificate by way of files only. They are the process's own
+        # (0700), and gone after a moment.
+        with tempfile.TemporaryDirectory(prefix="fairlead-") as directory:
+            certificate, key = FilePath(directory, "tls.crt"), FilePath(directory, "tls.key")
+            certificate.write_bytes(pair.certificate)
+            key.write_bytes(pair.key)
+            try:
+                _context().load_cert_chain(certificate, key)  # on trial
+                self._context.load_cert_chain(certificate, key)
+            except ssl.SSLError as error:
+                raise BadCertificate(f"not usable for TLS: {error}") from error
+        life = life_of(pair)
+        self._ends_at = life.ends_at
+        self._log.info("Serving certificate", ends_at=life.ends_at)
+
+    @asynccontextmanager
+    async def listening(
+        self, host: str, port: int, *, linger_seconds: float = 0.0
+    ) -> AsyncGenerator[int]:
+        """Serve until the end of the block, then `linger_seconds` more; yields the port. OSError.
+
+        Those who still ask in that time are told to close the connection and hence find another
+        replica the next time.
+        """
+        limits = self._limits
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            with connections.answering(request.transport):
+                return await self._handle(request)
+
+        server = web.Server(
+            handle, access_log=None, auto_decompress=False,
+            keepalive_timeout=limits.keepalive_seconds, lingering_time=limits.linger_seconds,
+        )  # fmt: skip
+
+        connections = _Connections(server, limits.connections_max)
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: _Door(connections), host, port, ssl=self._context,
+            backlog=limits.backlog_max,
+            ssl_handshake_timeout=limits.handshake_seconds_max,
+        )  # fmt: skip
+        try:
+            yield int(listener.sockets[0].getsockname()[1])
+            self._is_leaving = True
+            await asyncio.sleep(linger_seconds)
+        finally:
+            listener.close()
+            server.pre_shutdown()
+            await server.shutdown(limits.stop_seconds_max)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        path = path_of(request.path)
+        try:
+            answer = await self._answer(request, path)
+        except Exception as error:  # noqa: BLE001 # the one place where faults of ours are caught
+            self._log.error("Webhook fault", path=path.value, exc_info=error)
+            answer = failed(Outcome.FAULT, 500, "a fault of fairlead; its log says more")
+        if self._metrics is not None:
+            self._metrics.answered(path, answer.outcome, loop.time() - began_at)
+        response = web.Response(
+            body=answer.body, status=answer.status, content_type=answer.content_type
+        )
+        if self._is_leaving or answer.status != 200:
+            response.force_close()
+        return response
+
+    async def _answer(self, request: web.BaseRequest, path: Path) -> Answer:
+        limits = self._limits
+        if path is not Path.OTHER and request.method != "POST":
+            return failed(Outcome.MALFORMED, 405, "accepted: POST")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return failed(Outcome.MALFORMED, 415, "accepted: bodies without Content-Encoding")
+        if self._requests_count >= limits.requests_max:
+            return failed(Outcome.OVERLOADED, 503, f"{limits.requests_max} requests at a time")
+        self._requests_count += 1
+        try:
+            body = b"" if path is Path.OTHER else await self._read(request)
+        except _NotRead as error:
+            outcome = error.answer.outcome.value
+            self._log.warning("Review not read", path=path.value, outcome=outcome)
+            return error.answer
+        finally:
+            self._requests_count -= 1
+        return self._answers.answer(path, body)
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """Return the body; _NotRead when it is too long, comes too slowly, or breaks off."""
+        limits = self._limits
+        most = limits.body_bytes_max
+        too_large = failed(Outcome.TOO_LARGE, 413, f"accepted: bodies of {most} bytes at most")
+        if (request.content_length or 0) > most:
+            raise _NotRead(too_large)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(limits.body_seconds_max):
+                async for chunk in request.content.iter_any():
+                    size += len(chunk)
+                    self._held_bytes += len(chunk)
+                    if size > most:
+                        raise _NotRead(too_large)
+                    if self._held_bytes > limits.bodies_bytes_max:
+                        raise _NotRead(failed(Outcome.OVERLOADED, 503, "too many bodies at a time"))
+                    chunks.append(chunk)
+        except TimeoutError as error:
+            message = f"the body did not come within {limits.body_seconds_max:g} s"
+            raise _NotRead(failed(Outcome.TIMED_OUT, 408, message)) from error
+        except (ConnectionError, ClientError, HttpProcessingError) as error:
+            raise _NotRead(failed(Outcome.MALFORMED, 400, "the body broke off")) from error
+        finally:
+            self._held_bytes -= size
+        return b"".join(chunks)
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context

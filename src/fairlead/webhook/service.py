@@ -1,0 +1,98 @@
+"""The webhook of one replica: listener, answers, and whoever keeps its certificate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from fairlead.decide.admission import Rules
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.webhook.answers import Answers
+from fairlead.webhook.certificates import Times
+from fairlead.webhook.configuration import PORT, SERVICE
+from fairlead.webhook.files import CertificateFiles
+from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
+from fairlead.webhook.metrics import WebhookMetrics
+from fairlead.webhook.server import WebhookServer
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """Where it listens, and how API servers reach it."""
+
+    host: str = "0.0.0.0"  # noqa: S104 # API servers come from outside the pod
+    port: int = PORT
+    namespace: str = "fairlead-system"
+    #: Further names and addresses that the certificate is for, beside those of the Service.
+    hosts: tuple[str, ...] = ()
+    #: Directory with tls.crt and tls.key that somebody else keeps; None: we keep a Secret.
+    directory: Path | None = None
+    #: How long to answer after the end was asked for: until nobody is sent here any more.
+    linger_seconds: float = 0.0
+    times: Times = field(default_factory=Times)
+    look_seconds: float = 60.0
+
+    @property
+    def all_hosts(self) -> tuple[str, ...]:
+        """Every name and address that the certificate is for."""
+        return (f"{SERVICE}.{self.namespace}.svc", f"{SERVICE}.{self.namespace}", *self.hosts)
+
+
+class Webhook:
+    """One replica's webhook. `listening` serves; `run` keeps the certificate."""
+
+    def __init__(
+        self,
+        options: WebhookOptions,
+        client: Client,
+        registry: CollectorRegistry,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        log: Logger = SILENT,
+    ) -> None:
+        self.port = 0
+        self._options = options
+        self._clock = clock
+        rules = Rules(own_namespace=options.namespace)
+        self._server = WebhookServer(Answers(rules, log=log), log=log)
+        self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
+        self._keeper: CertificateKeeper | CertificateFiles
+        if options.directory is not None:
+            self._keeper = CertificateFiles(options.directory, self._server.use, log=log)
+        else:
+            keeping = KeeperOptions(
+                namespace=options.namespace, secret=SERVICE, hosts=options.all_hosts,
+                times=options.times, look_seconds=options.look_seconds,
+            )  # fmt: skip
+            self._keeper = CertificateKeeper(
+                client, keeping, self._server.use, clock=clock, rng=rng, log=log
+            )
+
+    @property
+    def is_ready(self) -> bool:
+        """True while a certificate in date is shown, or no API server was told to ask."""
+        if self._clock.now() < self._server.ends_at:
+            return True
+        return isinstance(self._keeper, CertificateKeeper) and not self._keeper.is_asked
+
+    async def run(self) -> None:
+        """Keep the certificate until cancelled."""
+        await self._keeper.run()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator[int]:
+        """Serve until the end of the block; yields the port. OSError."""
+        options = self._options
+        async with self._server.listening(
+            options.host, options.port, linger_seconds=options.linger_seconds
+        ) as port:
+            self.port = port
+            yield port

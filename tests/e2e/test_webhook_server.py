@@ -1,0 +1,275 @@
+"""The webhook's server over real sockets: limits on strangers, certificates, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import ClientError, ClientSession, TCPConnector
+from prometheus_client import CollectorRegistry
+
+from fairlead.decide.admission import Rules
+from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.metrics import Metrics
+from fairlead.testing.fake_client import FakeClient
+from fairlead.webhook.answers import Answers
+from fairlead.webhook.certificates import BadCertificate, Material, Pair, Step, Times, take_step
+from fairlead.webhook.configuration import PODS_PATH
+from fairlead.webhook.metrics import WebhookMetrics
+from fairlead.webhook.server import ServerLimits, WebhookServer
+from fairlead.webhook.service import Webhook, WebhookOptions
+
+pytestmark = pytest.mark.e2e
+LIMITS = ServerLimits(
+    body_bytes_max=64 << 10, bodies_bytes_max=96 << 10, requests_max=8, connections_max=10,
+    body_seconds_max=0.3, linger_seconds=0.1, stop_seconds_max=0.5,
+)  # fmt: skip
+HOSTS = ("127.0.0.1",)
+
+
+def new() -> Material:
+    return take_step(Step.MAKE, None, HOSTS, now=SystemClock().now(), times=Times())
+
+
+def trusting(material: Material) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=material.bundle.decode())
+
+
+def review(**more: Any) -> bytes:
+    resource = {"group": "", "version": "v1", "resource": "pods"}
+    labels = {"fairlead.dev/gang-scheduling": "enabled"}
+    request = {
+        "uid": "u", "operation": "CREATE", "namespace": "n", "resource": resource,
+        "object": {"metadata": {"name": "p", "labels": labels, **more}, "spec": {}},
+    }  # fmt: skip
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return msgspec.json.encode(body)
+
+
+@dataclass(slots=True)
+class Serving:
+    server: WebhookServer
+    material: Material
+    port: int
+    metrics: Metrics
+    session: ClientSession = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}{PODS_PATH}"
+
+    async def ask(self, body: Any = None, **more: Any) -> int:
+        """Send a review and return the status of the answer."""
+        sent = review() if body is None else body
+        async with self.session.post(self.url, data=sent, **more) as answer:
+            await answer.read()
+            return answer.status
+
+    def counted(self, outcome: str) -> bool:
+        return f'outcome="{outcome}"' in self.metrics.render().decode()
+
+
+async def shows(port: int, material: Material) -> bool:
+    """Tell whether a client that connects anew, and trusts this alone, is answered."""
+    try:
+        async with (
+            ClientSession(connector=TCPConnector(ssl=trusting(material))) as session,
+            session.post(f"https://127.0.0.1:{port}{PODS_PATH}", data=review()) as answer,
+        ):
+            return answer.status == 200
+    except ClientError:
+        return False
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Serving]:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, version="test")
+    server = WebhookServer(Answers(Rules()), limits=LIMITS)
+    server.measure(WebhookMetrics(registry, lambda: server.ends_at))
+    material = new()
+    server.use(material.serving)
+    connector = TCPConnector(ssl=trusting(material), limit=0)
+    async with (
+        server.listening("127.0.0.1", 0) as port,
+        ClientSession(connector=connector) as session,
+    ):
+        yield Serving(server, material, port, metrics, session)
+
+
+async def test_a_review_is_answered_and_what_is_none_fails_alone() -> None:
+    async with serving() as up:
+        async with up.session.post(up.url, data=review()) as answer:
+            body = msgspec.json.decode(await answer.read())
+        assert body["response"]["allowed"] is True
+        assert body["response"]["patchType"] == "JSONPatch"
+        async with up.session.get(up.url) as answer:
+            assert answer.status == 405
+        assert await up.ask(b"no review") == 400
+        assert await up.ask(headers={"Content-Encoding": "gzip"}) == 415
+        async with up.session.post(up.url + "/else", data=b"{}") as answer:
+            assert answer.status == 404
+            assert PODS_PATH in await answer.text()
+        assert await up.ask() == 200
+        assert up.counted("gated")
+        assert up.counted("malformed")
+
+
+async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:
+    large = review(annotations={"a": "x" * LIMITS.body_bytes_max})
+
+    async def chunked() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 8192):
+            yield large[start : start + 8192]
+
+    async with serving() as up:
+        assert await up.ask(large) == 413
+        assert await up.ask(chunked()) == 413
+        assert await up.ask() == 200
+
+
+async def test_a_body_that_does_not_come_ends_with_the_time_and_holds_no_memory() -> None:
+    async def dripping() -> AsyncIterator[bytes]:
+        yield b"x" * 50_000
+        await asyncio.sleep(30)
+
+    async with serving() as up:
+        # together they would be more than may be held at a time
+        asked = [up.ask(dripping()) for _ in range(4)]
+        statuses = await asyncio.gather(*asked)
+        assert set(statuses) == {408, 503}
+        assert await up.ask() == 200
+        assert up.counted("timed-out")
+        assert up.counted("overloaded")
+
+
+async def test_more_requests_or_connections_than_allowed_are_turned_away_and_it_goes_on() -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(30)
+
+    async def ask(up: Serving) -> int:
+        try:
+            return await up.ask(slow())
+        except ClientError:
+            return 0
+
+    async with serving() as up:
+        statuses = await asyncio.gather(*(ask(up) for _ in range(20)))
+        assert 1 <= statuses.count(408) <= LIMITS.requests_max
+        assert set(statuses) <= {408, 503, 0}
+        assert await up.ask() == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /mutate-pods HTTP/1.1\r\nX-"])
+async def test_who_only_keeps_connections_open_shuts_nobody_out(sent: bytes) -> None:
+    async with serving() as up:
+        held: list[asyncio.StreamWriter] = []
+        for _ in range(2 * LIMITS.connections_max):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", up.port, ssl=trusting(up.material)
+            )
+            writer.write(sent)
+            held.append(writer)
+        assert await up.ask() == 200
+        for writer in held:
+            writer.close()
+
+
+async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on() -> None:
+    async with serving() as up:
+        assert await up.ask() == 200
+        second = new()
+        up.server.use(second.serving)
+        assert await up.ask() == 200, "over the connection that stands"
+        assert await shows(up.port, second)
+        with pytest.raises(BadCertificate):
+            up.server.use(Pair(second.serving.certificate, up.material.serving.key))
+        assert await shows(up.port, second), "it kept the last good one"
+
+
+async def test_a_replica_that_leaves_answers_for_a_while_and_sends_its_clients_away() -> None:
+    server = WebhookServer(Answers(Rules()), limits=LIMITS)
+    material = new()
+    server.use(material.serving)
+    began = asyncio.Event()
+
+    async def live() -> None:
+        async with server.listening("127.0.0.1", 0, linger_seconds=1.0) as port:
+            ports.append(port)
+            began.set()
+            await leaves.wait()
+
+    ports: list[int] = []
+    leaves = asyncio.Event()
+    connector = TCPConnector(ssl=trusting(material))
+    async with ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+        task = group.create_task(live())
+        await began.wait()
+        url = f"https://127.0.0.1:{ports[0]}{PODS_PATH}"
+        async with session.post(url, data=review()) as answer:
+            assert "Connection" not in answer.headers
+        leaves.set()
+        await asyncio.sleep(0.1)
+        async with session.post(url, data=review()) as answer:
+            assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        await task
+        with pytest.raises(ClientError):
+            await session.post(url, data=review())
+
+
+async def test_files_that_somebody_else_renews_are_taken_up_and_a_torn_pair_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.webhook.files.LOOK_SECONDS", 0.05)
+    options = WebhookOptions(host="127.0.0.1", port=0, directory=tmp_path)
+    registry = CollectorRegistry()
+    webhook = Webhook(options, FakeClient(), registry, clock=SystemClock(), rng=random.Random(1))
+
+    async def until_shown(material: Material) -> None:
+        async with asyncio.timeout(10):
+            while not await shows(webhook.port, material):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    def write(certificate: Material, key: Material) -> None:
+        (tmp_path / "tls.crt").write_bytes(certificate.serving.certificate)
+        (tmp_path / "tls.key").write_bytes(key.serving.key)
+
+    first, second = new(), new()
+    async with webhook.listening(), asyncio.TaskGroup() as group:
+        task = group.create_task(webhook.run())
+        await asyncio.sleep(0.2)
+        assert not webhook.is_ready
+        write(first, first)
+        await until_shown(first)
+        assert webhook.is_ready
+        write(second, first)
+        await asyncio.sleep(0.2)
+        assert await shows(webhook.port, first)
+        write(second, second)
+        await until_shown(second)
+        task.cancel()
+
+
+def test_the_loop_of_the_real_process_serves_and_changes_certificates_as_well() -> None:
+    import uvloop
+
+    async def main() -> None:
+        async with serving() as up:
+            statuses = await asyncio.gather(*(up.ask() for _ in range(LIMITS.requests_max)))
+            assert set(statuses) == {200}
+            second = new()
+            up.server.use(second.serving)
+            assert await shows(up.port, second)
+            assert not await shows(up.port, up.material)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

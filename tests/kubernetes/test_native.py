@@ -1,0 +1,193 @@
+"""The native way: a server that has PodGroups, and the real kube-scheduler that places gangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import pytest
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.operating import (
+    POLICY,
+    controllers,
+    ended,
+    http_client,
+    install_kinds,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+)
+from tests.kubernetes.sharing import other_pod, watched
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.api.podgroups import GroupApi, pod_groups, workloads
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.pinning import Binding, pinned_node
+from fairlead.kube.client import HttpClient
+from fairlead.runtime.discovery import discover_groups
+
+pytestmark = pytest.mark.kubernetes
+API = GroupApi.V1ALPHA2
+NATIVE = replace(POLICY, binding=Binding.NATIVE, groups=API, native_patience_seconds=2.0)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    try:
+        with control_plane(
+            tmp_path_factory.mktemp("plane"),
+            flags=("--runtime-config=scheduling.k8s.io/v1alpha2=true",),
+            scheduler=True,
+            gates=("GenericWorkload", "GangScheduling"),
+            controllers=("podgroup-protection-controller",),
+        ) as running:
+            yield running
+    except NoControlPlane as reason:
+        pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    await install_kinds(client)
+    yield client
+    await sweep(client)
+    await client.close()
+
+
+async def job(client: HttpClient, name: str) -> Job:
+    return await client.get(JOBS, name, namespace="default")
+
+
+async def pods_of(client: HttpClient, name: str) -> list[Pod]:
+    found = await client.list(PODS, label_selector=f"{names.JOB_NAME}={name}")
+    return list(found.items)
+
+
+def where(pods: list[Pod]) -> dict[int, str]:
+    """Node by index of the member."""
+    return {int(pod.metadata.labels[names.INDEX]): pod.spec.node_name for pod in pods}
+
+
+async def test_the_version_is_found_out(client: HttpClient) -> None:
+    assert await discover_groups(client) is API
+
+
+async def test_a_gang_is_placed_by_kube_scheduler_and_its_placement_says_where(
+    client: HttpClient,
+) -> None:
+    async with watched(client), virtual_nodes(client, 12), controllers(client, policy=NATIVE):
+        await client.create(JOBS, job_body("gang", 8, seconds=3), namespace="default")
+
+        async def runs() -> bool:
+            status = (await job(client, "gang")).status
+            pods = await pods_of(client, "gang")
+            if status.placement is None or not status.members.running:
+                return False
+            placed = dict(enumerate(status.placement.roles[0].nodes))
+            return len(pods) == 8 and placed == where(pods)
+
+        await until(runs, 30)
+        pods = await pods_of(client, "gang")
+        assert [pinned_node(pod.spec) for pod in pods] == [""] * 8
+        groups = [pod.spec.scheduling_group for pod in pods]
+        assert [group.pod_group_name for group in groups if group] == ["gang-1"] * 8
+        group = await client.get(pod_groups(API), "gang-1", namespace="default")
+        load = await client.get(workloads(API), "gang", namespace="default")
+        owner = (await job(client, "gang")).metadata.uid
+        owners = [each.metadata.owner_references[0].uid for each in (group, load)]
+        assert owners == [owner, owner]
+        done = await ended(client, "gang")
+        assert (done.status.state, done.status.attempt) == ("Succeeded", 1)
+
+        async def group_is_gone() -> bool:
+            return (await client.list(pod_groups(API))).items == ()
+
+        await until(group_is_gone, 30)
+
+
+async def test_a_gang_that_kube_scheduler_cannot_place_holds_nothing_and_runs_when_it_can(
+    client: HttpClient,
+) -> None:
+    # What our planner does not know: somebody's pod wants none of this gang beside it.
+    term = {
+        "labelSelector": {"matchLabels": {names.JOB_NAME: "whole"}},
+        "topologyKey": names.HOSTNAME,
+    }
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    async with watched(client), virtual_nodes(client, 6), controllers(client, policy=NATIVE):
+        shy = other_pod("shy", gpus=0, affinity=affinity)
+        await client.create(PODS, shy, namespace="default")
+
+        async def is_bound() -> bool:
+            return bool((await client.get(PODS, "shy", namespace="default")).spec.node_name)
+
+        await until(is_bound, 30)
+        await client.create(JOBS, job_body("whole", 6, seconds=1), namespace="default")
+
+        async def gave_up() -> bool:
+            assert not any(pod.spec.node_name for pod in await pods_of(client, "whole"))
+            return any(a.reason for a in (await job(client, "whole")).status.attempts)
+
+        await until(gave_up, 30)
+        await client.delete(PODS, "shy", namespace="default", grace_period_seconds=0)
+        done = await ended(client, "whole")
+    first = done.status.attempts[0]
+    assert done.status.state == "Succeeded"
+    assert (first.reason, first.cause) == (EndReason.NOT_BOUND.value, None)
+    assert len(first.nodes_lost) == 6
+    assert "anti-affinity" in first.message
+    assert done.status.infrastructure_failures == done.status.user_failures == 0
+
+
+async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: HttpClient) -> None:
+    async with watched(client), virtual_nodes(client, 4), controllers(client, policy=NATIVE):
+        label = {"metadata": {"labels": {names.BINDING: "direct"}}}
+        await client.patch(NODES, "v00000", label)
+        taint = {"key": "pool", "value": "own", "effect": "NoSchedule"}
+        await client.patch(NODES, "v00000", {"spec": {"taints": [taint]}})
+        await client.create(JOBS, job_body("three", 3, seconds=30), namespace="default")
+
+        async def are_bound() -> bool:
+            pods = await pods_of(client, "three")
+            return len(pods) == 3 and all(pod.spec.node_name for pod in pods)
+
+        await until(are_bound, 30)
+        assert "v00000" not in where(await pods_of(client, "three")).values()
+        # Its room is all that is left; a gang that may use it is bound there by us.
+        body = job_body("lone", 1, seconds=30)
+        body["spec"]["roles"][0]["template"]["spec"]["tolerations"] = [taint]
+        await client.create(JOBS, body, namespace="default")
+
+        async def is_placed() -> bool:
+            return where(await pods_of(client, "lone")) == {0: "v00000"}
+
+        await until(is_placed, 30)
+        assert (await pods_of(client, "lone"))[0].spec.scheduling_group is None
+
+
+async def test_gangs_get_their_turn_among_pods_that_kube_scheduler_puts_where_it_likes(
+    client: HttpClient,
+) -> None:
+    async with watched(client), virtual_nodes(client, 20), controllers(client, policy=NATIVE):
+
+        async def others() -> None:
+            for i in range(200):
+                pod = other_pod(f"other-{i}", seconds=0.5 + i % 7 / 5)
+                await client.create(PODS, pod, namespace="default")
+                await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(others())
+            for i in range(6):
+                body = job_body(f"gang-{i}", 6, seconds=1, gpus=4)
+                await client.create(JOBS, body, namespace="default")
+        for i in range(6):
+            done = await ended(client, f"gang-{i}", seconds_max=120)
+            assert done.status.state == "Succeeded"
+            assert done.status.infrastructure_failures == 0

@@ -1,0 +1,240 @@
+"""The adoption controller on an API: what it writes, how often, and on which version."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.status import Conflict, Invalid
+from fairlead.api.validate import validate_job
+from fairlead.controllers.adoption import AdoptionController, AdoptionMirrors
+from fairlead.decide.actions import ReleaseMember
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.loop import ControllerLoop
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_node
+from fairlead.testing.fake_client import FakeClient
+
+SIZE = 4
+
+
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None:
+        self.seen.append((metadata.name, reason, message))
+
+
+class World:
+    def __init__(self) -> None:
+        self.client = FakeClient()
+        self.events = Events()
+        clock = LoopClock(EPOCH)
+        self.controller = AdoptionController(
+            self.client, AdoptionMirrors.make(self.client, clock=clock, rng=random.Random(1)),
+            history=MemoryHistory(), events=self.events, clock=clock,
+        )  # fmt: skip
+        self.loop = ControllerLoop(self.controller, clock=clock, rng=random.Random(2))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110 -- virtual time
+                await asyncio.sleep(0.1)
+
+    def job(self) -> Job:
+        (job,) = self.client.stored(JOBS)
+        return job
+
+    async def place(self) -> None:
+        """Do as the scheduler."""
+        job = self.job()
+        nodes = [f"n{i}" for i in range(job.member_count)]
+        place = {"attempt": job.status.attempt, "roles": [{"role": "worker", "nodes": nodes}]}
+        await self.client.patch(
+            JOBS, job.metadata.name, {"status": {"placement": place}}, namespace="default",
+            subresource="status",
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[World]:
+    world = World()
+    for i in range(SIZE):
+        wire = to_wire(make_node(f"n{i}"))
+        wire["metadata"].pop("resourceVersion")
+        await world.client.create(NODES, wire)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(world.loop.run())
+        yield world
+        task.cancel()
+
+
+def body(index: int, **spec: Any) -> dict[str, Any]:
+    gates = [{"name": names.GANG_GATE}, {"name": "example.com/quota"}]
+    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    return {
+        "metadata": {
+            "name": f"p-{index}", "namespace": "default",
+            "labels": {names.GANG_NAME: "g"}, "annotations": {names.GROUP_SIZE: str(SIZE)},
+        },
+        "spec": {
+            "containers": [container], "schedulingGates": gates, "restartPolicy": "Always", **spec,
+        },
+    }  # fmt: skip
+
+
+async def fill(world: World, **spec: Any) -> None:
+    for i in range(SIZE):
+        await world.client.create(PODS, body(i, **spec), namespace="default")
+
+
+def is_admitted(world: World) -> bool:
+    return any(job.status.attempt == 1 for job in world.client.stored(JOBS))
+
+
+def released(world: World) -> int:
+    pods = world.client.stored(PODS)
+    return sum(all(g.name != names.GANG_GATE for g in p.spec.scheduling_gates) for p in pods)
+
+
+def test_a_gang_costs_one_write_per_pod_and_a_handful_for_the_group() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            await asyncio.sleep(30)
+            assert world.client.count("patch", "pods") == SIZE
+            assert world.client.count("create", "jobs") == 1
+            # not complete, admitted, begun; the scheduler's own write is counted as well
+            assert world.client.count("patch", "jobs") <= 4
+            assert world.client.count("list") == 3
+            assert world.client.count("get") == 0
+
+    run(main())
+
+
+def test_what_others_wrote_on_a_pod_stays_when_it_is_released() -> None:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    required = {"nodeSelectorTerms": [term]}
+    preferred = [{"weight": 1, "preference": term}]
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": required,
+            "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+        },
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []},
+    }
+
+    async def main() -> None:
+        raw: Resource[dict[str, Any]] = Resource("", "v1", "pods", "Pod", dict)
+        async with running() as world:
+            await fill(world, affinity=affinity)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            pod = await world.client.get(raw, "p-2", namespace="default")
+        pod = json.loads(json.dumps(pod))
+        assert pod["spec"]["schedulingGates"] == [{"name": "example.com/quota"}]
+        nodes = pod["spec"]["affinity"]["nodeAffinity"]
+        assert nodes["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
+        assert "podAntiAffinity" in pod["spec"]["affinity"]
+        (narrowed,) = nodes["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert narrowed["matchExpressions"] == term["matchExpressions"]
+        assert [f["values"] for f in narrowed["matchFields"]] == [["n2"]]
+
+    run(main())
+
+
+def test_the_job_that_stands_for_a_group_is_one_that_admission_lets_in() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await fill(world)
+            await world.until(lambda: bool(world.client.stored(JOBS)))
+            job = world.job()
+        assert validate_job(job) == []
+        assert job.metadata.labels == {names.MANAGED_BY: "fairlead-adoption"}
+
+    run(main())
+
+
+def test_a_pod_that_changed_is_released_on_its_new_version_only() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            world.client.fail_next("patch", None, Conflict("somebody else wrote"))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            pod = next(iter(world.client.stored(PODS)))
+            late = ReleaseMember(world.job(), pod, role="worker", index=0, rank=0, node="n0")
+            await world.client.patch(
+                PODS, pod.metadata.name, {"metadata": {"labels": {"x": "y"}}}, namespace="default"
+            )
+            try:
+                await world.controller.perform(late)
+            except Conflict:
+                return
+            raise AssertionError("a release on an old version went through")
+
+    run(main())
+
+
+def test_a_release_that_the_api_refuses_is_told_to_the_pods_owner() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            world.client.fail_next("patch", None, Invalid("spec: forbidden"))
+            await world.until(lambda: released(world) == SIZE)
+            assert any(reason == "ReleaseRefused" for _, reason, _ in world.events.seen)
+
+    run(main())
+
+
+def test_pods_that_do_not_take_part_cost_nothing() -> None:
+    async def main() -> None:
+        async with running() as world:
+            for i in range(3):
+                other = body(i)
+                other["spec"]["schedulingGates"] = []
+                await world.client.create(PODS, other, namespace="default")
+            await asyncio.sleep(60)
+            assert world.client.stored(JOBS) == ()
+            assert world.client.count("patch") == 0
+
+    run(main())
+
+
+def test_a_job_that_the_api_refuses_is_told_to_a_pod_of_the_group() -> None:
+    async def main() -> None:
+        async with running() as world:
+            world.client.fail_next("create", *[None] * SIZE, Invalid("quota of jobs"))
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            assert [s for s in world.events.seen if s[1] == "JobRefused"] == [
+                ("p-0", "JobRefused", "No job could be made for its group: quota of jobs")
+            ]
+
+    run(main())

@@ -1,0 +1,335 @@
+"""What a group needs next, situation by situation: the actions of one decision."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import Pod, PodCondition, PodStatus, SchedulingGate
+from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
+from fairlead.api.times import format_time
+from fairlead.decide.actions import (
+    CreateJob,
+    DeleteJob,
+    EvictMember,
+    ReadSource,
+    RecordHistory,
+    ReleaseMember,
+    RemoveFinalizer,
+    TellPod,
+    WriteJobStatus,
+)
+from fairlead.decide.adoption.grouping import membership_of
+from fairlead.decide.adoption.life import decide_group
+from fairlead.decide.adoption.members import read_member
+from fairlead.decide.adoption.sources import Ended, Facts
+from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading
+from fairlead.decide.pinning import pinned_affinity
+from fairlead.testing.builders import EPOCH, make_job, make_placement, make_pod
+
+T = TypeVar("T")
+NOW = EPOCH + 100.0
+POLICY = AdoptionPolicy()
+SET = OwnerReference("apps/v1", "StatefulSet", "web", "uid-web", True)
+THREE = Facts(uid="uid-web", roles={"worker": 3})
+NODES = ("n0", "n1", "n2")
+
+
+def gated(index: int, *, gpus: int = 8, gates: tuple[str, ...] = (), **labels: str) -> Pod:
+    pod = make_pod(f"web-{index}", phase="Pending", gpus=gpus, labels=labels)
+    all_gates = tuple(SchedulingGate(name) for name in (names.GANG_GATE, *gates))
+    return replace(
+        pod,
+        metadata=replace(pod.metadata, owner_references=(SET,)),
+        spec=replace(pod.spec, scheduling_gates=all_gates),
+    )
+
+
+def released(job: Job, index: int, node: str, *, phase: str = "Running", **kwargs: Any) -> Pod:
+    labels = {
+        names.JOB_NAME: job.metadata.name, names.JOB_UID: job.metadata.uid,
+        names.ROLE: "worker", names.INDEX: str(index), names.ATTEMPT: "1",
+    }  # fmt: skip
+    pod = make_pod(f"web-{index}", phase=phase, gpus=8, labels=labels, node=node, **kwargs)
+    spec = replace(pod.spec, affinity=pinned_affinity(None, node))
+    return replace(pod, metadata=replace(pod.metadata, owner_references=(SET,)), spec=spec)
+
+
+def refused(pod: Pod, *, seconds: float) -> Pod:
+    condition = PodCondition(
+        "PodScheduled", "False", "Unschedulable", "no room",
+        last_transition_time=format_time(NOW - seconds),
+    )  # fmt: skip
+    return replace(
+        pod,
+        spec=replace(pod.spec, node_name=""),
+        status=PodStatus(phase="Pending", conditions=(condition,)),
+    )
+
+
+def stand_in(
+    *, attempt: int = 0, is_open: bool = False, admitted: bool = False, **more: Any
+) -> Job:
+    """The job of the set, as the controller makes it."""
+    conditions = (Condition("Admitted", "True", "Admitted"),) if admitted or is_open else ()
+    status = {"attempts": (Attempt(attempt, begun_at="x"),)} if is_open else {}
+    job = make_job(
+        "web", count=3, attempt=attempt, conditions=conditions,
+        placement=make_placement(NODES, attempt=attempt) if is_open else None,
+        status={**status, **more.pop("status", {})},
+        spec={"adopts": Adopts("StatefulSet", "web", "apps/v1", "uid-web")}, **more,
+    )  # fmt: skip
+    meta = replace(job.metadata, finalizers=(names.JOB_FINALIZER,), owner_references=(SET,))
+    return replace(job, metadata=meta)
+
+
+def view(*pods: Pod, job: Job | None = None, facts: Facts | None = THREE, **more: Any) -> GroupView:
+    members = {p.metadata.name: read_member(p, membership_of(p)) for p in pods}
+    group = membership_of(pods[0] if pods else gated(0)).group
+    return GroupView(
+        key=group.key, group=group, members=members, job=job,
+        reading=Reading(facts, NOW) if facts is not None else None,
+        usable=more.pop("usable", dict.fromkeys(NODES, True)), **more,
+    )  # fmt: skip
+
+
+def acts(type_: type[T], seen: GroupView, now: float = NOW) -> list[T]:
+    """The actions of one type that a decision asks for."""
+    return [a for a in decide_group(seen, POLICY, now).actions if isinstance(a, type_)]
+
+
+def written(seen: GroupView, now: float = NOW) -> Any:
+    (write,) = acts(WriteJobStatus, seen, now)
+    return write.status
+
+
+def admitted_of(status: Any) -> Condition:
+    return next(c for c in status.conditions if c.type == "Admitted")
+
+
+# Before there is a job
+
+
+def test_the_owner_is_read_before_a_job_is_made_and_the_job_is_collected_with_it() -> None:
+    (read,) = acts(ReadSource, view(gated(0), facts=None))
+    assert (read.kind, read.name) == ("StatefulSet", "web")
+    (made,) = acts(CreateJob, view(gated(0)))
+    assert [(r.name, r.count) for r in made.job.spec.roles] == [("worker", 3)]
+    assert made.job.metadata.owner_references[0].uid == "uid-web"
+    assert made.job.spec.adopts == Adopts("StatefulSet", "web", "apps/v1", "uid-web")
+    assert made.job.metadata.finalizers == (names.JOB_FINALIZER,)
+
+
+def test_who_starts_its_pods_one_by_one_is_told_how_to_be_a_gang() -> None:
+    (told,) = acts(TellPod, view(gated(0), facts=replace_facts(problem="starts in order: do X")))
+    assert told.reason == "NotAGang"
+    assert told.message == "StatefulSet web is no gang: starts in order: do X"
+
+
+def test_a_size_that_nobody_says_is_asked_for() -> None:
+    (told,) = acts(TellPod, view(gated(0), facts=Facts(exists=False)))
+    assert names.GROUP_SIZE in told.message
+
+
+def replace_facts(**more: Any) -> Facts:
+    return Facts(uid="uid-web", roles={"worker": 3}, **more)
+
+
+# Gathering
+
+
+def test_an_incomplete_group_is_not_admitted_and_says_what_is_missing() -> None:
+    condition = admitted_of(written(view(gated(0), gated(1), job=stand_in())))
+    assert (condition.status, condition.reason) == ("False", "GroupIncomplete")
+    assert condition.message == "2 of 3 members exist; StatefulSet web makes the others"
+
+
+def test_a_complete_group_is_admitted() -> None:
+    status = written(view(*map(gated, range(3)), job=stand_in()))
+    assert (status.attempt, admitted_of(status).status) == (1, "True")
+
+
+def test_a_pod_that_was_let_in_without_a_gate_is_named_as_the_hindrance() -> None:
+    loose = replace(gated(2), spec=make_pod("x").spec)
+    labelled = replace(
+        loose, metadata=replace(loose.metadata, labels={names.GANG_SCHEDULING: "enabled"})
+    )
+    status = written(view(gated(0), gated(1), labelled, job=stand_in()))
+    assert admitted_of(status).reason == "GroupUngated"
+    assert "1 of its pods were let in without a gate" in admitted_of(status).message
+
+
+def test_members_that_the_planner_can_tell_apart_become_roles_of_their_own() -> None:
+    pods = (gated(0, gpus=1), gated(1), gated(2))
+    (gone,) = acts(DeleteJob, view(*pods, job=stand_in()))
+    assert gone.job.metadata.name == "web"
+    (made,) = acts(CreateJob, view(*pods))
+    counts = sorted(role.count for role in made.job.spec.roles)
+    assert counts == [1, 2]
+
+
+def test_a_group_that_is_larger_than_the_least_is_admitted_with_the_least() -> None:
+    enough = Facts(uid="uid-web", total=3)
+    status = written(view(*map(gated, range(5)), job=stand_in(), facts=enough))
+    assert status.attempt == 1
+
+
+def test_pods_of_an_attempt_that_is_over_are_deleted_before_the_group_gathers_again() -> None:
+    job = stand_in(attempt=1, status={"attempts": (Attempt(1, finished_at="x"),)})
+    (gone,) = acts(EvictMember, view(gated(0), released(job, 1, "n1"), job=job))
+    assert gone.pod.metadata.name == "web-1"
+
+
+def test_the_next_attempt_of_a_group_that_waited_again_has_the_next_number() -> None:
+    job = stand_in(attempt=1, status={"attempts": (Attempt(1, finished_at="x"),)})
+    assert written(view(*map(gated, range(3)), job=job)).attempt == 2
+
+
+# Queued
+
+
+def test_a_place_is_taken_only_while_all_members_are_there() -> None:
+    job = stand_in(attempt=1, admitted=True)
+    job = replace(job, status=replace(job.status, placement=make_placement(NODES)))
+    opened = written(view(*map(gated, range(3)), job=job))
+    assert opened.attempts[-1].number == 1
+    given_up = written(view(gated(0), gated(1), job=job))
+    assert admitted_of(given_up).status == "False"
+    assert given_up.attempts == ()
+
+
+def test_a_held_group_is_not_released_onto_its_place() -> None:
+    job = stand_in(attempt=1, admitted=True, suspend=True)
+    job = replace(job, status=replace(job.status, placement=make_placement(NODES)))
+    assert written(view(*map(gated, range(3)), job=job)).state == "Held"
+
+
+# Live
+
+
+def test_members_are_released_onto_the_places_of_their_own_numbers() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    found = acts(ReleaseMember, view(gated(2), gated(0), gated(1), job=job))
+    assert {(a.pod.metadata.name, a.index, a.node) for a in found} == {
+        ("web-0", 0, "n0"), ("web-1", 1, "n1"), ("web-2", 2, "n2"),
+    }  # fmt: skip
+
+
+def test_a_member_that_comes_back_waits_until_the_one_before_it_is_gone() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    old = released(job, 1, "n1", deleted=True)
+    again = replace(gated(1), metadata=replace(gated(1).metadata, name="web-1-new"))
+    seen = view(released(job, 0, "n0"), old, released(job, 2, "n2"), again, job=job)
+    # its number is read from a name, so give it as the tool would
+    assert acts(ReleaseMember, seen) == []
+    assert acts(CreateJob, seen) == []
+    gone = view(released(job, 0, "n0"), released(job, 2, "n2"), gated(1), job=job)
+    (back,) = acts(ReleaseMember, gone)
+    assert (back.index, back.node) == (1, "n1")
+
+
+def test_a_member_whose_node_is_out_starts_a_repair_and_moves_nobody_else() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    others = (released(job, 0, "n0"), released(job, 2, "n2"))
+    usable = {"n0": True, "n1": False, "n2": True}
+    status = written(view(*others, gated(1), job=job, usable=usable))
+    assert status.attempt == 2
+    assert (status.attempts[-1].reason, status.attempts[-1].nodes_lost) == ("NodeLost", ("n1",))
+    assert acts(EvictMember, view(*others, gated(1), job=job, usable=usable)) == []
+
+
+def test_a_member_beyond_the_count_gets_a_job_of_its_own() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    running = [released(job, i, f"n{i}") for i in range(3)]
+    (made,) = acts(CreateJob, view(*running, gated(3), job=job))
+    adopts = made.job.spec.adopts
+    assert adopts is not None
+    assert (adopts.kind, adopts.name, made.job.member_count) == ("Pod", "web-3", 1)
+
+
+def test_a_refused_member_is_given_time_and_then_moved() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    others = (released(job, 0, "n0"), released(job, 2, "n2"))
+    early = view(*others, refused(released(job, 1, "n1"), seconds=3), job=job)
+    assert all(w.status.attempt == 1 for w in acts(WriteJobStatus, early))
+    assert decide_group(early, POLICY, NOW).wake_at == NOW - 3 + POLICY.bind_patience_seconds
+    late = view(*others, refused(released(job, 1, "n1"), seconds=30), job=job)
+    status = written(late)
+    assert (status.attempt, status.attempts[-1].nodes_lost) == (2, ("n1",))
+    assert "no room" in status.attempts[-1].message
+    waiting = replace(job, status=status)
+    (gone,) = acts(
+        EvictMember, view(*others, refused(released(job, 1, "n1"), seconds=30), job=waiting)
+    )
+    assert gone.pod.metadata.name == "web-1"
+
+
+def test_a_member_whose_place_has_moved_is_deleted_and_the_event_says_why() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    seen = view(released(job, 0, "n0"), released(job, 1, "n9"), job=job)
+    (gone,) = acts(EvictMember, seen)
+    assert gone.pod.metadata.name == "web-1"
+
+
+# The end
+
+
+def test_all_succeeded_is_success_and_the_place_is_free_at_once() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    seen = view(*[released(job, i, f"n{i}", phase="Succeeded") for i in range(3)], job=job)
+    status = written(seen)
+    assert (status.state, status.members.succeeded) == ("Succeeded", 3)
+
+
+def test_between_two_tries_the_place_is_kept_for_a_while_and_then_given_back() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    pods = [released(job, i, f"n{i}", phase="Failed") for i in range(3)]
+    early = view(*pods, job=job, idle_since=NOW - 1)
+    assert acts(WriteJobStatus, early) == []
+    status = written(view(*pods, job=job, idle_since=NOW - 100))
+    assert admitted_of(status).status == "False"
+    assert status.attempts[-1].reason == "MembersGone"
+
+
+def test_the_owners_word_ends_the_job() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    ended = replace_facts(ended=Ended.FAILED)
+    pods = [released(job, i, f"n{i}", phase="Failed") for i in range(2)]
+    assert written(view(*pods, job=job, facts=ended, idle_since=NOW - 1)).state == "Failed"
+
+
+def test_a_deleted_job_keeps_its_claim_until_its_last_member_is_gone() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    deleted = replace(job, metadata=replace(job.metadata, deletion_timestamp=format_time(NOW)))
+    assert acts(RemoveFinalizer, view(released(job, 0, "n0"), job=deleted)) == []
+    assert acts(RemoveFinalizer, view(released(job, 0, "n0", deleted=True), job=deleted)) == []
+    assert len(acts(RemoveFinalizer, view(gated(1), job=deleted))) == 1
+
+
+def test_a_job_that_is_collected_right_after_its_success_is_recorded_as_succeeded() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    deleted = replace(job, metadata=replace(job.metadata, deletion_timestamp=format_time(NOW)))
+    pods = [released(job, i, f"n{i}", phase="Succeeded") for i in range(3)]
+    (record,) = acts(RecordHistory, view(*pods, job=deleted))
+    assert record.job.status.state == "Succeeded"
+    (record,) = acts(RecordHistory, view(*pods[:2], job=deleted))
+    assert record.job.status.state == "Failed"
+
+
+def test_a_tool_that_goes_on_after_the_end_gets_a_new_job() -> None:
+    done = stand_in(attempt=1, status={})
+    done = replace(
+        done, status=replace(done.status, conditions=(Condition("Succeeded", "True", "x"),))
+    )
+    assert acts(DeleteJob, view(job=done)) == []
+    assert len(acts(DeleteJob, view(gated(0), job=done))) == 1
+
+
+def test_metadata_of_a_pod_without_owner_is_a_gang_of_one() -> None:
+    pod = replace(gated(0), metadata=ObjectMeta(namespace="default", name="solo", uid="u"))
+    (made,) = acts(CreateJob, view(pod, facts=None))
+    assert made.job.metadata.owner_references[0].kind == "Pod"
+    assert made.job.member_count == 1

@@ -1,0 +1,166 @@
+"""What admission does to a pod, and what it refuses in a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api import names
+from fairlead.decide.admission import (
+    OptIn,
+    PodAnswer,
+    PodShape,
+    Rules,
+    Ruling,
+    judge_job,
+    judge_pod,
+    opt_in_of,
+    reason_of,
+    refusal_of,
+)
+from fairlead.embedded.patch import apply_json_patch
+
+RULES = Rules(own_namespace="ours")
+ENABLED = {names.GANG_SCHEDULING: "enabled"}
+GATE = {"name": names.GANG_GATE}
+
+
+def judge(
+    pod: Mapping[str, Any], namespace: str = "default", labels: Mapping[str, str] = ENABLED
+) -> PodAnswer:
+    shape = msgspec.convert(pod, PodShape)
+    return judge_pod(shape, namespace, opt_in_of(shape, labels), RULES)
+
+
+def after(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod as it is stored."""
+    return apply_json_patch(pod, list(judge(pod).patch))
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"metadata": {}, "spec": {}},
+        {"metadata": {"labels": None}, "spec": {"schedulingGates": None}},
+        {"metadata": {"labels": {}}, "spec": {"schedulingGates": []}},
+        {"metadata": {"labels": {"a/b": "c"}}, "spec": {"schedulingGates": [{"name": "x/y"}]}},
+        {"metadata": {"labels": ENABLED}, "spec": {"schedulingGates": [{"name": "x/y"}, GATE]}},
+        {"metadata": {"labels": {names.GANG_SCHEDULING: "yes"}}, "spec": {}},
+    ],
+)
+def test_whatever_is_there_the_pod_ends_with_one_gate_and_the_label_and_keeps_the_rest(
+    pod: dict[str, Any],
+) -> None:
+    made = after(pod)
+    gates = made["spec"]["schedulingGates"]
+    assert gates.count(GATE) == 1
+    others = [gate for gate in pod["spec"].get("schedulingGates") or () if gate != GATE]
+    assert [gate for gate in gates if gate != GATE] == others
+    assert made["metadata"]["labels"] == {**(pod["metadata"].get("labels") or {}), **ENABLED}
+    assert judge(made).patch == (), "asked again, it would change the pod again"
+    assert judge(made).ruling is Ruling.GATED_ALREADY
+
+
+OWNER = {"name": "o", "uid": "u"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "ruling", "shown"),
+    [
+        ({"spec": {"nodeName": "n7"}}, "default", Ruling.HAS_NODE, "n7"),
+        ({"spec": {"schedulerName": "volcano"}}, "default", Ruling.OTHER_SCHEDULER, "volcano"),
+        ({}, "kube-system", Ruling.SYSTEM, "kube-system"),
+        ({}, "ours", Ruling.SYSTEM, "ours"),
+        (
+            {"metadata": {"labels": {names.GANG_SCHEDULING: "disabled"}}},
+            "default", Ruling.DISABLED, "disabled",
+        ),
+        (
+            {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
+            "default", Ruling.MIRROR, "kubelet",
+        ),
+        (
+            {"metadata": {"ownerReferences": [
+                {"apiVersion": names.API_VERSION, "kind": "Job", **OWNER}]}},
+            "default", Ruling.MEMBER, "job o",
+        ),
+        (
+            {"metadata": {"ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "DaemonSet", **OWNER}]}},
+            "default", Ruling.DAEMON, "DaemonSet o",
+        ),
+    ],
+)  # fmt: skip
+def test_what_must_not_wait_for_a_gang_is_left_alone_and_told_why(
+    pod: dict[str, Any], namespace: str, ruling: Ruling, shown: str
+) -> None:
+    answer = judge(pod, namespace)
+    assert (answer.ruling, answer.patch) == (ruling, ())
+    assert shown in reason_of(answer)
+
+
+def test_a_job_of_another_group_is_no_job_of_ours() -> None:
+    owners = [{"apiVersion": "batch/v1", "kind": "Job", **OWNER}]
+    assert judge({"metadata": {"ownerReferences": owners}}).ruling is Ruling.GATED
+
+
+def test_a_pod_asks_by_itself_or_by_its_namespace_or_not_at_all() -> None:
+    own = judge({"metadata": {"labels": ENABLED}}, labels={})
+    assert (own.ruling, own.opt_in) == (Ruling.GATED, OptIn.POD)
+    assert [each["path"] for each in own.patch] == ["/spec/schedulingGates"]
+    assert judge({}).opt_in is OptIn.NAMESPACE
+    for labels in ({}, {names.GANG_SCHEDULING: "disabled"}, {names.GANG_SCHEDULING: "true"}):
+        assert judge({}, labels=labels).ruling is Ruling.NOT_ASKED
+
+
+def test_a_label_that_means_nothing_is_replaced_with_a_warning() -> None:
+    answer = judge({"metadata": {"labels": {names.GANG_SCHEDULING: "yes"}}})
+    (warning,) = answer.warnings
+    assert '"yes" was replaced by "enabled"' in warning
+    assert judge({"metadata": {"labels": ENABLED}}).warnings == ()
+
+
+# Jobs
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    roles = [{"name": "worker", "count": 2, "template": template}]
+    return {"metadata": {"name": "j"}, "spec": {"roles": roles, **spec}}
+
+
+def fields(new: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
+    return [cause.field for cause in judge_job(new, old)]
+
+
+def test_a_new_job_is_held_to_every_rule() -> None:
+    assert fields(job()) == []
+    bad = job(after=[{"job": "j"}])
+    bad["spec"]["roles"][0]["template"]["spec"]["nodeName"] = "n"
+    assert fields(bad) == ["spec.roles[0].template.spec.nodeName", "spec.after[0].job"]
+
+
+def test_an_update_is_refused_for_what_it_brings_in_and_for_nothing_older() -> None:
+    old = job(after=[{"job": "j"}])  # stored before the rule was there
+    assert fields({**old, "metadata": {"name": "j", "finalizers": []}}, old) == []
+    assert fields(job(after=[{"job": "j"}], cancel=True), old) == []
+    assert fields(job(after=[{"job": "j"}, {"job": ""}]), old) == ["spec.after[1].job"]
+
+
+def test_roles_cannot_be_changed() -> None:
+    new = job()
+    new["spec"]["roles"][0]["count"] = 3
+    assert fields(new, job()) == ["spec.roles"]
+
+
+def test_a_refusal_has_the_form_of_the_servers_own() -> None:
+    bad = job(after=[{"job": "j"}])
+    bad["spec"]["roles"][0]["name"] = "W"
+    message, details = refusal_of("j", judge_job(bad))
+    assert message.startswith('Job.fairlead.dev "j" is invalid: [spec.roles[0].name: Invalid')
+    assert [cause.field for cause in details.causes] == fields(bad)
+    one, _ = refusal_of("j", judge_job(job(after=[{"job": ""}])))
+    assert "[spec.after" not in one

@@ -1,0 +1,433 @@
+"""The webhook without its sockets: answers, configurations, and the certificate's keeper.
+
+The API is the embedded cluster's, under virtual time, which calls the answers in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api import names
+from fairlead.api.resources import NAMESPACES, PODS, SECRETS
+from fairlead.api.status import Forbidden, NotFound, Unavailable
+from fairlead.api.webhooks import WebhookClientConfig
+from fairlead.decide.admission import Rules
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.webhooks.registry import CallFailed
+from fairlead.embedded.webhooks.review import User
+from fairlead.runtime.backoff import BackoffOptions
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.logs import SilentLogger
+from fairlead.sim.loop import run
+from fairlead.webhook.answers import Answers, Outcome, Path, path_of
+from fairlead.webhook.certificates import Pair, Times, life_of
+from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
+from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
+
+EPOCH = 1_800_000_000.0
+CLOCK = LoopClock(EPOCH)
+HOUR = 3600.0
+DAY = 24 * HOUR
+#: Slower than the defaults, so that a year is a few thousand looks.
+TIMES = Times(overlap_seconds=DAY)
+OPTIONS = KeeperOptions(
+    namespace="default", hosts=("fairlead-webhook.default.svc",), times=TIMES,
+    look_seconds=6 * HOUR, retries=BackoffOptions(60.0, HOUR),
+)  # fmt: skip
+ENABLED = {names.GANG_SCHEDULING: "enabled"}
+Main = Callable[["World"], Coroutine[Any, Any, None]]
+
+
+class Caller:
+    """Calls answers in the process, as an API server calls them over HTTPS."""
+
+    def __init__(self) -> None:
+        self.answers = Answers(Rules(own_namespace="default"))
+        self.count = 0
+
+    async def call(
+        self, client: WebhookClientConfig, body: bytes, *, timeout_seconds: int
+    ) -> bytes:
+        self.count += 1
+        path = "/" + (client.url or "").split("/", 3)[3]
+        answer = self.answers.answer(path_of(path), body)
+        if answer.status != 200:
+            raise CallFailed(answer.body.decode())
+        return answer.body
+
+
+class World:
+    """An embedded API with our configurations."""
+
+    def __init__(self) -> None:
+        numbers = itertools.count(1)
+        self.caller = Caller()
+        self.service = Service(
+            Store.open(None), Registry.with_builtins(), CLOCK,
+            ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3),
+        )  # fmt: skip
+        self.client = InProcessClient(self.service)
+        self.down: set[str] = set()
+        self.served: dict[str, list[Pair]] = {}
+
+    async def begin(self, **annotations: str) -> None:
+        await self.service.bootstrap()
+        self.service.webhooks.attach(self.caller, User("tester", ("testers",)))
+        for resource, manifest in zip(
+            (MUTATING, VALIDATING), configurations("default", "fairlead-webhook", ""), strict=True
+        ):
+            for each in manifest["webhooks"]:
+                path = each["clientConfig"].pop("service")["path"]
+                each["clientConfig"]["url"] = f"https://webhook.example{path}"
+                del each["matchConditions"]  # the embedded cluster evaluates no CEL
+            manifest["metadata"]["annotations"] = annotations
+            await self.client.create(resource, manifest)
+
+    def keeper(self, name: str = "one") -> CertificateKeeper:
+        served = self.served.setdefault(name, [])
+        return CertificateKeeper(
+            Line(self, name), OPTIONS, served.append, clock=CLOCK, rng=random.Random(1)
+        )
+
+    async def secret(self) -> dict[str, str]:
+        return (await self.client.get(SECRETS, OPTIONS.secret, namespace="default")).data
+
+    async def bundles(self) -> list[str]:
+        """The different bundles that API servers have."""
+        found: set[str] = set()
+        for resource in (MUTATING, VALIDATING):
+            webhooks = (await self.client.get(resource, "fairlead")).webhooks
+            found |= {webhook.client_config.ca_bundle for webhook in webhooks}
+        return sorted(found)
+
+
+class Line:
+    """One replica's client; fails while the replica is cut off."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+
+    def __getattr__(self, verb: str) -> Any:
+        call: Callable[..., Awaitable[Any]] = getattr(self._world.client, verb)
+
+        async def through(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0.01)
+            if self._name in self._world.down:
+                raise Unavailable("cut off")
+            return await call(*args, **kwargs)
+
+        return through
+
+
+def in_world(main: Main, **annotations: str) -> World:
+    world = World()
+
+    async def begin() -> None:
+        await world.begin(**annotations)
+        await main(world)
+
+    run(begin())
+    return world
+
+
+# Answers
+
+
+def test_an_api_server_gates_by_the_answers_and_asks_only_about_those_who_opted_in() -> None:
+    async def main(world: World) -> None:
+        await world.client.create(NAMESPACES, {"metadata": {"name": "team", "labels": ENABLED}})
+        await world.client.create(NAMESPACES, {"metadata": {"name": "other"}})
+
+        async def gated(namespace: str, name: str, **metadata: Any) -> bool:
+            body = {
+                "metadata": {"name": name, **metadata},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
+            }
+            made = await world.client.create(PODS, body, namespace=namespace)
+            has_gate = names.GANG_GATE in [gate.name for gate in made.spec.scheduling_gates]
+            assert has_gate == (made.metadata.labels.get(names.GANG_SCHEDULING) == "enabled")
+            return has_gate
+
+        assert await gated("team", "a")
+        assert await gated("other", "b", labels=ENABLED)
+        assert world.caller.count == 2
+        assert not await gated("team", "c", labels={names.GANG_SCHEDULING: "disabled"})
+        assert not await gated("other", "d")
+        assert world.caller.count == 2
+
+    in_world(main)
+
+
+def review(resource: str = "pods", **request: Any) -> bytes:
+    asked = {
+        "uid": "u", "operation": "CREATE", "namespace": "n",
+        "resource": {"group": "", "version": "v1", "resource": resource}, **request,
+    }  # fmt: skip
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
+    return msgspec.json.encode(body)
+
+
+def answer(path: Path, body: bytes) -> tuple[Outcome, int, dict[str, Any]]:
+    given = Answers(Rules()).answer(path, body)
+    decoded = msgspec.json.decode(given.body)["response"] if given.status == 200 else {}
+    return given.outcome, given.status, decoded
+
+
+def test_what_asked_is_told_by_the_path() -> None:
+    pod = {"metadata": {"name": "p"}, "spec": {}}
+    outcome, _, response = answer(Path.PODS_OF_NAMESPACES, review(object=pod))
+    assert (outcome, response["uid"], response["allowed"]) == (Outcome.GATED, "u", True)
+    patch = msgspec.json.decode(base64.b64decode(response["patch"]))
+    assert {each["path"] for each in patch} == {"/spec/schedulingGates", "/metadata/labels"}
+    outcome, _, response = answer(Path.PODS, review(object=pod))
+    assert (outcome, response) == (Outcome.LEFT_ALONE, {"uid": "u", "allowed": True})
+    update = review(object=pod, oldObject=pod, operation="UPDATE")
+    assert answer(Path.PODS_OF_NAMESPACES, update)[2] == {"uid": "u", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (Path.OTHER, b"", 404),
+        (Path.PODS, b"", 400),
+        (Path.PODS, b"{}", 400),
+        (Path.PODS, b"[" * 100_000, 400),
+        (Path.PODS, b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}', 400),
+        (Path.PODS, b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', 400),
+        (Path.PODS, review("nodes", object={}), 400),
+        (Path.PODS, review(object={}, subResource="binding"), 400),
+        (Path.PODS, review(object={"spec": {"nodeName": 7}}), 400),
+        (Path.JOBS, review("jobs", object=[]), 400),
+        (Path.JOBS, review("pods", object={}), 400),
+    ],
+)
+def test_what_is_no_review_of_ours_fails_the_call_and_never_the_server(
+    path: Path, body: bytes, status: int
+) -> None:
+    outcome, got, _ = answer(path, body)
+    assert (outcome, got) == (Outcome.MALFORMED, status)
+
+
+def test_a_deeply_nested_job_is_an_answer_too() -> None:
+    deep = b'{"spec":' * 400 + b"1" + b"}" * 400
+    body = review("jobs", object="DEEP").replace(b'"DEEP"', deep)
+    assert answer(Path.JOBS, body)[0] in (Outcome.REFUSED, Outcome.MALFORMED)
+
+
+ROLE = {
+    "name": "worker", "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}},
+}  # fmt: skip
+
+
+def test_a_refused_job_names_its_fields_in_a_status() -> None:
+    job = {"metadata": {"name": "j"}, "spec": {"roles": [ROLE], "after": [{"job": ""}]}}
+    outcome, _, response = answer(Path.JOBS, review("jobs", name="j", object=job))
+    assert (outcome, response["allowed"]) == (Outcome.REFUSED, False)
+    status = response["status"]
+    assert (status["code"], status["reason"]) == (422, "Invalid")
+    assert [cause["field"] for cause in status["details"]["causes"]] == ["spec.after[0].job"]
+    assert status["message"] == (
+        'Job.fairlead.dev "j" is invalid: spec.after[0].job: Required value: the name of a job'
+    )
+
+
+class Lines(SilentLogger):
+    """Keeps what is logged for people who run it."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, **facts: Any) -> None:
+        self.lines.append((event, facts))
+
+    warning = info
+
+
+def test_each_refusal_is_one_line_that_says_whose_and_why_and_nothing_else_is_logged() -> None:
+    log = Lines()
+    answers = Answers(Rules(), log=log)
+    good = {"metadata": {"name": "j"}, "spec": {"roles": [ROLE]}}
+    bad = {"metadata": {"name": "j"}, "spec": {"roles": [ROLE], "after": [{"job": ""}]}}
+    for job in (good, bad):
+        answers.answer(Path.JOBS, review("jobs", name="j", object=job, dryRun=True))
+    answers.answer(Path.PODS, review(object={"metadata": {"labels": ENABLED}}))
+    assert log.lines == [
+        ("Refused job", {"namespace": "n", "job": "j", "operation": "CREATE", "dry_run": True,
+                         "fields": ["spec.after[0].job"], "mistakes": 1}),
+    ]  # fmt: skip
+    answers.answer(Path.PODS, b"{}")
+    assert log.lines[-1][0] == "Review not understood"
+
+
+# The keeper
+
+
+def test_the_first_replica_makes_the_certificate_and_the_others_serve_the_same() -> None:
+    async def main(world: World) -> None:
+        keepers = [world.keeper(name) for name in ("one", "two", "three")]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(keeper.run()) for keeper in keepers]
+            await asyncio.sleep(5.0)
+            for task in tasks:
+                task.cancel()
+        assert sum(keeper.steps_count for keeper in keepers) == 1
+        assert len({tuple(pairs) for pairs in world.served.values()}) == 1
+        secret = await world.secret()
+        assert await world.bundles() == [secret["ca.crt"]]
+
+    in_world(main)
+
+
+async def keep_up(world: World, keepers: list[CertificateKeeper], *, seconds: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(keeper.run()) for keeper in keepers]
+        await asyncio.sleep(seconds)
+        for task in tasks:
+            task.cancel()
+
+
+def test_over_a_year_every_certificate_shown_is_in_date_and_trusted_with_a_replica_cut_off() -> (
+    None
+):
+    async def main(world: World) -> None:
+        from cryptography import x509
+
+        keepers = [world.keeper("one"), world.keeper("two")]
+
+        async def watch() -> None:
+            day = 0
+            while True:
+                await asyncio.sleep(6.1 * HOUR)
+                day += 1
+                world.down = {"two"} if day % 40 == 3 else set()
+                (bundle,) = await world.bundles()
+                known = x509.load_pem_x509_certificates(base64.b64decode(bundle))
+                for pairs in world.served.values():
+                    leaf = x509.load_pem_x509_certificate(pairs[-1].certificate)
+                    assert leaf.issuer in [authority.subject for authority in known]
+                    life = life_of(pairs[-1])
+                    part = (CLOCK.now() - life.began_at) / (life.ends_at - life.began_at)
+                    assert part < 2 / 3 or world.down
+
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch())
+            await keep_up(world, keepers, seconds=400 * DAY)
+            watching.cancel()
+        turns = len({pair.certificate for pair in world.served["one"]})
+        assert 6 <= turns <= 9, turns
+        assert len(world.served["one"]) == turns, "a pair was served twice"
+
+    in_world(main)
+
+
+def test_the_next_pair_waits_until_both_configurations_have_its_authority() -> None:
+    async def main(world: World) -> None:
+        keeper = world.keeper()
+        await keep_up(world, [keeper], seconds=5.0)
+        refuses = True
+        patch = world.client.patch
+
+        async def patched(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            if resource == VALIDATING and refuses:
+                raise Forbidden("no")
+            return await patch(resource, *args, **kwargs)
+
+        world.client.patch = patched  # type: ignore[method-assign] # refuses one kind
+        await asyncio.sleep(TIMES.life_seconds * 0.61)
+        await keep_up(world, [keeper], seconds=10 * TIMES.overlap_seconds)
+        assert len(world.served["one"]) == 1
+        assert "next.crt" in await world.secret()
+        refuses = False
+        await keep_up(world, [keeper], seconds=10 * TIMES.overlap_seconds)
+        assert len(world.served["one"]) == 2
+        assert "next.crt" not in await world.secret()
+        assert len(await world.bundles()) == 1
+
+    in_world(main)
+
+
+def test_with_cert_manager_it_reads_and_writes_nothing() -> None:
+    made = World()
+
+    async def make() -> None:
+        await made.begin()
+        await keep_up(made, [made.keeper()], seconds=5.0)
+
+    run(make())
+
+    async def main(world: World) -> None:
+        keeper = world.keeper()
+        await keep_up(world, [keeper], seconds=5.0)
+        assert world.served["one"] == []
+        with pytest.raises(NotFound):
+            await world.secret()
+        data = run_secret["data"]
+        await world.client.create(
+            SECRETS, {"metadata": {"name": OPTIONS.secret}, "data": data}, namespace="default"
+        )
+        await keep_up(world, [keeper], seconds=5.0)
+        assert len(world.served["one"]) == 1
+        assert await world.bundles() == [""], "cert-manager fills them in"
+        await asyncio.sleep(TIMES.life_seconds * 0.9)
+        await keep_up(world, [keeper], seconds=DAY)
+        assert await world.secret() == data
+        assert keeper.steps_count == 0
+
+    run_secret = {"data": made_secret(made)}
+    in_world(main, **{INJECT: "default/fairlead-webhook"})
+
+
+def made_secret(world: World) -> dict[str, str]:
+    """The Secret's data after the world has ended."""
+    record = world.service.store.latest("secrets", ("default", OPTIONS.secret))
+    assert record is not None
+    data: dict[str, str] = record.plain()["data"]
+    return data
+
+
+def test_without_configurations_nothing_is_made_and_nobody_waits_for_it() -> None:
+    async def main(world: World) -> None:
+        for resource in (MUTATING, VALIDATING):
+            await world.client.delete(resource, "fairlead")
+        keeper = world.keeper()
+        await keep_up(world, [keeper], seconds=5.0)
+        assert not keeper.is_asked
+        with pytest.raises(NotFound):
+            await world.secret()
+
+    in_world(main)
+
+
+# Configurations
+
+
+def test_pods_are_asked_about_with_fail_only_where_the_namespace_opted_in() -> None:
+    mutating, validating = configurations("ours", "svc", "QQ==")
+    of_namespaces, of_pods = mutating["webhooks"]
+    assert (of_namespaces["failurePolicy"], of_pods["failurePolicy"]) == ("Fail", "Ignore")
+    for each in (of_namespaces, of_pods):
+        (kept_out,) = [
+            term["values"]
+            for term in each["namespaceSelector"]["matchExpressions"]
+            if term["key"] == "kubernetes.io/metadata.name"
+        ]
+        assert kept_out == ["kube-system", "ours"]
+    for each in (*mutating["webhooks"], *validating["webhooks"]):
+        assert each["sideEffects"] == "None"
+        assert each["timeoutSeconds"] <= 5
+        assert each["clientConfig"]["caBundle"] == "QQ=="
+        assert path_of(each["clientConfig"]["service"]["path"]) is not Path.OTHER
+    bare, _ = configurations("ours", "svc", "")
+    assert "caBundle" not in bare["webhooks"][0]["clientConfig"], "it would be taken away again"
