@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from bench.harness import Report
+from bench.harness import Report, cpu_slowness
 from bench.objects import gang_body, pod_body
 from bench.processes import cpu_seconds
 from bench.real.ground import NODE_COUNT, Ground, each, on_ground, time_bound
@@ -32,9 +33,18 @@ ROUNDS = 3
 GPU = "nvidia.com/gpu"
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """Seconds of the wall; CPU seconds of ours and of everybody (calibrated)."""
+
+    seconds: float
+    ours: float
+    everybody: float
+
+
 def run(report: Report) -> None:
     """Measure raw creates, kube-scheduler, direct and pinned; one line where there is no server."""
-    times: dict[str, list[float]] = {}
+    times: dict[str, list[_Cost]] = {}
 
     async def measure(ground: Ground) -> None:
         await ground.add_nodes(NODE_COUNT)
@@ -43,31 +53,40 @@ def run(report: Report) -> None:
     on_ground(report, "gangs", measure, scheduler=True)
     if not times:
         return
-    medians = {way: statistics.median(each) for way, each in times.items()}
-    for way, taken in times.items():
-        report.add(f"gangs.{way}", medians[way], "s")
-        text = ", ".join(f"{seconds:.2f}" for seconds in taken)
-        print(f"    {way}: {text} s, spread {statistics.stdev(taken):.2f}")
+    medians = {way: statistics.median(each.seconds for each in some) for way, some in times.items()}
+    for way, some in times.items():
+        report.add(f"gangs.{way.replace('-', '_')}", medians[way], "s")
+        text = ", ".join(f"{each.seconds:.2f}" for each in some)
+        print(f"    {way}: {text} s, spread {statistics.stdev(e.seconds for e in some):.2f}")
     report.add("gangs.direct_ratio", medians["direct"] / medians["plain"], "x")
     report.add("gangs.pinned_ratio", medians["pinned"] / medians["plain"], "x")
     report.add("gangs.raw_ratio", medians["raw"] / medians["plain"], "x")
     report.add("gangs.direct_of_raw", medians["raw"] / medians["direct"], "x")
+    ours = statistics.median(each.ours for each in times["direct"])
+    report.add("gangs.cpu_per_member", ours / MEMBERS * 1e6, "us CPU")
+    for way in ("raw", "plain", "direct", "pinned"):
+        cpu = statistics.median(each.everybody for each in times[way])
+        report.add(f"gangs.{way}_cpu", cpu / MEMBERS * 1e6, "us CPU")
     for members in LARGER:
         per_member = medians[f"direct-{members}"] / members
         report.add(f"gangs.per_member_{members}", per_member / (medians["direct"] / MEMBERS), "x")
+        cpu = statistics.median(each.ours for each in times[f"direct-{members}"]) / members
+        report.add(f"gangs.cpu_per_member_{members}", cpu / (ours / MEMBERS), "x")
 
 
-async def _measure(ground: Ground, times: dict[str, list[float]]) -> None:
+async def _measure(ground: Ground, times: dict[str, list[_Cost]]) -> None:
     for way in ("raw", "plain", *(way for way, _, _ in WAYS)):
         times[way] = []
     async with operator(ground.plane.kubeconfig(), tag="first") as ours:
-        await _gang(ground, ours, "first", MEMBERS, note="warming up")
+        await _gang(ground, ours, "first", MEMBERS)
         members = await as_sent(ground, "first")
     await ground.clear()
     for turn in range(ROUNDS):
-        times["raw"].append(await _raw(ground, members))
+        create = await ready_to_create(ground.plane, members)
+        times["raw"].append(await _cost(ground, f"raw-{turn}", MEMBERS, create))
         await ground.remove_pods()
-        times["plain"].append(await time_bound(ground, MEMBERS, _plain(ground, f"plain-{turn}")))
+        name = f"plain-{turn}"
+        times["plain"].append(await _cost(ground, name, MEMBERS, _plain(ground, name)))
         await ground.remove_pods()
         for way, binding, count in WAYS:
             async with operator(ground.plane.kubeconfig(), binding=binding, tag=way) as ours:
@@ -75,25 +94,32 @@ async def _measure(ground: Ground, times: dict[str, list[float]]) -> None:
             await ground.clear()
 
 
-async def _raw(ground: Ground, members: list[dict[str, Any]]) -> float:
-    return await time_bound(ground, MEMBERS, await ready_to_create(ground.plane, members))
-
-
-async def _gang(
-    ground: Ground, ours: Operator, name: str, members: int, *, note: str = ""
-) -> float:
-    """Return the seconds that one gang takes; print who used how much CPU for it."""
-
+async def _gang(ground: Ground, ours: Operator, name: str, members: int) -> _Cost:
     async def start() -> None:
         await ground.client.create(JOBS, gang_body(name, members, gpus=8), namespace="default")
 
-    pids = {**ground.pids, "fairlead": ours.pid}
+    return await _cost(ground, name, members, start, ours=ours)
+
+
+async def _cost(
+    ground: Ground,
+    name: str,
+    members: int,
+    start: Callable[[], Awaitable[None]],
+    *,
+    ours: Operator | None = None,
+) -> _Cost:
+    """Return what one gang takes; print it, with who used how much CPU."""
+    pids = ground.pids | ({"fairlead": ours.pid} if ours else {})
+    slow = cpu_slowness()
     before = {who: cpu_seconds(pid) for who, pid in pids.items()}
     taken = await time_bound(ground, members, start)
     used = {who: cpu_seconds(pid) - before[who] for who, pid in pids.items()}
     text = ", ".join(f"{who} {seconds:.2f}" for who, seconds in used.items())
-    print(f"    {name}: {taken:.2f} s; CPU seconds: {text} {note}", flush=True)
-    return taken
+    print(f"    {name}: {taken:.2f} s; CPU seconds: {text}", flush=True)
+    calibrated = (slow + cpu_slowness()) / 2
+    mine = used.get("fairlead", 0.0) / calibrated
+    return _Cost(taken, mine, sum(used.values()) / calibrated)
 
 
 def _plain(ground: Ground, prefix: str) -> Callable[[], Awaitable[None]]:

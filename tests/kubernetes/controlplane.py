@@ -65,8 +65,10 @@ class ControlPlane:
     commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def kill(self, name: str) -> None:
-        """Kill a process with signal 9."""
+        """Kill a process with signal 9 and return once its ports are free."""
         self.signal(name, signal.SIGKILL)
+        # Left to be reaped by whoever started it.
+        os.waitid(os.P_PID, dict(self.processes)[name], os.WEXITED | os.WNOWAIT)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a process a signal."""

@@ -23,7 +23,6 @@ from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import ApiError, Conflict, NotFound
-from fairlead.api.times import format_time
 from fairlead.controllers.adoption import AdoptionController, AdoptionMirrors
 from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
 from fairlead.decide.adoption.grouping import is_gated
@@ -232,8 +231,9 @@ class AdoptionWorld:
             elif not any(c.reason == "Unschedulable" for c in pod.status.conditions):
                 condition = {
                     "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                    "message": "0/1 nodes are available", "lastTransitionTime":
-                    format_time(self.clock.now()),
+                    "message": "0/1 nodes are available",
+                    # As on a real server: the status was False already, for the gate's sake.
+                    "lastTransitionTime": pod.metadata.creation_timestamp,
                 }  # fmt: skip
                 patch = {"status": {"conditions": [condition]}}
                 await self.client.patch(PODS, key[1], patch, namespace=key[0], subresource="status")

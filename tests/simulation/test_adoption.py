@@ -92,10 +92,16 @@ async def live_through(world: AdoptionWorld) -> None:
             world.virtual.fail_node(node, detect_seconds=5)
             await asyncio.sleep(rng.uniform(5, 60))
             world.virtual.recover_node(node)
+            if rng.random() < 0.4:
+                await scale_up(world, rng.choice(names))
+            if rng.random() < 0.4:  # its user has had enough: waiting, running or over
+                name = names.pop(rng.randrange(len(names)))
+                await world.client.delete(OWNERS, name, namespace=SPACE)
         world.switch.stop()
         for counter in world.counters:
             counter.stop()
         await have_ended(world, names, 4 * 3600)
+        await until(lambda: owners_of_jobs(world) == sorted(names), 300)
         assert sum(counter.kills for counter in world.counters) > 10
         assert world.checkers.checked > 100
 
@@ -140,6 +146,25 @@ def test_a_refused_member_moves_and_nobody_else_does() -> None:
             assert job.status.attempt == 2
             assert job.status.attempts[0].reason == "NotBound"
             assert "0/1 nodes are available" in job.status.attempts[0].message
+
+    run(main())
+
+
+def test_a_moments_refusal_after_a_long_wait_moves_nobody() -> None:
+    async def main() -> None:
+        async with running(AdoptionWorld(seed=3, nodes=5)) as world:
+            first = owner_body("first", seconds=60, Worker=4)
+            await world.client.create(OWNERS, first, namespace=SPACE)
+            await until(lambda: runs(world, "first") == 4, 60)
+            second = owner_body("second", seconds=60, Worker=4)
+            await world.client.create(OWNERS, second, namespace=SPACE)
+            world.refuses = ("v00001",)
+            await until(lambda: runs(world, "second") == 3, 200)
+            await asyncio.sleep(2)
+            world.refuses = ()
+            await have_ended(world, ["first", "second"], 300)
+            attempts = [job.status.attempt for job in world.jobs.values()]
+            assert attempts == [1, 1]
 
     run(main())
 
@@ -206,6 +231,19 @@ def test_a_group_that_loses_a_member_before_its_place_gives_the_queue_up() -> No
             assert sizes == {"first": 4, "second": 3}
 
     run(main())
+
+
+def owners_of_jobs(world: AdoptionWorld) -> list[str]:
+    """Whose groups have jobs; members that were too many have jobs of their own."""
+    adopted = [j.spec.adopts for j in world.jobs.values() if j.spec.adopts]
+    return sorted(adopts.name for adopts in adopted if adopts.kind != "Pod")
+
+
+async def scale_up(world: AdoptionWorld, name: str) -> None:
+    owner = await world.client.get(OWNERS, name, namespace=SPACE)
+    count = owner.spec["pytorchReplicaSpecs"]["Worker"]["replicas"]
+    patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": count + 1}}}}
+    await world.client.patch(OWNERS, name, patch, namespace=SPACE)
 
 
 def admitted(world: AdoptionWorld, name: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.faults import PERFECT
+from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World, WorldOptions, simulate
 
@@ -53,6 +53,45 @@ def test_the_promises_hold_on_a_crowded_cluster_with_busy_users(seed: int) -> No
     outcome = simulate(crowded, seed)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 80
     assert outcome.user_acts > 50
+
+
+@pytest.mark.parametrize(("seed", "calls_between_kills"), [(0, 0.0), (1, 0.0), (2, 20.0)])
+def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_given_up(
+    seed: int, calls_between_kills: float
+) -> None:
+    """A crowd of short jobs: whoever loses track of the room of such a placement is found out."""
+    short = WorkloadOptions(
+        150, 1800.0, members_max=4, run_seconds_median=60.0, run_seconds_max=300.0
+    )
+    stalling = WorldOptions(
+        nodes=6,
+        workload=short,
+        faults=replace(ROUGH, stall=0.05),
+        calls_between_kills_mean=calls_between_kills,
+        node_failures_per_day=60.0,
+        user_acts_per_day=1000.0,
+    )
+    outcome = simulate(stalling, seed)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 150
+    assert outcome.late > 20
+
+
+def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up() -> None:
+    """Users hold and release all the time, which is when places go."""
+    short = WorkloadOptions(
+        100, 1200.0, members_max=4, run_seconds_median=60.0, run_seconds_max=300.0
+    )
+    stalling = WorldOptions(
+        nodes=6,
+        workload=short,
+        faults=replace(ROUGH, stall=0.02, stalls_creates=True),
+        calls_between_kills_mean=0.0,
+        node_failures_per_day=60.0,
+        user_acts_per_day=40_000.0,
+    )
+    outcome = simulate(stalling, 0)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 100
+    assert outcome.late > 50
 
 
 def test_without_faults_every_job_ends_as_its_program_says() -> None:

@@ -176,7 +176,9 @@ class AdoptionController:
             book = self._books[home] = GroupBook()
         self._homes[key] = home
         book.group = membership.group
-        book.members[pod.metadata.name] = read_member(pod, membership)
+        name = pod.metadata.name
+        before = book.members.get(name)
+        book.members[name] = read_member(pod, membership, self._clock.now(), before)
         self._look_soon(home, book)
 
     def _remove(self, key: ObjectKey) -> None:

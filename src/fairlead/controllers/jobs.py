@@ -37,6 +37,7 @@ from fairlead.controllers.jobs_state import (
     troubles_of,
 )
 from fairlead.controllers.jobs_templates import PodBodies
+from fairlead.controllers.unanswered import may_come_late
 from fairlead.decide.actions import (
     Action,
     AddFinalizer,
@@ -116,6 +117,8 @@ class JobsController:
         #: By uid of the job.
         self._counts_written_at: dict[str, float] = {}
         self._refusals = RefusalBook()
+        #: Until when a pod may come whose creation got no answer, by uid of the job.
+        self._late_until: dict[str, float] = {}
         self._bodies = PodBodies(client)
         reader = mirrors.reader
         self._unregister = [
@@ -172,6 +175,7 @@ class JobsController:
         if new is None and old is not None:
             self._counts_written_at.pop(old.metadata.uid, None)
             self._refusals.forget(old.metadata.uid)
+            self._late_until.pop(old.metadata.uid, None)
             self._bodies.forget(old.metadata.uid)
             self._forget_if_over(key, old.metadata.uid)
 
@@ -287,6 +291,7 @@ class JobsController:
             pod_refusal=self._refusals.get(uid),
             bindings=self._nodes.bindings,
             counts_written_at=self._counts_written_at.get(uid, 0.0),
+            late_until=self._late_until.get(uid, 0.0),
         )
 
     # Acting
@@ -404,6 +409,11 @@ class JobsController:
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
                 self._refusals.note(job, Refusal.NAME_TAKEN, text, self._clock.now())
                 raise Conflict(text) from None
+        except ApiError as error:
+            if resource is PODS and may_come_late(error):
+                until = self._clock.now() + self._policy.late_pod_seconds
+                self._late_until[job.metadata.uid] = until
+            raise
         self._refusals.made(job.metadata.uid)
         return Written.of(resource, made)
 

@@ -64,6 +64,9 @@ class HttpOptions:
     stream_idle_seconds: float = 180.0
     #: A peer that acknowledges nothing for this long is gone, whatever we wait for.
     dead_peer_seconds: int = 30
+    #: A connection that is not used for so long is closed; servers do so after 90 s (apiserver
+    #: `server/secure_serving.go`), load balancers often after 60 s. A new one costs a handshake.
+    keep_seconds: float = 50.0
     #: How long a token that was read from a file is good.
     token_seconds: float = 60.0
     #: Objects per page of a list.
@@ -268,6 +271,7 @@ class Transport:
         connector = aiohttp.TCPConnector(
             limit=connections_max,
             ssl=self._tls or True,
+            keepalive_timeout=self.options.keep_seconds,
             socket_factory=partial(
                 _probing_socket, dead_peer_seconds=self.options.dead_peer_seconds
             ),

@@ -45,6 +45,7 @@ class FaultRates:
     answer_lost: float = 0.0  # the write is applied, the caller gets 503
     stall: float = 0.0  # a patch begins a stall: this and all others get no answer, and arrive late
     stall_seconds_max: float = 60.0  # uniform, from a stall's beginning until writes pass again
+    stalls_creates: bool = False  # creates as well, which nothing outdates
     late_seconds_max: float = 30.0  # uniform, from a stall's end until one of its writes arrives
     latency_seconds_mean: float = 0.0  # exponential, per call
     watch_life_seconds_mean: float = 0.0  # exponential; 0: watches are not cut
@@ -140,7 +141,12 @@ class FaultyClient:
         return now < self._stalled_until
 
     async def _call(
-        self, call: Callable[[], Awaitable[T]], *, is_write: bool, is_patch: bool = False
+        self,
+        call: Callable[[], Awaitable[T]],
+        *,
+        is_write: bool,
+        is_patch: bool = False,
+        is_create: bool = False,
     ) -> T:
         rates = self._switch.rates
         self._step()
@@ -151,7 +157,8 @@ class FaultyClient:
         if is_patch and self._rng.random() < rates.conflict:
             self._switch.injected += 1
             raise Conflict("injected: the object has been modified")
-        if is_patch and self._is_stalled(rates):
+        may_stall = is_patch or (is_create and rates.stalls_creates)
+        if may_stall and self._is_stalled(rates):
             self._switch.injected += 1
             now = asyncio.get_running_loop().time()
             late = self._stalled_until - now + self._rng.random() * rates.late_seconds_max
@@ -243,6 +250,7 @@ class FaultyClient:
         return await self._call(
             lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run),
             is_write=True,
+            is_create=True,
         )
 
     async def patch(

@@ -221,7 +221,9 @@ class World:
         return SchedulerController(client, mirrors, policy=PlacementPolicy(), events=events)
 
     def _jobs(self, client: Client, events: Recorder) -> Controller:
-        policy = JobsPolicy(checkpoint_root="/checkpoints")
+        faults = self.options.faults
+        late = faults.stall_seconds_max + faults.late_seconds_max
+        policy = JobsPolicy(checkpoint_root="/checkpoints", late_pod_seconds=late)
         rng = self._rng("mirrors/jobs")
         return JobsController(
             client,

@@ -20,6 +20,7 @@ from fairlead.api.status import (
     Conflict,
     Forbidden,
     Invalid,
+    Timeout,
     Unauthorized,
     Unavailable,
 )
@@ -281,6 +282,33 @@ def test_a_server_that_does_not_know_our_rights_yet_costs_no_attempt_and_few_req
         job = await cluster.job()
         assert [(a.number, a.reason) for a in job.status.attempts] == [(1, "")]
         assert len(cluster.pods()) == 50
+
+    _play(play)
+
+
+def test_a_pod_that_comes_late_finds_its_place_kept_though_the_job_was_held_meanwhile() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        late: list[Callable[[], Awaitable[Any]]] = []
+        create = cluster.client.create
+
+        async def swallow(*args: Any, **kwargs: Any) -> Any:
+            late.append(lambda: create(*args, **kwargs))
+            raise Timeout("no answer in time")
+
+        cluster.client.create = swallow
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(0.2)
+        suspend = {"spec": {"suspend": True}}
+        await cluster.client.patch(JOBS, "train", suspend, namespace="default")
+        await asyncio.sleep(10)
+        cluster.client.create = create
+        job = await cluster.job()
+        assert (job.status.attempts[-1].reason, job.status.placement is not None) == ("", True)
+        await late[0]()
+        await asyncio.sleep(25)
+        assert (await cluster.job()).status.attempts[-1].reason == "Suspended"
+        assert not cluster.pods()
 
     _play(play)
 

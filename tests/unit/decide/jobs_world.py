@@ -71,6 +71,7 @@ class World:
     troubles: dict[str, NodeTrouble] = field(default_factory=dict)
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
     refusal: PodRefusal | None = None
+    late_until: float = 0.0
     events: list[tuple[str, str]] = field(default_factory=list)
     records: dict[str, Job] = field(default_factory=dict)
     #: Performed actions but events, as type names; cleared by tests.
@@ -97,6 +98,7 @@ class World:
             dependencies=self.dependencies,
             node_troubles={n: t for n, t in sorted(self.troubles.items()) if n in used},
             pod_refusal=self.refusal,
+            late_until=self.late_until,
         )
 
     def decide(self) -> Decision:

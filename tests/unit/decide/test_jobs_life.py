@@ -374,6 +374,22 @@ def test_once_the_api_takes_pods_again_the_attempt_goes_on_and_nothing_is_left_o
     assert not world.status.attempts[-1].reason
 
 
+def test_an_attempt_does_not_end_while_a_pod_may_come_late() -> None:
+    """Its place would go to others, and the pod would find it taken."""
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.settle()
+    world.late_until = EPOCH + 30
+    world.change_spec(suspend=True)
+    assert world.settle().wake_at == EPOCH + 30
+    assert not world.status.attempts[-1].reason
+    world.run_to(EPOCH + 29)
+    assert len(world.pods) == 4
+    world.run_to(EPOCH + 30)
+    assert world.status.attempts[-1].reason == "Suspended"
+
+
 def test_only_the_latest_attempts_are_kept() -> None:
     world = _running(1)
     for attempt in range(1, 23):

@@ -19,7 +19,6 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Affinity, Container, Pod, PodSpec, PodTemplate
 from fairlead.api.job import Job, Role
-from fairlead.api.times import parse_time
 from fairlead.decide.adoption.grouping import Membership, is_gated, role_name
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.pinning import node_of
@@ -77,15 +76,25 @@ class Member:
         return (index if index is not None else 1 << 30, tuple(parts))
 
 
-def read_member(pod: Pod, membership: Membership) -> Member:
-    """Read a pod."""
+def read_member(
+    pod: Pod, membership: Membership, now: float, before: Member | None = None
+) -> Member:
+    """Read a pod; `before` is what was read of it last.
+
+    Since when its scheduler refuses it is what we saw: the condition's own instant is that of the
+    gate, for going from SchedulingGated to Unschedulable is no transition (its status stays False).
+    """
     labels = pod.metadata.labels
     standing = Standing.LOOSE
     if is_gated(pod):
         standing = Standing.GATED
     elif names.JOB_UID in labels:
         standing = Standing.RELEASED
-    since = None if pod.spec.node_name else refused_since(pod)
+    refused_at: float | None = None
+    if standing is Standing.RELEASED and is_refused(pod):
+        is_same = before is not None and before.pod.metadata.uid == pod.metadata.uid
+        refused_at = before.refused_at if before is not None and is_same else None
+        refused_at = now if refused_at is None else refused_at
     index = labels.get(names.INDEX, "")
     return Member(
         pod=pod,
@@ -95,17 +104,16 @@ def read_member(pod: Pod, membership: Membership) -> Member:
         role=labels.get(names.ROLE, ""),
         index=int(index) if index.isascii() and index.isdecimal() else -1,
         node=node_of(pod.spec) if standing is not Standing.GATED else "",
-        refused_at=parse_time(since) if since and standing is Standing.RELEASED else None,
+        refused_at=refused_at,
         shape=shape_of(pod.spec) if standing is Standing.GATED else "",
     )
 
 
-def refused_since(pod: Pod) -> str | None:
-    """Return since when its scheduler finds no way to bind a pod; None when it does not say so."""
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
-            return condition.last_transition_time or pod.metadata.creation_timestamp
-    return None
+def is_refused(pod: Pod) -> bool:
+    """True when the pod's scheduler finds no way to bind it."""
+    return not pod.spec.node_name and any(
+        c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions
+    )
 
 
 def planned_spec(spec: PodSpec) -> PodSpec:

@@ -82,14 +82,14 @@ def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt)
     status = replace(status, progress=fold_progress(status.progress, reported(view)))
     changed = _changed_spec(view, attempt)
     if changed is not None and not is_cancelled(view.job):
-        return Decision(_stop(view, status, now, changed))
+        return _close(view, status, now, changed)
     succeeded = view.current.counts[MemberPhase.SUCCEEDED]
     if changed is None and succeeded >= view.job.member_count:
         return Decision(_succeed(view, status, now, attempt))
     found = judge.assess(view, policy, now)
     end = _end(view, policy, now, found)
     if end is not None:
-        return Decision(_stop(view, status, now, end))
+        return _close(view, status, now, end)
     if not attempt.started_at and _all_started(view):
         return Decision(_started(view, status, now, attempt))
     told = _tell_held_back(view, status, now)
@@ -217,6 +217,13 @@ def _vanished(view: JobView, policy: JobsPolicy) -> _End | None:
     return None
 
 
+def _close(view: JobView, status: JobStatus, now: float, end: _End) -> Decision:
+    """End the attempt, but not while a pod may come late: an open record keeps its place."""
+    if now < view.late_until:
+        return Decision(wake_at=view.late_until)
+    return Decision(_stop(view, status, now, end))
+
+
 def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Action, ...]:
     """Write that the attempt has ended, and why, before anything of it is deleted."""
     job, attempt = view.job, status.attempts[-1]
@@ -317,7 +324,7 @@ def _started(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> 
 
 
 def _tell_held_back(view: JobView, status: JobStatus, now: float) -> tuple[Action, ...]:
-    """Write that the API takes the pods from nobody now, in its words, and when that is over."""
+    """Write that the API takes no pods now, in its words, and that it takes them again."""
     held = EndReason.POD_HELD_BACK.value
     running = find_condition(status.conditions, names.RUNNING)
     is_told = running is not None and running.reason == held

@@ -47,6 +47,9 @@ class JobsPolicy:
     #: Pods that the API takes from nobody now, a full quota or a server that has just started and
     #: knows no roles yet, are tried again for this long before the attempt ends.
     held_back_patience_seconds: float = 30.0
+    #: A pod whose creation got no answer may be made this much later: servers carry a write on for
+    #: a while after its sender has given up, and so do lines that hang.
+    late_pod_seconds: float = 30.0
     #: Directory of the nodes under which each job gets its checkpoints; "" gives none.
     checkpoint_root: str = ""
     #: A node that is not ready for longer counts as lost.

@@ -98,6 +98,8 @@ class JobView:
     #: How members are bound on the nodes that say it by their label.
     bindings: Mapping[str, Binding] = field(default_factory=dict)
     counts_written_at: float = 0.0
+    #: A pod that was asked for, without an answer, may come until then.
+    late_until: float = 0.0
 
     @property
     def current(self) -> AttemptPods:

@@ -59,15 +59,22 @@ def released(job: Job, index: int, node: str, *, phase: str = "Running", **kwarg
 
 
 def refused(pod: Pod, *, seconds: float) -> Pod:
+    """The pod, refused since so long; the condition has the instant of the gate, long ago."""
     condition = PodCondition(
         "PodScheduled", "False", "Unschedulable", "no room",
-        last_transition_time=format_time(NOW - seconds),
+        last_transition_time=format_time(EPOCH),
     )  # fmt: skip
+    annotations = {"test/refused-at": str(NOW - seconds)}
     return replace(
         pod,
+        metadata=replace(pod.metadata, annotations=annotations),
         spec=replace(pod.spec, node_name=""),
         status=PodStatus(phase="Pending", conditions=(condition,)),
     )
+
+
+def refused_at(pod: Pod) -> float:
+    return float(pod.metadata.annotations.get("test/refused-at", NOW))
 
 
 def stand_in(
@@ -87,7 +94,7 @@ def stand_in(
 
 
 def view(*pods: Pod, job: Job | None = None, facts: Facts | None = THREE, **more: Any) -> GroupView:
-    members = {p.metadata.name: read_member(p, membership_of(p)) for p in pods}
+    members = {p.metadata.name: read_member(p, membership_of(p), refused_at(p)) for p in pods}
     group = membership_of(pods[0] if pods else gated(0)).group
     return GroupView(
         key=group.key, group=group, members=members, job=job,
@@ -188,6 +195,16 @@ def test_the_next_attempt_of_a_group_that_waited_again_has_the_next_number() -> 
     assert written(view(*map(gated, range(3)), job=job)).attempt == 2
 
 
+def test_who_ended_well_before_is_not_waited_for() -> None:
+    before = stand_in(attempt=1, uid="a-job-before")
+    done = [released(before, i, f"n{i}", phase="Succeeded") for i in range(2)]
+    status = written(view(*done, gated(2), job=stand_in()))
+    assert (status.attempt, admitted_of(status).status) == (1, "True")
+    failed = released(before, 1, "n1", phase="Failed")
+    refused_ = written(view(done[0], failed, gated(2), job=stand_in()))
+    assert admitted_of(refused_).message.startswith("2 of 3 members")
+
+
 # Queued
 
 
@@ -218,17 +235,33 @@ def test_members_are_released_onto_the_places_of_their_own_numbers() -> None:
     }  # fmt: skip
 
 
+def renamed(pod: Pod, name: str, index: int) -> Pod:
+    """The pod under another name, its number in a label."""
+    labels = {**pod.metadata.labels, "apps.kubernetes.io/pod-index": str(index)}
+    return replace(pod, metadata=replace(pod.metadata, name=name, labels=labels))
+
+
 def test_a_member_that_comes_back_waits_until_the_one_before_it_is_gone() -> None:
     job = stand_in(attempt=1, is_open=True)
-    old = released(job, 1, "n1", deleted=True)
-    again = replace(gated(1), metadata=replace(gated(1).metadata, name="web-1-new"))
-    seen = view(released(job, 0, "n0"), old, released(job, 2, "n2"), again, job=job)
-    # its number is read from a name, so give it as the tool would
+    stopping = released(job, 1, "n1", deleted=True)
+    again = renamed(gated(1), "web-again", 1)
+    others = (released(job, 0, "n0"), released(job, 2, "n2"))
+    seen = view(*others, stopping, again, job=job)
     assert acts(ReleaseMember, seen) == []
     assert acts(CreateJob, seen) == []
-    gone = view(released(job, 0, "n0"), released(job, 2, "n2"), gated(1), job=job)
-    (back,) = acts(ReleaseMember, gone)
+    with_room = view(others[1], stopping, again, job=job)
+    assert acts(ReleaseMember, with_room) == [], "its own seat is the one to wait for"
+    (back,) = acts(ReleaseMember, view(*others, again, job=job))
     assert (back.index, back.node) == (1, "n1")
+
+
+def test_nobody_waits_for_the_end_of_a_pod_on_a_node_that_is_out() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    stopping = released(job, 1, "n1", deleted=True)
+    again = renamed(gated(1), "web-again", 1)
+    usable = {"n0": True, "n1": False, "n2": True}
+    others = (released(job, 0, "n0"), released(job, 2, "n2"))
+    assert written(view(*others, stopping, again, job=job, usable=usable)).attempt == 2
 
 
 def test_a_member_whose_node_is_out_starts_a_repair_and_moves_nobody_else() -> None:
@@ -265,6 +298,16 @@ def test_a_refused_member_is_given_time_and_then_moved() -> None:
         EvictMember, view(*others, refused(released(job, 1, "n1"), seconds=30), job=waiting)
     )
     assert gone.pod.metadata.name == "web-1"
+
+
+def test_patience_counts_from_when_the_refusal_was_first_seen() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    pod = refused(released(job, 1, "n1"), seconds=0)
+    first = read_member(pod, membership_of(pod), NOW)
+    again = read_member(pod, membership_of(pod), NOW + 5, first)
+    assert (first.refused_at, again.refused_at) == (NOW, NOW)
+    other = replace(pod, metadata=replace(pod.metadata, uid="another"))
+    assert read_member(other, membership_of(other), NOW + 5, first).refused_at == NOW + 5
 
 
 def test_a_member_whose_place_has_moved_is_deleted_and_the_event_says_why() -> None:
