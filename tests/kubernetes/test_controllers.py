@@ -80,6 +80,33 @@ async def test_the_server_itself_refuses_a_job_that_cannot_be(client: HttpClient
         )
 
 
+async def test_the_server_stops_tracking_a_job_that_nobody_applies(client: HttpClient) -> None:
+    applied = {**job_body("applied", 1), "apiVersion": names.API_VERSION, "kind": "Job"}
+    await client.request(
+        "PATCH",
+        JOBS.path("default", "applied"),
+        params={"fieldManager": "argo"},
+        body=json.dumps(applied).encode(),
+        content_type="application/apply-patch+yaml",
+    )
+    await client.create(JOBS, job_body("made", 1), namespace="default")
+    async with virtual_nodes(client, 2), controllers(client):
+        for name in ("applied", "made"):
+
+            async def runs(name: str = name) -> bool:
+                return (await client.get(JOBS, name, namespace="default")).status.attempt == 1
+
+            await until(runs, 20)
+        managers = {
+            name: json.loads(await client.request("GET", JOBS.path("default", name)))[
+                "metadata"
+            ].get("managedFields", [])
+            for name in ("applied", "made")
+        }
+    assert managers["made"] == []
+    assert "argo" in {each["manager"] for each in managers["applied"]}
+
+
 async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
     async with (
         witnessed(client) as witness,

@@ -355,7 +355,9 @@ class JobsController:
                 kind = self._kind_of(action)
                 return await self._delete(kind, action.namespace, action.name, uid=action.uid)
             case AddFinalizer(job, finalizer):
-                return await self._set_finalizers(job, (*job.metadata.finalizers, finalizer))
+                finalizers = (*job.metadata.finalizers, finalizer)
+                untrack = await self._bodies.may_untrack(job)
+                return await self._set_finalizers(job, finalizers, untrack=untrack)
             case RemoveFinalizer(job, finalizer):
                 kept = tuple(f for f in job.metadata.finalizers if f != finalizer)
                 return await self._set_finalizers(job, kept)
@@ -384,14 +386,18 @@ class JobsController:
         self._counts_written_at[meta.uid] = self._clock.now()
         return Written.of(JOBS, written)
 
-    async def _set_finalizers(self, job: Job, finalizers: tuple[str, ...]) -> Written | None:
+    async def _set_finalizers(
+        self, job: Job, finalizers: tuple[str, ...], *, untrack: bool = False
+    ) -> Written | None:
+        """Write them; `untrack` also tells the server to keep no `managedFields` of the job."""
         meta = job.metadata
-        patch = {
-            "metadata": {
-                "resourceVersion": meta.resource_version,
-                "finalizers": list(finalizers) or None,
-            }
+        new: dict[str, Any] = {
+            "resourceVersion": meta.resource_version,
+            "finalizers": list(finalizers) or None,
         }
+        if untrack:  # the reset that "Server-Side Apply" documents; nobody tracks from then on
+            new["managedFields"] = [{}]
+        patch = {"metadata": new}
         written = await self._client.patch(JOBS, meta.name, patch, namespace=meta.namespace)
         if not finalizers and meta.deletion_timestamp is not None:
             return Written.deletion(JOBS, meta.key, meta.uid)

@@ -27,7 +27,7 @@ from fairlead.decide.pinning import pinned_node, repinned_affinity
 from fairlead.runtime.client import Client
 
 #: Jobs whose templates are kept; the oldest goes first, and is read again when it is needed.
-TEMPLATES_MAX = 256
+TEMPLATES_MAX = 1_024
 
 Obj = dict[str, Any]
 
@@ -57,6 +57,8 @@ class _Templates:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generation: int = 0
+    #: `managedFields` are kept of the stored job, and nobody uses server-side apply on it.
+    may_untrack: bool = False
     #: Pod specs, by role.
     roles: dict[str, _Model] = field(default_factory=dict)
     #: The first pod of each role in `attempt`.
@@ -86,6 +88,18 @@ class PodBodies:
         Conflict when the stored job is another one, or has another generation than `job`: the pod
         was decided on a template that may not be the stored one. NotFound when the job is gone.
         """
+        return _body(await self._read(job), job.status.attempt, pod)
+
+    async def may_untrack(self, job: Job) -> bool:
+        """True when the server tracks who manages fields of a job, and nobody needs to know.
+
+        Tracking more than doubles what each write costs the server (docs/design/performance.md);
+        only server-side apply reads it. Errors as `body`.
+        """
+        return (await self._read(job)).may_untrack
+
+    async def _read(self, job: Job) -> _Templates:
+        """Return what is kept of the job, read anew if it is of another generation."""
         templates = self._templates.get(job.metadata.uid)
         if templates is None:
             templates = self._templates[job.metadata.uid] = _Templates()
@@ -94,10 +108,10 @@ class PodBodies:
         if templates.generation != job.metadata.generation:
             async with templates.lock:
                 if templates.generation != job.metadata.generation:
-                    await self._read(templates, job)
-        return _body(templates, job.status.attempt, pod)
+                    await self._fetch(templates, job)
+        return templates
 
-    async def _read(self, templates: _Templates, job: Job) -> None:
+    async def _fetch(self, templates: _Templates, job: Job) -> None:
         meta = job.metadata
         stored = await self._client.get(RAW_JOBS, meta.name, namespace=meta.namespace)
         found = stored["metadata"]
@@ -106,6 +120,10 @@ class PodBodies:
                 f"job {meta.name} has changed: its pods were decided on generation "
                 f"{meta.generation}, stored is {found.get('generation', 0)}"
             )
+        managers = found.get("managedFields") or []
+        templates.may_untrack = bool(managers) and all(
+            each.get("operation") != "Apply" for each in managers
+        )
         templates.roles = {r["name"]: _model(r["template"]) for r in stored["spec"]["roles"]}
         templates.first = {}
         templates.generation = meta.generation

@@ -157,7 +157,7 @@ def test_a_job_runs_from_submit_to_its_record() -> None:
         assert record.state == "Succeeded"
 
     cluster = _play(play)
-    assert [reason for _, reason in cluster.events.told] == ["Admitted", "Started", "Succeeded"]
+    assert [reason for _, reason in cluster.events.told] == ["Started", "Succeeded"]
 
 
 def test_the_schedulers_part_of_the_status_is_never_sent() -> None:

@@ -109,6 +109,33 @@ def test_no_more_templates_are_kept_than_the_bound() -> None:
     _play(play)
 
 
+@pytest.mark.parametrize(
+    ("managers", "may"),
+    [
+        ([], False),
+        ([{"manager": "kubectl", "operation": "Update"}], True),
+        ([{"operation": "Update"}, {"manager": "argo", "operation": "Apply"}], False),
+    ],
+)
+def test_who_applies_by_the_servers_side_stays_tracked(
+    managers: list[dict[str, str]], may: bool
+) -> None:
+    async def play(client: FakeClient, bodies: PodBodies) -> None:
+        job = await _submit(client)
+        get = client.get
+
+        async def tracked(*args: Any, **kwargs: Any) -> Any:
+            stored = await get(*args, **kwargs)
+            return {**stored, "metadata": {**stored["metadata"], "managedFields": managers}}
+
+        client.get = tracked
+        assert await bodies.may_untrack(job) is may
+        await bodies.body(job, _pods(job)[0])
+        assert client.count("get") == 1
+
+    _play(play)
+
+
 #: The user's own wish for nodes, with a part that the read model does not know.
 WISH = {
     "nodeAffinity": {

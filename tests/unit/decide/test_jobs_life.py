@@ -156,7 +156,7 @@ def test_a_gang_restarts_as_a_whole_from_its_checkpoint() -> None:
     assert env["FAIRLEAD_RESUME_STEP"] == "100"
     assert list(world.config_maps) == ["train-2-peers"]
     assert [reason for reason, _ in world.events] == [
-        "Admitted", "Started", "MemberLost", "Restarting", "Started",
+        "Started", "MemberLost", "Restarting", "Started",
     ]  # fmt: skip
 
 

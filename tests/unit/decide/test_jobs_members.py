@@ -168,6 +168,18 @@ def test_with_dns_the_service_and_the_peers_come_with_the_pods() -> None:
     assert not world.config_maps
 
 
+def test_with_dns_a_member_alone_needs_no_service() -> None:
+    world = World(new_job(count=1), JobsPolicy(peer_naming=PeerNaming.DNS))
+    world.settle()
+    world.schedule()
+    world.settle()
+    assert not world.services
+    data = world.config_maps["train-1-peers"].data
+    assert (data["master"], data["hostfile"]) == ("localhost", "localhost slots=1\n")
+    [pod] = world.pods.values()
+    assert (pod.spec.hostname, pod.spec.subdomain) == ("", "")
+
+
 def test_the_list_of_peers_is_left_out_where_a_config_map_could_not_hold_it() -> None:
     nodes = [f"n{i}" for i in range(6000)]
     job = make_job("big", count=6000, placement=make_placement(nodes))

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, Progress
-from fairlead.api.meta import Condition, is_true
+from fairlead.api.meta import Condition, find_condition, is_true
 from fairlead.api.times import parse_time
 from fairlead.decide.actions import Action, AddFinalizer, DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import admission, judge, live
@@ -135,6 +135,8 @@ def _admit(view: JobView, now: float, attempt: int, status: JobStatus) -> tuple[
     if status.state == JobState.HELD.value:
         text = f"Released; waits for a place for {members} as attempt {attempt}"
         return write(view, new, Note(EventReason.RELEASED, text + _from_step(status)))
+    if find_condition(status.conditions, names.ADMITTED) is None:
+        return write(view, new)  # it never waited; what happens to it next is told
     text = f"Admitted to the queue with {members}"
     return write(view, new, Note(EventReason.ADMITTED, text))
 

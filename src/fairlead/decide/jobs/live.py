@@ -352,8 +352,9 @@ def _missing(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...
     attempt = job.status.attempts[-1]
     actions: list[Action] = []
     uses_dns = policy.peer_naming is PeerNaming.DNS
+    has_service = members.service_name(job) in view.services
     has_peers = members.peers_name(job, attempt.number) in view.config_maps
-    if uses_dns and members.service_name(job) not in view.services:
+    if members.needs_service(job, policy) and not has_service:
         actions.append(CreateService(job, members.headless_service(job)))
     complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
     # Containers wait for the peers: with pinned members nobody starts before all have their node.

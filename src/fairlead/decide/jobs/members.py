@@ -86,6 +86,11 @@ def service_name(job: Job) -> str:
     return f"{job.metadata.name}-peers"
 
 
+def needs_service(job: Job, policy: JobsPolicy) -> bool:
+    """True when members find each other by DNS; one alone is its own peer, at localhost."""
+    return policy.peer_naming is PeerNaming.DNS and job.member_count > 1
+
+
 def template_digest(job: Job) -> str:
     """Return a digest of what pods are made from, as far as the read model knows it."""
     data = msgspec.json.encode((job.spec.roles, job.spec.checkpoint), order="sorted")
@@ -180,8 +185,7 @@ class PodFactory:
         volumes, mounts = _volumes(peers_name(job, self._attempt), checkpoint)
         env = _shared_env(job, role, self._resume_step, checkpoint)
         own = {v.name for v in volumes}
-        uses_dns = self._policy.peer_naming is PeerNaming.DNS
-        subdomain = service_name(job) if uses_dns else ""
+        subdomain = service_name(job) if needs_service(job, self._policy) else ""
         spec = replace(
             template.spec,
             volumes=(*(v for v in template.spec.volumes if v.name not in own), *volumes),
@@ -390,17 +394,19 @@ def peers(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
 
     With ADDRESS naming every member's pod must be there and have its address. Keys: `hostfile`
     (Open MPI: "address slots=1"), `machinefile` (MPICH's Hydra: "address:1"), `peers` (JSON),
-    `master` (address of rank 0). A ConfigMap holds 1 MiB, so `peers` is left out of a gang of
-    several thousand members.
+    `master` (address of rank 0). With DNS naming a member that is alone has the address localhost.
+    A ConfigMap holds 1 MiB, so `peers` is left out of a gang of several thousand members.
     """
     assert job.status.placement is not None
     attempt = job.status.attempt
     found: list[_Peer] = []
     for seat in seats(job, job.status.placement):
         name = member_name(job, attempt, seat.role.name, seat.index)
-        if policy.peer_naming is PeerNaming.DNS:
+        if needs_service(job, policy):
             host = f"{seat.role.name}-{seat.index}"
             address = f"{host}.{service_name(job)}.{job.metadata.namespace}.svc"
+        elif policy.peer_naming is PeerNaming.DNS:
+            address = "localhost"
         else:
             address = pods.members[name].pod.status.pod_ip
         node = (known.node if (known := pods.members.get(name)) else "") or seat.node
