@@ -60,5 +60,5 @@ kubernetes:  ## Build the real control plane that the tests run against (needs G
 test-kubernetes: $(READY)  ## Run the suite against a real control plane
 	@tools/kubernetes/build.sh >/dev/null || true
 	@mkdir -p bench/out
-	$(BIN)/pytest --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes; \
 	  code=$$?; $(BIN)/python -m tests.conformance.report bench/out/conformance.xml; exit $$code

@@ -37,7 +37,9 @@ from fairlead.api.resources import CONFIG_MAPS, CRDS, EVENTS, JOBS, NODES, PODS,
 from fairlead.api.status import Conflict, Invalid
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
+from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.leader import Term, fence
+from fairlead.runtime.mirror import Mirror
 from fairlead.sim.checkers import PromiseBroken
 
 pytestmark = pytest.mark.kubernetes
@@ -314,7 +316,9 @@ async def test_a_placement_decided_before_the_fence_is_refused_after_it(
         )
         lease = Lease(metadata=ObjectMeta(name="x", resource_version="1"))
         term = Term(lease, asyncio.get_running_loop().time() + 10)
-        assert await fence(client, term, rng=random.Random(1)) == 1
+        mirror = Mirror(client, JOBS, clock=SystemClock(), rng=random.Random(2))
+        assert await fence(client, mirror, term, rng=random.Random(1)) == 1
+        assert names.FENCE in mirror.items()[0].metadata.annotations
         place = {"attempt": 1, "roles": [{"role": "worker", "nodes": ["v00000"]}]}
         late = {
             "metadata": {"resourceVersion": job.metadata.resource_version},

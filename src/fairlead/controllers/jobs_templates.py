@@ -4,7 +4,8 @@ The core sees a template through a read model that drops the fields it does not 
 contexts, probes, sources of volumes ...). Here they come back: the stored job is read once more,
 as plain JSON, and each pod is overlaid onto its role's template. One read serves all pods of a
 generation of a job, and the first pod of a role is encoded and overlaid in full; of the others only
-what sets them apart from it, which is their node, host name and some variables.
+what sets them apart from it, which is their node, host name and some variables. Templates are kept
+as bytes, for many jobs wait, and decoded for the few of which pods are being made.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from fairlead.api.status import Conflict
 from fairlead.decide.pinning import pinned_node, repinned_affinity
 from fairlead.runtime.client import Client
 
-#: Jobs whose templates are kept; the oldest goes first, and is read again when it is needed.
-TEMPLATES_MAX = 1_024
+#: Jobs whose templates are kept, as a kilobyte or two of JSON; the oldest goes first, and is read
+#: again when it is needed.
+TEMPLATES_MAX = 8_192
+#: Jobs whose templates are kept decoded.
+DECODED_MAX = 256
 
 Obj = dict[str, Any]
 
@@ -52,15 +56,24 @@ class _First:
 
 
 @dataclass(slots=True)
-class _Templates:
-    """The templates of one generation of a job; `generation` is 0 until they were read."""
+class _Stored:
+    """One generation of a job as it is stored; `generation` is 0 until it was read."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generation: int = 0
     #: `managedFields` are kept of the stored job, and nobody uses server-side apply on it.
     may_untrack: bool = False
+    #: JSON: pod specs by role.
+    specs: bytes = b""
+
+
+@dataclass(slots=True)
+class _Templates:
+    """The templates of one generation of a job, decoded."""
+
+    generation: int
     #: Pod specs, by role.
-    roles: dict[str, _Model] = field(default_factory=dict)
+    roles: dict[str, _Model]
     #: The first pod of each role in `attempt`.
     attempt: int = 0
     first: dict[str, _First] = field(default_factory=dict)
@@ -69,18 +82,28 @@ class _Templates:
 class PodBodies:
     """Makes the bodies of pods. `forget` a job that has ended or is gone."""
 
-    def __init__(self, client: Client, *, templates_max: int = TEMPLATES_MAX) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        templates_max: int = TEMPLATES_MAX,
+        decoded_max: int = DECODED_MAX,
+    ) -> None:
         self._client = client
         self._templates_max = templates_max
-        self._templates: dict[str, _Templates] = {}  # by uid of the job
+        self._decoded_max = decoded_max
+        # By uid of the job.
+        self._stored: dict[str, _Stored] = {}
+        self._decoded: dict[str, _Templates] = {}
 
     def __len__(self) -> int:
         """Return how many jobs' templates are kept."""
-        return len(self._templates)
+        return len(self._stored)
 
     def forget(self, uid: str) -> None:
         """Keep nothing of a job."""
-        self._templates.pop(uid, None)
+        self._stored.pop(uid, None)
+        self._decoded.pop(uid, None)
 
     async def body(self, job: Job, pod: Pod) -> Obj:
         """Return the pod, decided on `job`, with all that the template of its role holds.
@@ -88,7 +111,8 @@ class PodBodies:
         Conflict when the stored job is another one, or has another generation than `job`: the pod
         was decided on a template that may not be the stored one. NotFound when the job is gone.
         """
-        return _body(await self._read(job), job.status.attempt, pod)
+        stored = await self._read(job)
+        return _body(self._decode(job.metadata.uid, stored), job.status.attempt, pod)
 
     async def may_untrack(self, job: Job) -> bool:
         """True when the server tracks who manages fields of a job, and nobody needs to know.
@@ -98,39 +122,48 @@ class PodBodies:
         """
         return (await self._read(job)).may_untrack
 
-    async def _read(self, job: Job) -> _Templates:
-        """Return what is kept of the job, read anew if it is of another generation."""
-        templates = self._templates.get(job.metadata.uid)
-        if templates is None:
-            templates = self._templates[job.metadata.uid] = _Templates()
-            if len(self._templates) > self._templates_max:
-                del self._templates[next(iter(self._templates))]
-        if templates.generation != job.metadata.generation:
-            async with templates.lock:
-                if templates.generation != job.metadata.generation:
-                    await self._fetch(templates, job)
+    def _decode(self, uid: str, stored: _Stored) -> _Templates:
+        templates = self._decoded.get(uid)
+        if templates is None or templates.generation != stored.generation:
+            specs: dict[str, Obj] = msgspec.json.decode(stored.specs)
+            roles = {role: _model(spec) for role, spec in specs.items()}
+            templates = self._decoded[uid] = _Templates(stored.generation, roles)
+            if len(self._decoded) > self._decoded_max:
+                del self._decoded[next(iter(self._decoded))]
         return templates
 
-    async def _fetch(self, templates: _Templates, job: Job) -> None:
+    async def _read(self, job: Job) -> _Stored:
+        """Return what is kept of the job, read anew if it is of another generation."""
+        stored = self._stored.get(job.metadata.uid)
+        if stored is None:
+            stored = self._stored[job.metadata.uid] = _Stored()
+            if len(self._stored) > self._templates_max:
+                del self._stored[next(iter(self._stored))]
+        if stored.generation != job.metadata.generation:
+            async with stored.lock:
+                if stored.generation != job.metadata.generation:
+                    await self._fetch(stored, job)
+        return stored
+
+    async def _fetch(self, stored: _Stored, job: Job) -> None:
         meta = job.metadata
-        stored = await self._client.get(RAW_JOBS, meta.name, namespace=meta.namespace)
-        found = stored["metadata"]
+        raw = await self._client.get(RAW_JOBS, meta.name, namespace=meta.namespace)
+        found = raw["metadata"]
         if found.get("uid") != meta.uid or found.get("generation", 0) != meta.generation:
             raise Conflict(
                 f"job {meta.name} has changed: its pods were decided on generation "
                 f"{meta.generation}, stored is {found.get('generation', 0)}"
             )
         managers = found.get("managedFields") or []
-        templates.may_untrack = bool(managers) and all(
+        stored.may_untrack = bool(managers) and all(
             each.get("operation") != "Apply" for each in managers
         )
-        templates.roles = {r["name"]: _model(r["template"]) for r in stored["spec"]["roles"]}
-        templates.first = {}
-        templates.generation = meta.generation
+        specs = {r["name"]: r["template"].get("spec") or {} for r in raw["spec"]["roles"]}
+        stored.specs = msgspec.json.encode(specs)
+        stored.generation = meta.generation
 
 
-def _model(template: Obj) -> _Model:
-    raw: Obj = template.get("spec") or {}
+def _model(raw: Obj) -> _Model:
     return _Model(to_wire(msgspec.convert(raw, PodSpec)), raw)
 
 

@@ -94,6 +94,11 @@ class SchedulerController:
         """What it reads."""
         return (self._mirrors.nodes, self._mirrors.jobs, self._mirrors.pods)
 
+    @property
+    def jobs(self) -> Mirror[Job]:
+        """The mirror of what it places."""
+        return self._mirrors.jobs
+
     def close(self) -> None:
         """Take the handlers off the mirrors, if those live longer than the controller."""
         for unregister in self._unregister:

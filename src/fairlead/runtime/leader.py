@@ -9,7 +9,7 @@ were, may send after it lost the lease what it had decided before. Two things st
 
 1. `LeaderClient` lets no write out once the term's deadline has passed, and aborts those under
    way. So whatever is sent late was *decided* before the deadline, on what was stored then.
-2. `fence` runs at the start of each term, before anything is read to decide on: it touches every
+2. `fence` runs at the start of each term, before anything is decided: it touches every
    job that a former leader may still be about to place. Placing is a compare-and-swap on the job's
    resourceVersion; each one decided earlier fails from then on. The compare-and-swap alone would
    not do: two leaders can give one node to two jobs, each write being right for its own job.
@@ -60,9 +60,11 @@ from fairlead.decide.lease import (
     see,
 )
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
+from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.mirror import Mirror
 
 T = TypeVar("T")
 
@@ -79,6 +81,8 @@ class LeaderOptions:
     #: Jobs that are fenced side by side.
     fence_parallel_max: int = 64
     fence_retries_max: int = 8
+    #: A mirror that has not shown them by then is listed again.
+    fence_seen_seconds: float = 5.0
 
 
 class Term:
@@ -327,36 +331,52 @@ def needs_fence(job: Job) -> bool:
 
 
 async def fence(
-    client: Client, term: Term, *, rng: random.Random, options: LeaderOptions | None = None
+    client: Client,
+    mirror: Mirror[Job],
+    term: Term,
+    *,
+    rng: random.Random,
+    options: LeaderOptions | None = None,
 ) -> int:
     """Make every placement that was decided before this term fail; return the jobs touched.
 
-    Raises the ApiError of a write that does not get through: a term must not start without.
+    The mirror must not run yet: it runs here, from its one list until it shows all that was
+    touched, and whoever runs it next goes on from there. Sooner nothing may be decided on it: it
+    could show one job as touched, and not yet what a former leader did to another one just before.
+
+    Raises the ApiError of a write that does not get through (in a group): a term must not start
+    without.
     """
     options = options or LeaderOptions()
-    listed = await _through(lambda: client.list(JOBS), rng=rng, options=options)
-    jobs = [job for job in listed.items if needs_fence(job)]
-    work = iter(jobs)
+    barrier = Barrier((mirror,), timeout_seconds=options.fence_seen_seconds)
     body = {"metadata": {"annotations": {names.FENCE: term.token}}}
 
     async def touch_all(rest: Iterator[Job]) -> None:
         for job in rest:
-            await _touch(client, job, body, rng=rng, options=options)
+            with suppress(NotFound):
+                barrier.expect(await _touch(client, job, body, rng=rng, options=options))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(options.fence_parallel_max, len(jobs))):
-            group.create_task(touch_all(work))
+    async with asyncio.TaskGroup() as reading:
+        reader = reading.create_task(mirror.run())
+        await mirror.wait_synced()
+        jobs = [job for job in mirror.items() if needs_fence(job)]
+        work = iter(jobs)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(options.fence_parallel_max, len(jobs))):
+                group.create_task(touch_all(work))
+        await barrier.wait()
+        reader.cancel()
     return len(jobs)
 
 
 async def _touch(
     client: Client, job: Job, body: Mapping[str, Any], *, rng: random.Random, options: LeaderOptions
-) -> None:
+) -> Written:
     namespace, name = job.metadata.key
-    with suppress(NotFound):
-        await _through(
-            lambda: client.patch(JOBS, name, body, namespace=namespace), rng=rng, options=options
-        )
+    touched = await _through(
+        lambda: client.patch(JOBS, name, body, namespace=namespace), rng=rng, options=options
+    )
+    return Written.of(JOBS, touched)
 
 
 async def _through(

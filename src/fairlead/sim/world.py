@@ -192,10 +192,10 @@ class World:
 
         async def live() -> None:
             client = FaultyClient(self._client, self._switch, faults, step=counter.tick)
-            if make == self._scheduler:
-                await self._fence(client, faults)
             recorder = Recorder(client, self.clock, name, rng=loops)
             controller = make(client, recorder)
+            if isinstance(controller, SchedulerController):
+                await self._fence(client, controller, faults)
             async with asyncio.TaskGroup() as group:
                 group.create_task(recorder.run())
                 group.create_task(ControllerLoop(controller, clock=self.clock, rng=loops).run())
@@ -203,13 +203,15 @@ class World:
         down = self.options.down_seconds_max
         await mortal(live, counter, down_seconds=lambda: rng.random() * down)
 
-    async def _fence(self, client: Client, rng: random.Random) -> None:
+    async def _fence(
+        self, client: Client, scheduler: SchedulerController, rng: random.Random
+    ) -> None:
         """Outdate what the scheduler before may have under way, as the start of a term does."""
         self._terms += 1
         lease = Lease(metadata=ObjectMeta(resource_version=str(self._terms)))
         while True:
             try:
-                await fence(client, Term(lease, math.inf), rng=rng)
+                await fence(client, scheduler.jobs, Term(lease, math.inf), rng=rng)
             except* ApiError:
                 await asyncio.sleep(1.0)
             else:

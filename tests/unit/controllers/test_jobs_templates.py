@@ -105,6 +105,16 @@ def test_no_more_templates_are_kept_than_the_bound() -> None:
             job = await _submit(client, f"job-{i}")
             await bodies.body(job, _pods(job)[0])
             assert len(bodies) <= 2
+        assert client.count("get") == 5
+
+
+def test_what_is_not_kept_decoded_is_decoded_again_and_not_read() -> None:
+    async def play(client: FakeClient, _bodies: PodBodies) -> None:
+        bodies = PodBodies(client, decoded_max=1)
+        jobs = [await _submit(client, f"job-{i}") for i in range(3)]
+        made = [await bodies.body(job, _pods(job)[1]) for job in jobs * 2]
+        assert made[:3] == made[3:]
+        assert client.count("get") == 3
 
     _play(play)
 

@@ -28,6 +28,7 @@ from fairlead.runtime.leader import (
     fence,
     needs_fence,
 )
+from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_placement
 from fairlead.testing.fake_client import FakeClient
@@ -322,11 +323,15 @@ async def _late_placement(*, fenced: bool) -> Job:
         "status": {"placement": placement},
     }
     if fenced:
-        touched = await fence(api, _term(), rng=random.Random(1))
+        touched = await fence(api, _mirror(api), _term(), rng=random.Random(1))
         assert touched == 1
     return await api.patch(
         JOBS, job.metadata.name, decided, namespace="default", subresource="status"
     )
+
+
+def _mirror(api: FakeClient) -> Mirror[Job]:
+    return Mirror(api, JOBS, clock=LoopClock(0.0), rng=random.Random(2))
 
 
 def _waiting() -> Job:
@@ -367,11 +372,14 @@ def test_the_fence_is_up_or_the_term_does_not_begin() -> None:
         await api.create(JOBS, to_wire(_waiting()), namespace="default")
         api.fail_next("list", Forbidden("no roles yet"), Unavailable("down"))
         api.fail_next("patch", *[Unavailable("down")] * 3)
-        assert await fence(api, _term(), rng=random.Random(1)) == 1
+        mirror = _mirror(api)
+        assert await fence(api, mirror, _term(), rng=random.Random(1)) == 1
+        assert mirror.items()[0].metadata.annotations[names.FENCE] == "77"
+        assert mirror.list_count == 1
         assert api.stored(JOBS)[0].metadata.annotations[names.FENCE] == "77"
         api.fail_next("patch", *[Unavailable("down")] * 20)
         with pytest.raises(ExceptionGroup) as caught:
-            await fence(api, _term(), rng=random.Random(1))
+            await fence(api, _mirror(api), _term(), rng=random.Random(1))
         assert caught.group_contains(Unavailable)
 
     run(main())

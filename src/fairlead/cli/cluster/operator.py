@@ -149,9 +149,6 @@ class Operator:
         if (archive := self._archive) is not None:
             keeper = LogKeeper(archive.reader, archive.store, clock=self._clock, log=self._log)
             client = KeepingClient(self._client, term, keeper)
-        touched = await fence(client, term, rng=self._rng, options=self._settings.leader)
-        self._fenced.inc(touched)
-        self._log.info("Fenced", jobs=touched, term=term.token)
         policy = self._settings.policy
         if policy.binding is not None:
             policy = replace(policy, groups=await discover_groups(client))
@@ -161,6 +158,10 @@ class Operator:
             policy, client, self._history, clock=self._clock,
             metrics=self._metrics, log=self._log,
         )  # fmt: skip
+        jobs = controllers.mirrors.jobs
+        touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)
+        self._fenced.inc(touched)
+        self._log.info("Fenced", jobs=touched, term=term.token)
         services = controllers.services()
         if keeper is not None:
             services.append(Service("logs", partial(keeper.run, controllers.mirrors.pods)))
