@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
+
+import pytest
 
 DATA = Path(__file__).parent / "data"
 
@@ -15,4 +18,7 @@ def check(name: str, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     expected = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert text == expected, f"{path} differs; if meant, run with FAIRLEAD_UPDATE_GOLDEN=1"
+    if text != expected:
+        lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), lineterm="")
+        told = "\n".join(lines)
+        pytest.fail(f"{path} differs; if meant, run with FAIRLEAD_UPDATE_GOLDEN=1\n{told}")

@@ -38,7 +38,8 @@ from fairlead.api.status import Conflict, Invalid
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.leader import Term, fence
+from fairlead.runtime.fencing import fence
+from fairlead.runtime.leader import Term
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.checkers import PromiseBroken
 

@@ -25,8 +25,9 @@ from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.fencing import LeaderClient
 from fairlead.runtime.history import HistoryError
-from fairlead.runtime.leader import LeaderClient, Term
+from fairlead.runtime.leader import Term
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.memberlogs import LogReader, LogStore, LogText, MemberLog
 from fairlead.runtime.mirror import Change, Mirror

@@ -3,19 +3,7 @@
 `LeaderElector` campaigns for a Lease and runs `lead` while it holds it: renewed every few seconds,
 given up `renew_seconds_max` after the last renewal that succeeded (counted from its start), handed
 over at once on a stop. What to do with a lease is decided in `fairlead.decide.lease`.
-
-A lease alone does not make a former leader harmless. A process that was paused, or whose packets
-were, may send after it lost the lease what it had decided before. Two things stop it:
-
-1. `LeaderClient` lets no write out once the term's deadline has passed, and aborts those under
-   way. So whatever is sent late was *decided* before the deadline, on what was stored then.
-2. `fence` runs at the start of each term, before anything is decided: it touches every
-   job that a former leader may still be about to place. Placing is a compare-and-swap on the job's
-   resourceVersion; each one decided earlier fails from then on. The compare-and-swap alone would
-   not do: two leaders can give one node to two jobs, each write being right for its own job.
-
-All other writes take no room (statuses, releases), have a uid as precondition (deletes), or are
-named after an attempt that has its place (pods); docs/design/real-cluster.md walks through them.
+A lease alone does not make a former leader harmless; `fencing.py` does.
 """
 
 from __future__ import annotations
@@ -23,30 +11,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import (
-    AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
-    Iterator,
     Mapping,
-    Sequence,
 )
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
-from fairlead.api import names
 from fairlead.api.core import Lease
-from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, LEASES, Resource
+from fairlead.api.resources import LEASES
 from fairlead.api.status import (
     AlreadyExists,
     ApiError,
     Conflict,
-    Forbidden,
     NotFound,
-    Timeout,
-    Unavailable,
 )
 from fairlead.decide.lease import (
     CreateLease,
@@ -60,11 +38,9 @@ from fairlead.decide.lease import (
     see,
 )
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
-from fairlead.runtime.barrier import Barrier, Written
-from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import Mirror
 
 T = TypeVar("T")
 
@@ -317,203 +293,3 @@ class LeaderElector:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-# Fencing
-
-
-def needs_fence(job: Job) -> bool:
-    """Tell whether a scheduler that saw the job like this might place it."""
-    if job.is_finished or job.status.attempt == 0:
-        return False
-    placement = job.status.placement
-    return placement is None or placement.attempt != job.status.attempt
-
-
-async def fence(
-    client: Client,
-    mirror: Mirror[Job],
-    term: Term,
-    *,
-    rng: random.Random,
-    options: LeaderOptions | None = None,
-) -> int:
-    """Make every placement that was decided before this term fail; return the jobs touched.
-
-    The mirror must not run yet: it runs here, from its one list until it shows all that was
-    touched, and whoever runs it next goes on from there. Sooner nothing may be decided on it: it
-    could show one job as touched, and not yet what a former leader did to another one just before.
-
-    Raises the ApiError of a write that does not get through (in a group): a term must not start
-    without.
-    """
-    options = options or LeaderOptions()
-    barrier = Barrier((mirror,), timeout_seconds=options.fence_seen_seconds)
-    body = {"metadata": {"annotations": {names.FENCE: term.token}}}
-
-    async def touch_all(rest: Iterator[Job]) -> None:
-        for job in rest:
-            with suppress(NotFound):
-                barrier.expect(await _touch(client, job, body, rng=rng, options=options))
-
-    async with asyncio.TaskGroup() as reading:
-        reader = reading.create_task(mirror.run())
-        await mirror.wait_synced()
-        jobs = [job for job in mirror.items() if needs_fence(job)]
-        work = iter(jobs)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(options.fence_parallel_max, len(jobs))):
-                group.create_task(touch_all(work))
-        await barrier.wait()
-        reader.cancel()
-    return len(jobs)
-
-
-async def _touch(
-    client: Client, job: Job, body: Mapping[str, Any], *, rng: random.Random, options: LeaderOptions
-) -> Written:
-    namespace, name = job.metadata.key
-    touched = await _through(
-        lambda: client.patch(JOBS, name, body, namespace=namespace), rng=rng, options=options
-    )
-    return Written.of(JOBS, touched)
-
-
-async def _through(
-    call: Callable[[], Awaitable[T]], *, rng: random.Random, options: LeaderOptions
-) -> T:
-    """Return the call's answer; an outage's end, when roles are not known yet, may pass."""
-    for attempt in range(options.fence_retries_max):
-        try:
-            return await call()
-        except ApiError as error:
-            if not (error.retryable or isinstance(error, Conflict | Forbidden)):
-                raise
-            delay = delay_seconds(rng, attempt, BackoffOptions(0.1, 2.0))
-            await asyncio.sleep(max(delay, error.retry_after_seconds))
-    return await call()
-
-
-class LeaderClient:
-    """A `Client` that writes only during a term; reads pass. Closing it closes nothing."""
-
-    def __init__(self, inner: Client, term: Term) -> None:
-        self._inner = inner
-        self._term = term
-
-    async def _during_term(self, call: Callable[[], Awaitable[T]]) -> T:
-        if self._term.is_over:
-            raise Unavailable("not written: this replica is no longer the leader")
-        try:
-            async with asyncio.timeout_at(self._term.deadline):
-                return await call()
-        except TimeoutError as error:
-            raise Timeout("given up: this replica is no longer the leader") from error
-
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """See `Client`."""
-        return await self._inner.get(resource, name, namespace=namespace)
-
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> ObjectList[T]:
-        """See `Client`."""
-        return await self._inner.list(
-            resource, namespace=namespace, label_selector=label_selector,
-            field_selector=field_selector,
-        )  # fmt: skip
-
-    def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: int | None = None,
-    ) -> AsyncIterator[WatchEvent[T]]:
-        """See `Client`."""
-        return self._inner.watch(
-            resource, resource_version=resource_version, namespace=namespace,
-            label_selector=label_selector, field_selector=field_selector,
-            timeout_seconds=timeout_seconds,
-        )  # fmt: skip
-
-    async def create(
-        self,
-        resource: Resource[T],
-        obj: T | Mapping[str, Any],
-        *,
-        namespace: str = "",
-        dry_run: bool = False,
-    ) -> T:
-        """See `Client`."""
-        return await self._during_term(
-            lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run)
-        )
-
-    async def patch(
-        self,
-        resource: Resource[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        patch_type: PatchType = PatchType.MERGE,
-        dry_run: bool = False,
-    ) -> T:
-        """See `Client`."""
-        return await self._during_term(
-            lambda: self._inner.patch(
-                resource, name, patch, namespace=namespace, subresource=subresource,
-                patch_type=patch_type, dry_run=dry_run,
-            )
-        )  # fmt: skip
-
-    async def delete(
-        self,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None:
-        """See `Client`."""
-        await self._during_term(
-            lambda: self._inner.delete(
-                resource, name, namespace=namespace, grace_period_seconds=grace_period_seconds,
-                propagation=propagation, uid=uid, resource_version=resource_version,
-            )
-        )  # fmt: skip
-
-    async def delete_collection(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-    ) -> None:
-        """See `Client`."""
-        await self._during_term(
-            lambda: self._inner.delete_collection(
-                resource, namespace=namespace, label_selector=label_selector,
-                field_selector=field_selector, grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
-            )
-        )  # fmt: skip
-
-    async def close(self) -> None:
-        """Do nothing: the client is the process's, not the term's."""

@@ -41,8 +41,9 @@ from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
+from fairlead.runtime.fencing import fence
 from fairlead.runtime.history import MemoryHistory
-from fairlead.runtime.leader import Term, fence
+from fairlead.runtime.leader import Term
 from fairlead.runtime.loop import Controller, ControllerLoop
 from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.faults import ROUGH, FaultRates, FaultSwitch, FaultyClient

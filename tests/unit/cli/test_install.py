@@ -62,6 +62,7 @@ def test_an_image_is_named_by_tag_digest_or_neither_behind_a_registry_with_a_por
 
 
 def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
+    from fairlead.cli.app import cli
     from fairlead.cli.cluster.values import History, HistoryKind, LogLevel
     from fairlead.cli.commands.controller import controller
 
@@ -70,7 +71,7 @@ def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
     for chosen in (Values(), values):
         deployment = manifests(Install(values=chosen))[-1]
         arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-        context = controller.make_context(arguments[0], list(arguments[1:]))
+        context = controller.make_context(arguments[0], list(arguments[1:]), **cli.context_settings)
         assert context.params["listen"] == "0.0.0.0:8080"
         assert context.params["binding"] == "native"
         assert context.params["webhook_listen"] == "0.0.0.0:9443"

@@ -20,14 +20,8 @@ from fairlead.api.resources import JOBS, LEASES, PODS
 from fairlead.api.status import Conflict, Forbidden, Timeout, Unavailable
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.leader import (
-    LeaderClient,
-    LeaderElector,
-    LeaderOptions,
-    Term,
-    fence,
-    needs_fence,
-)
+from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
+from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_placement
