@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -40,6 +41,8 @@ from fairlead.cli.transport import Api
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
 
 LOOK_SECONDS = 0.1
+#: Objects that somebody else writes at the same time are tried so often.
+WRITE_TRIES_MAX = 20
 GONE_SECONDS_MAX = 60.0
 #: Times that finalizers are taken off while definitions go and jobs may still be made.
 ROUNDS_MAX = 100
@@ -232,8 +235,7 @@ def uninstall(api: Api, wish: Wish, *, say: Say) -> None:
     _remove_left(api, wish.namespace, say)
     _free_jobs(api, say)
     _remove_stand_ins(api, say)
-    for pod in _gated(api):
-        _release(api, pod, say)
+    _insist(partial(_gated, api), partial(_release, api, say=say))
     for each in objects:
         if each["kind"] == "Deployment" or each["kind"] in _ASKING:
             continue
@@ -300,48 +302,67 @@ def _await_controllers(api: Api, namespace: str) -> None:
         time.sleep(LOOK_SECONDS)
 
 
+def _insist(
+    look: Callable[[], list[dict[str, Any]]], change: Callable[[dict[str, Any]], None]
+) -> None:
+    """Change all that `look` returns; what somebody else writes meanwhile is looked at again."""
+    for tries_left in reversed(range(WRITE_TRIES_MAX)):
+        has_conflict = False
+        for each in look():
+            try:
+                change(each)
+            except NotFound:
+                continue
+            except Conflict as error:
+                has_conflict = True
+                if not tries_left:
+                    raise fail(
+                        Code.CONFLICT, f"{_key(each)} is written by somebody else all the time",
+                        detail=(error.message,),
+                        help=("repeat: fairlead uninstall goes on where it stopped",),
+                    ) from error  # fmt: skip
+        if not has_conflict:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
 def _free_jobs(api: Api, say: Say) -> None:
-    """Take our finalizer off every job; other finalizers stay."""
-    for job in _jobs(api):
-        metadata = job["metadata"]
-        finalizers = metadata.get("finalizers") or []
-        if names.JOB_FINALIZER not in finalizers:
-            continue
-        kept = [each for each in finalizers if each != names.JOB_FINALIZER]
-        patch = {
-            "metadata": {
-                "finalizers": kept or None,
-                "uid": metadata["uid"],
-                "resourceVersion": metadata["resourceVersion"],
-            }
+    """Take our finalizer off every job."""
+    _insist(partial(_bound_jobs, api), partial(_free, api, say=say))
+
+
+def _bound_jobs(api: Api) -> list[dict[str, Any]]:
+    """Return jobs that carry our finalizer."""
+    jobs = ((job, job["metadata"].get("finalizers") or ()) for job in _jobs(api))
+    return [job for job, finalizers in jobs if names.JOB_FINALIZER in finalizers]
+
+
+def _free(api: Api, job: dict[str, Any], *, say: Say) -> None:
+    """Take our finalizer off a job; other finalizers stay."""
+    metadata = job["metadata"]
+    kept = [each for each in metadata["finalizers"] if each != names.JOB_FINALIZER]
+    patch = {
+        "metadata": {
+            "finalizers": kept or None,
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
         }
-        _patch(api, JOBS.path(metadata["namespace"], metadata["name"]), patch)
-        say(f"Job {_key(job)}: finalizer removed")
+    }
+    path = JOBS.path(metadata["namespace"], metadata["name"])
+    api.request("PATCH", path, body=patch, content_type=MERGE)
+    say(f"Job {_key(job)}: finalizer removed")
 
 
-def _release(api: Api, pod: dict[str, Any], say: Say) -> None:
+def _release(api: Api, pod: dict[str, Any], *, say: Say) -> None:
     metadata = pod["metadata"]
     gates = [each for each in pod["spec"]["schedulingGates"] if each["name"] != names.GANG_GATE]
     patch = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
         "spec": {"schedulingGates": gates},
     }
-    _patch(api, PODS.path(metadata["namespace"], metadata["name"]), patch)
+    path = PODS.path(metadata["namespace"], metadata["name"])
+    api.request("PATCH", path, body=patch, content_type=MERGE)
     say(f"Pod {_key(pod)}: gate removed")
-
-
-def _patch(api: Api, path: str, patch: dict[str, Any]) -> None:
-    """Patch one object; nothing when it is gone. ApiError with the next step for a conflict."""
-    try:
-        api.request("PATCH", path, body=patch, content_type=MERGE)
-    except NotFound:
-        return
-    except Conflict as error:
-        raise fail(
-            Code.CONFLICT, f"{path} was written by somebody else meanwhile",
-            detail=(error.message,),
-            help=("repeat: fairlead uninstall goes on where it stopped",),
-        ) from error  # fmt: skip
 
 
 def _await_kind_gone(api: Api, manifest: Manifest, say: Say) -> None:
