@@ -3,8 +3,8 @@
 The controllers speak plain HTTP to it, so it sees what they ask for as they ask it; what they are
 made of has no part in the count. Bytes are those of bodies, uncompressed as on loopback. Who asked
 is told by what was asked, since one process holds all: a write of a job's place or verdict is the
-scheduler's, leases are the elector's, events the recorder's, lists and watches the mirrors', and
-what is left is the jobs controller's.
+scheduler's, leases are the elector's, events the recorder's, lists and watches the mirrors' (but
+discovery's where the kind is not served), and what is left is the jobs controller's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import contextlib
 import json
 import ssl
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
@@ -138,14 +139,16 @@ async def _forward(
 ) -> web.StreamResponse:
     body = await request.read()
     asked = asked_of(request.method, request.path, dict(request.query), body)
-    tally = made.tallies.setdefault(asked, Tally())
-    tally.requests += 1
-    tally.sent_bytes += len(body)
     headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
     async with session.request(
         request.method, url + str(request.rel_url), data=body or None, headers=headers,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=SECONDS_MAX),
     ) as answer:  # fmt: skip
+        if asked.verb == "list" and answer.status == HTTPStatus.NOT_FOUND:
+            asked = replace(asked, actor="discovery")
+        tally = made.tallies.setdefault(asked, Tally())
+        tally.requests += 1
+        tally.sent_bytes += len(body)
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
         response = web.StreamResponse(status=answer.status, headers=kept)
         await response.prepare(request)
