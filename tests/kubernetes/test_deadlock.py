@@ -66,9 +66,6 @@ async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     await client.close()
 
 
-NODES_COUNT = 12
-
-
 def assert_shared(halves: list[int]) -> None:
     """Both hold a part of the nodes, and together all."""
     assert sum(halves) == NODES_COUNT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from tests.tidy.sources import calls, modules, name, tree
+from tests.tidy.sources import ROOT, calls, modules, name, tree
 
 #: Call -> (instead, places where it is right).
 BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -93,3 +93,21 @@ def test_type_ignores_give_their_reason() -> None:
         if "type: ignore" in line and line.split("type: ignore", 1)[1].count("#") == 0
     ]
     assert found == []
+
+
+def test_no_constant_is_bound_twice() -> None:
+    """The second one wins without a word: what was tried with smaller numbers stays small."""
+    twice: list[str] = []
+    for part in ("src", "tests", "bench", "tools"):
+        for path in sorted((ROOT / part).rglob("*.py")):
+            targets = [
+                target.id
+                for node in ast.parse(path.read_text()).body
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, ast.Name) and target.id.isupper()
+            ]
+            twice += [
+                f"{path.relative_to(ROOT)}: {n}" for n in set(targets) if targets.count(n) > 1
+            ]
+    assert twice == []
