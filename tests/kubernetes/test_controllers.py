@@ -135,8 +135,9 @@ async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
         raw = await client.request("GET", PODS.path("default", pods[0].metadata.name))
         assert b'"runAsNonRoot":true' in raw
         # names exist before the pods: a headless service and the list of peers
-        service = (await client.list(SERVICES, label_selector=names.JOB_UID)).items
-        peers = (await client.list(CONFIG_MAPS, label_selector=names.JOB_UID)).items
+        of_gang = f"{names.JOB_NAME}=gang"
+        service = (await client.list(SERVICES, label_selector=of_gang)).items
+        peers = (await client.list(CONFIG_MAPS, label_selector=of_gang)).items
         assert len(service) == len(peers) == 1
         job = await ended(client, "gang")
         assert job.status.state == "Succeeded"

@@ -61,8 +61,9 @@ class _Stored:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generation: int = 0
-    #: `managedFields` are kept of the stored job, and nobody uses server-side apply on it.
-    may_untrack: bool = False
+    #: The version of the job at which `managedFields` were kept and nobody had used server-side
+    #: apply on it; "" when there was none.
+    idly_tracked: str = ""
     #: JSON: pod specs by role.
     specs: bytes = b""
 
@@ -118,9 +119,10 @@ class PodBodies:
         """True when the server tracks who manages fields of a job, and nobody needs to know.
 
         Tracking more than doubles what each write costs the server (docs/design/performance.md);
-        only server-side apply reads it. Errors as `body`.
+        only server-side apply reads it. True of this very version of the job, so whoever acts on it
+        names that version. Errors as `body`.
         """
-        return (await self._read(job)).may_untrack
+        return (await self._read(job)).idly_tracked == job.metadata.resource_version
 
     def _decode(self, uid: str, stored: _Stored) -> _Templates:
         templates = self._decoded.get(uid)
@@ -155,9 +157,8 @@ class PodBodies:
                 f"{meta.generation}, stored is {found.get('generation', 0)}"
             )
         managers = found.get("managedFields") or []
-        stored.may_untrack = bool(managers) and all(
-            each.get("operation") != "Apply" for each in managers
-        )
+        is_idle = bool(managers) and all(each.get("operation") != "Apply" for each in managers)
+        stored.idly_tracked = found["resourceVersion"] if is_idle else ""
         specs = {r["name"]: r["template"].get("spec") or {} for r in raw["spec"]["roles"]}
         stored.specs = msgspec.json.encode(specs)
         stored.generation = meta.generation

@@ -140,6 +140,9 @@ def test_who_applies_by_the_servers_side_stays_tracked(
 
         client.get = tracked
         assert await bodies.may_untrack(job) is may
+        labelled = {"metadata": {"labels": {"a": "b"}}}
+        later = await client.patch(JOBS, "train", labelled, namespace="default")
+        assert not await bodies.may_untrack(later), "somebody may have applied it meanwhile"
         await bodies.body(job, _pods(job)[0])
         assert client.count("get") == 1
 
