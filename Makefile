@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 WORKERS ?= 2
+# A control plane and what acts on it keep two cores busy.
+PLANES ?= $(shell echo $$(( ($$(nproc) + 1) / 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench lock crds docs kubernetes test-kubernetes clean
@@ -60,5 +62,5 @@ kubernetes:  ## Build the real control plane that the tests run against (needs G
 test-kubernetes: $(READY)  ## Run the suite against a real control plane
 	@tools/kubernetes/build.sh >/dev/null || true
 	@mkdir -p bench/out
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes; \
+	$(BIN)/pytest -n $(PLANES) --dist loadfile --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes; \
 	  code=$$?; $(BIN)/python -m tests.conformance.report bench/out/conformance.xml; exit $$code

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
+from fairlead.api.status import Timeout, Unavailable
 from fairlead.runtime.client import Client, EventType
 
 GPU = "nvidia.com/gpu"
@@ -51,10 +52,11 @@ async def watched(client: Client) -> AsyncIterator[Bound]:
     async def watch() -> None:
         nonlocal version
         while True:
-            async for event in client.watch(PODS, resource_version=version):
-                version = event.resource_version
-                if event.object is not None:
-                    bound.note(event.type, event.object)
+            with suppress(Unavailable, Timeout):  # a busy server; goes on where it was
+                async for event in client.watch(PODS, resource_version=version):
+                    version = event.resource_version
+                    if event.object is not None:
+                        bound.note(event.type, event.object)
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watch())

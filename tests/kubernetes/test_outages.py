@@ -17,6 +17,7 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    until,
     virtual_nodes,
 )
 from tests.kubernetes.outage_world import (
@@ -219,8 +220,12 @@ async def test_watchers_that_were_cut_off_during_a_compaction_list_again_and_mis
                     "made": [f"late-{number:02d}" for number in range(20)],
                     "gone": [f"early-{number:02d}" for number in range(20)],
                 }
-                count = len(pair.jobs.mirrors) + len(mirrors)
-                assert len(mirrors) <= counts.of("list") <= count
+
+                async def all_have_listed() -> bool:
+                    return counts.of("list") >= len(mirrors)
+
+                await until(all_have_listed, 60)
+                assert counts.of("list") <= len(pair.jobs.mirrors) + len(mirrors)
             await acting.close()
     await client.close()
 

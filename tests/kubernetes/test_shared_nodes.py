@@ -14,6 +14,7 @@ import asyncio
 import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +26,14 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
-    until,
     virtual_nodes,
 )
+from tests.kubernetes.outage_world import eventually
 from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
 
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS, Resource
+from fairlead.api.status import AlreadyExists
 from fairlead.decide.pinning import Binding
 from fairlead.kube.client import HttpClient
 
@@ -64,12 +66,18 @@ def gang_sizes(rng: random.Random) -> list[tuple[int, int]]:
 
 
 async def create_all(client: HttpClient, bodies: list[tuple[Resource[Any], Any]]) -> None:
-    """Create these objects in their order, several at a time."""
+    """Create these objects in their order, several at a time; a busy server is asked again."""
     todo = iter(bodies)
 
     async def creator() -> None:
         for resource, body in todo:
-            await client.create(resource, body, namespace="default")
+
+            async def is_made(resource: Resource[Any] = resource, body: Any = body) -> bool:
+                with suppress(AlreadyExists):
+                    await client.create(resource, body, namespace="default")
+                return True
+
+            await eventually(is_made, SECONDS_MAX)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CREATES_PARALLEL):
@@ -106,7 +114,7 @@ async def test_every_gang_gets_its_turn_and_no_node_is_given_more_than_it_has(
         asyncio.TaskGroup() as group,
     ):
         group.create_task(create_all(client, bodies))
-        await until(all_ended, SECONDS_MAX)
+        await eventually(all_ended, SECONDS_MAX)
     await client.close()
     assert {job.status.state for job in jobs} == {"Succeeded"}
     assert sum(job.status.infrastructure_failures for job in jobs) == 0
