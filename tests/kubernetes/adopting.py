@@ -18,7 +18,8 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import JOBS, PODS, Resource
-from fairlead.controllers.adoption import AdoptionController, AdoptionMirrors
+from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.history import MemoryHistory
@@ -48,7 +49,7 @@ async def adopting(client: Client) -> AsyncIterator[AdoptionController]:
     rng = random.Random(3)
     pair = Pair(client)
     controller = AdoptionController(
-        client, AdoptionMirrors.make(client, clock=CLOCK, rng=rng), history=MemoryHistory(),
+        client, ClusterMirrors.make(client, clock=CLOCK, rng=rng), history=MemoryHistory(),
         events=pair.events, clock=CLOCK, policy=PATIENT,
     )  # fmt: skip
     async with asyncio.TaskGroup() as group:

@@ -22,8 +22,9 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import AlreadyExists, NotFound
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
-from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
@@ -195,7 +196,7 @@ class Pair:
     def __init__(self, client: Client, *, policy: JobsPolicy = POLICY, seed: int = 2) -> None:
         self._rng = random.Random(seed)
         self.events = Recorder(client, CLOCK, "fairlead", rng=self._rng)
-        scheduler = SchedulerMirrors.make(client, clock=CLOCK, rng=self._rng)
+        scheduler = ClusterMirrors.make(client, clock=CLOCK, rng=self._rng)
         jobs = JobsMirrors.make(client, policy, clock=CLOCK, rng=self._rng)
         self.scheduler = SchedulerController(client, scheduler, events=self.events)
         self.jobs = JobsController(

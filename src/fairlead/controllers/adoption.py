@@ -10,9 +10,7 @@ of once per event.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +18,7 @@ from msgspec.structs import replace
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import AlreadyExists, ApiError, NotFound, Unavailable
 from fairlead.controllers.adoption_state import (
     GroupBook,
@@ -30,6 +28,7 @@ from fairlead.controllers.adoption_state import (
     release_patch,
     resource_of,
 )
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.actions import (
     Action,
     CreateJob,
@@ -57,32 +56,12 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History, HistoryError, record_of
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.queue import KeyQueue
-from fairlead.runtime.reader import MirrorReader, follow
+from fairlead.runtime.reader import follow
 
 #: Groups that one cycle looks at; the rest waits for the next one, which starts at once.
 GROUPS_PER_CYCLE_MAX = 512
 #: Actions of one cycle after which no further group is looked at.
 ACTIONS_PER_CYCLE_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptionMirrors:
-    """What the controller reads. All may be shared; pods that do not take part cost one test."""
-
-    jobs: Mirror[Job]
-    pods: Mirror[Pod]
-    nodes: Mirror[Node]
-    #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
-    reader: MirrorReader | None = None
-
-    @classmethod
-    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> AdoptionMirrors:
-        """Make mirrors of one's own."""
-        return cls(
-            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
-            pods=Mirror(client, PODS, clock=clock, rng=rng),
-            nodes=Mirror(client, NODES, clock=clock, rng=rng),
-        )
 
 
 class AdoptionController:
@@ -93,7 +72,7 @@ class AdoptionController:
     def __init__(
         self,
         client: Client,
-        mirrors: AdoptionMirrors,
+        mirrors: ClusterMirrors,
         *,
         history: History,
         events: EventSink,

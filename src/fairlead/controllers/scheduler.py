@@ -13,9 +13,8 @@ at it again; the room that it would take is not kept for it meanwhile.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -23,8 +22,9 @@ import msgspec
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, set_condition, to_wire
-from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.unanswered import Unanswered
 from fairlead.decide.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
@@ -33,30 +33,9 @@ from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.cluster import ClusterState
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
-from fairlead.runtime.reader import MirrorReader, follow
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerMirrors:
-    """What the scheduler reads. All pods count, whoever made them; all may be shared."""
-
-    jobs: Mirror[Job]
-    pods: Mirror[Pod]
-    nodes: Mirror[Node]
-    #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
-    reader: MirrorReader | None = None
-
-    @classmethod
-    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> SchedulerMirrors:
-        """Make mirrors of one's own."""
-        return cls(
-            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
-            pods=Mirror(client, PODS, clock=clock, rng=rng),
-            nodes=Mirror(client, NODES, clock=clock, rng=rng),
-        )
+from fairlead.runtime.reader import follow
 
 
 class SchedulerController:
@@ -67,7 +46,7 @@ class SchedulerController:
     def __init__(
         self,
         client: Client,
-        mirrors: SchedulerMirrors,
+        mirrors: ClusterMirrors,
         *,
         policy: PlacementPolicy | None = None,
         events: EventSink | None = None,

@@ -26,8 +26,9 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
 from fairlead.api.status import ApiError
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
-from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.verdict import ObjectKey
@@ -220,7 +221,7 @@ class World:
 
     def _scheduler(self, client: Client, events: Recorder) -> Controller:
         rng = self._rng("mirrors/scheduler")
-        mirrors = SchedulerMirrors.make(client, clock=self.clock, rng=rng)
+        mirrors = ClusterMirrors.make(client, clock=self.clock, rng=rng)
         return SchedulerController(client, mirrors, policy=PlacementPolicy(), events=events)
 
     def _jobs(self, client: Client, events: Recorder) -> Controller:

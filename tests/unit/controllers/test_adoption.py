@@ -15,7 +15,8 @@ from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid
 from fairlead.api.validate import validate_job
-from fairlead.controllers.adoption import AdoptionController, AdoptionMirrors
+from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.actions import ReleaseMember
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
@@ -50,7 +51,7 @@ class World:
         self.events = Events()
         clock = LoopClock(EPOCH)
         self.controller = AdoptionController(
-            self.client, AdoptionMirrors.make(self.client, clock=clock, rng=random.Random(1)),
+            self.client, ClusterMirrors.make(self.client, clock=clock, rng=random.Random(1)),
             history=MemoryHistory(), events=self.events, clock=clock,
         )  # fmt: skip
         self.loop = ControllerLoop(self.controller, clock=clock, rng=random.Random(2))

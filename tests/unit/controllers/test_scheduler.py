@@ -12,7 +12,8 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
-from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.scheduler import SchedulerController
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
@@ -44,7 +45,7 @@ class World:
         self.client = client or FakeClient()
         self.events = Events()
         clock = LoopClock(EPOCH)
-        mirrors = SchedulerMirrors.make(self.client, clock=clock, rng=random.Random(1))
+        mirrors = ClusterMirrors.make(self.client, clock=clock, rng=random.Random(1))
         self.scheduler = SchedulerController(self.client, mirrors, events=self.events)
         self.loop = ControllerLoop(self.scheduler, clock=clock, rng=random.Random(2))
 
@@ -217,7 +218,7 @@ def test_a_new_scheduler_takes_over_without_writing_anything() -> None:
         patches = world.client.count("patch")
         after = World()
         after.client = world.client
-        mirrors = SchedulerMirrors.make(world.client, clock=LoopClock(EPOCH), rng=random.Random(3))
+        mirrors = ClusterMirrors.make(world.client, clock=LoopClock(EPOCH), rng=random.Random(3))
         controller = SchedulerController(world.client, mirrors)
         after.loop = ControllerLoop(controller, clock=LoopClock(EPOCH), rng=random.Random(4))
         async with running(after):

@@ -42,12 +42,12 @@ from fairlead.decide.actions import (
     RemoveFinalizer,
     WriteJobStatus,
 )
+from fairlead.decide.job_status import current_attempt
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.native import group_name
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import DependencyState, JobView, NodeTrouble, Owned, PodRefusal
-from fairlead.decide.jobs.writing import current_attempt
 from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision
 from fairlead.testing.builders import EPOCH, make_job

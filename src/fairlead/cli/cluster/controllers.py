@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from fairlead.cli.cluster.mirrors import SharedMirrors
-from fairlead.controllers.adoption import AdoptionController, AdoptionMirrors
+from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
-from fairlead.controllers.scheduler import SchedulerController, SchedulerMirrors
+from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -71,7 +72,7 @@ class Controllers:
 
     async def _run_scheduler(self) -> None:
         shared, reader = self.mirrors, MirrorReader()
-        mirrors = SchedulerMirrors(shared.jobs, shared.pods, shared.nodes, reader)
+        mirrors = ClusterMirrors(shared.jobs, shared.pods, shared.nodes, reader)
         try:
             controller = SchedulerController(self._client, mirrors, events=self._events)
             await self._run(controller, reader)
@@ -95,7 +96,7 @@ class Controllers:
 
     async def _run_adoption(self) -> None:
         shared, reader = self.mirrors, MirrorReader()
-        mirrors = AdoptionMirrors(shared.jobs, shared.pods, shared.nodes, reader)
+        mirrors = ClusterMirrors(shared.jobs, shared.pods, shared.nodes, reader)
         try:
             controller = AdoptionController(
                 self._client, mirrors, history=self._history, events=self._events,

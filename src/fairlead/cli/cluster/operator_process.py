@@ -25,7 +25,7 @@ from fairlead.runtime.history import HistoryError
 from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
 NAMESPACE_DEFAULT = "fairlead-system"
-#: Actions of both controllers and their events, side by side, with room for the lease.
+#: Actions of all controllers and their events, side by side, with room for the lease.
 CONNECTIONS_MAX = 160
 IDENTITY_BYTES = 4
 

@@ -8,14 +8,13 @@ from fairlead.api import names
 from fairlead.api.job import JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, is_true
 from fairlead.decide.actions import Action, DeleteJob
+from fairlead.decide.adoption.closing import EndReason, closed
 from fairlead.decide.adoption.grouping import Tool
 from fairlead.decide.adoption.sources import Ended, ends_by_itself
 from fairlead.decide.adoption.view import Case
-from fairlead.decide.adoption.writing import (
-    EndReason,
+from fairlead.decide.job_status import (
+    EventReason,
     Note,
-    Told,
-    closed,
     current_attempt,
     earliest,
     plural,
@@ -36,7 +35,7 @@ def next_attempt(case: Case, reason: EndReason, text: str, nodes: list[str]) -> 
     job = case.job
     number = job.status.attempt + 1
     new = replace(closed(job, case.now, reason, text, *nodes), attempt=number)
-    told = Told.NOT_BOUND if reason is EndReason.NOT_BOUND else Told.RESTARTING
+    told = EventReason.NOT_BOUND if reason is EndReason.NOT_BOUND else EventReason.RESTARTING
     note = Note(told, f"Moves members as attempt {number}: {text}")
     return write(job, with_state(new, JobState.RESTARTING), note)
 
@@ -57,7 +56,7 @@ def wait_again(case: Case, reason: EndReason, text: str) -> tuple[Action, ...]:
         restart_at=stamp(until) if times else None,
         members=MemberCounts(job.member_count),
     )
-    note = Note(Told.WAITS_AGAIN, f"Gave its place back and waits for all members: {text}")
+    note = Note(EventReason.WAITS_AGAIN, f"Gave its place back and waits for all members: {text}")
     return write(job, with_state(new, JobState.WAITING), note)
 
 
@@ -130,7 +129,7 @@ def _end(case: Case, ended: Ended, text: str) -> tuple[Action, ...]:
     is_good = ended is Ended.SUCCEEDED
     status = ended_status(case, EndReason.SUCCEEDED if is_good else EndReason.FAILED, text)
     status = replace(status, members=with_counts(case).members)
-    note = Note(Told.SUCCEEDED if is_good else Told.FAILED, f"{ended.value}: {text}")
+    note = Note(EventReason.SUCCEEDED if is_good else EventReason.FAILED, f"{ended.value}: {text}")
     return write(case.job, status, note, record=True)
 
 

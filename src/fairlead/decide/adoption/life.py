@@ -32,6 +32,7 @@ from fairlead.decide.actions import (
     TellPod,
 )
 from fairlead.decide.adoption import live
+from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
 from fairlead.decide.adoption.grouping import Tool
 from fairlead.decide.adoption.members import (
@@ -44,10 +45,9 @@ from fairlead.decide.adoption.members import (
 )
 from fairlead.decide.adoption.standin import StandIn, job_for, spin_off
 from fairlead.decide.adoption.view import AdoptionPolicy, Case, GroupView
-from fairlead.decide.adoption.writing import (
-    EndReason,
+from fairlead.decide.job_status import (
+    EventReason,
     Note,
-    Told,
     current_attempt,
     earliest,
     plural,
@@ -99,13 +99,15 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         return Decision((read,), wake_at=now)
     if facts is not None and facts.problem:
         text = f"{group.words} is no gang: {facts.problem}"
-        return _tell_and_read(view, policy, now, _told(view, gated[0], Told.NO_GANG, text))
+        return _tell_and_read(view, policy, now, _told(view, gated[0], EventReason.NO_GANG, text))
     if not expected.is_known:
         text = (
             f"Nobody says how many pods belong to {group.words}: add the annotation "
             f"{names.GROUP_SIZE} with their number to its pods"
         )
-        return _tell_and_read(view, policy, now, _told(view, gated[0], Told.SIZE_UNKNOWN, text))
+        return _tell_and_read(
+            view, policy, now, _told(view, gated[0], EventReason.SIZE_UNKNOWN, text)
+        )
     members = chosen(gated, expected)
     if not members:
         return Decision(tuple(spin_off(member) for member in gated))
@@ -114,7 +116,7 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     return Decision((CreateJob(job_for(stand_in)),))
 
 
-def _told(view: GroupView, first: Member, told: Told, text: str) -> TellPod:
+def _told(view: GroupView, first: Member, told: EventReason, text: str) -> TellPod:
     return TellPod(view.key, first.pod, told.value, text)
 
 
@@ -164,7 +166,7 @@ def _admit(case: Case) -> tuple[Action, ...]:
     new = with_condition(job, status, case.now, admitted)
     new = replace(new, attempt=number, restart_at=None, members=MemberCounts(job.member_count))
     text = f"Admitted to the queue with {plural(job.member_count, 'member')}"
-    return write(job, with_state(new, JobState.WAITING), Note(Told.ADMITTED, text))
+    return write(job, with_state(new, JobState.WAITING), Note(EventReason.ADMITTED, text))
 
 
 def _refuse(case: Case, wake_at: float | None) -> Decision:

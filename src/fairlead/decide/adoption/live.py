@@ -13,19 +13,12 @@ from dataclasses import dataclass, field
 
 from fairlead.api.job import Job, Placement
 from fairlead.decide.actions import Action, EvictMember, ReleaseMember
+from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
 from fairlead.decide.adoption.members import Member, Seat, roles_by_shape
 from fairlead.decide.adoption.standin import spin_off
 from fairlead.decide.adoption.view import Case
-from fairlead.decide.adoption.writing import (
-    EndReason,
-    Note,
-    Told,
-    earliest,
-    event,
-    plural,
-    write,
-)
+from fairlead.decide.job_status import EventReason, Note, earliest, event, plural, write
 from fairlead.decide.verdict import Decision
 
 _NODES_NAMED_MAX = 5
@@ -97,7 +90,7 @@ def _age(member: Member) -> tuple[bool, str, str]:
 
 
 def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
-    note = Note(Told.MOVED, f"Deleted {member.name}, which its tool makes anew: {why}")
+    note = Note(EventReason.MOVED, f"Deleted {member.name}, which its tool makes anew: {why}")
     return (EvictMember(job, member.pod), event(job, note))
 
 
@@ -224,5 +217,5 @@ def _count(case: Case) -> tuple[tuple[Action, ...], float | None]:
         return (), due
     notes: tuple[Note, ...] = ()
     if not job.status.started_at and status.started_at:
-        notes = (Note(Told.STARTED, f"All {plural(job.member_count, 'member')} run"),)
+        notes = (Note(EventReason.STARTED, f"All {plural(job.member_count, 'member')} run"),)
     return write(job, status, *notes), None

@@ -24,6 +24,18 @@ from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, 
 from fairlead.api.meta import Condition, find_condition, is_true
 from fairlead.api.times import parse_time
 from fairlead.decide.actions import Action, AddFinalizer, DeleteJob, RemoveFinalizer
+from fairlead.decide.job_status import (
+    EventReason,
+    Note,
+    current_attempt,
+    earliest,
+    plural,
+    stamp,
+    with_attempt,
+    with_condition,
+    with_state,
+    write,
+)
 from fairlead.decide.jobs import admission, judge, live
 from fairlead.decide.jobs.members import covers, template_digest
 from fairlead.decide.jobs.pods import fold_progress
@@ -38,23 +50,7 @@ from fairlead.decide.jobs.restart import (
     next_step,
 )
 from fairlead.decide.jobs.view import JobView
-from fairlead.decide.jobs.writing import (
-    EventReason,
-    Note,
-    current_attempt,
-    delete_pods,
-    duration,
-    earliest,
-    force_at,
-    plural,
-    stamp,
-    sweep,
-    with_attempt,
-    with_condition,
-    with_running,
-    with_state,
-    write,
-)
+from fairlead.decide.jobs.writing import delete_pods, duration, force_at, sweep, with_running
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
 
@@ -107,7 +103,7 @@ def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision:
         return Decision((*_begin(view, now), *actions))
     again = status.attempt > 1 and placement is not None
     state = JobState.RESTARTING if again else JobState.WAITING
-    return Decision((*write(view, with_state(status, state)), *actions))
+    return Decision((*write(view.job, with_state(status, state)), *actions))
 
 
 def _refuse(view: JobView, now: float, verdict: Verdict) -> Decision:
@@ -115,30 +111,30 @@ def _refuse(view: JobView, now: float, verdict: Verdict) -> Decision:
     status = view.job.status
     blocked = verdict.reason in (Reason.HELD, Reason.DEPENDENCY_FAILED)
     condition = Condition(names.ADMITTED, "False", verdict.reason.value, verdict.message)
-    new = with_condition(view, status, now, condition)
+    new = with_condition(view.job, status, now, condition)
     new = with_state(new, JobState.HELD if blocked else JobState.WAITING)
     notes: tuple[Note, ...] = ()
     if blocked and status.state != JobState.HELD.value:
         notes = (Note(EventReason.HELD, f"Held before attempt {max(1, status.attempt)} began"),)
         if verdict.reason is Reason.DEPENDENCY_FAILED:
             notes = (Note(EventReason.HELD, f"Held: {verdict.message}"),)
-    return Decision(write(view, new, *notes), {view.job.metadata.key: verdict})
+    return Decision(write(view.job, new, *notes), {view.job.metadata.key: verdict})
 
 
 def _admit(view: JobView, now: float, attempt: int, status: JobStatus) -> tuple[Action, ...]:
     """Let the job queue for a place for this attempt."""
     job = view.job
-    new = with_condition(view, status, now, Condition(names.ADMITTED, "True", names.ADMITTED))
+    new = with_condition(view.job, status, now, Condition(names.ADMITTED, "True", names.ADMITTED))
     new = replace(new, attempt=attempt, restart_at=None, members=MemberCounts(job.member_count))
     new = with_state(new, JobState.WAITING)
     members = plural(job.member_count, "member")
     if status.state == JobState.HELD.value:
         text = f"Released; waits for a place for {members} as attempt {attempt}"
-        return write(view, new, Note(EventReason.RELEASED, text + _from_step(status)))
+        return write(view.job, new, Note(EventReason.RELEASED, text + _from_step(status)))
     if find_condition(status.conditions, names.ADMITTED) is None:
-        return write(view, new)  # it never waited; what happens to it next is told
+        return write(view.job, new)  # it never waited; what happens to it next is told
     text = f"Admitted to the queue with {members}"
-    return write(view, new, Note(EventReason.ADMITTED, text))
+    return write(view.job, new, Note(EventReason.ADMITTED, text))
 
 
 def _begin(view: JobView, now: float) -> tuple[Action, ...]:
@@ -152,7 +148,7 @@ def _begin(view: JobView, now: float) -> tuple[Action, ...]:
     )
     new = with_running(view, with_attempt(status, begun), now, "Starting")
     new = replace(new, members=MemberCounts(view.job.member_count, view.job.member_count))
-    return write(view, with_state(new, JobState.STARTING))
+    return write(view.job, with_state(new, JobState.STARTING))
 
 
 # Over
@@ -171,7 +167,7 @@ def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Deci
     if going:
         state = JobState.RESTARTING if isinstance(following, Retry) else JobState.STOPPING
         new = replace(with_state(job.status, state), progress=progress)
-        actions = (*write(view, new), *delete_pods(view, going, policy, now))
+        actions = (*write(view.job, new), *delete_pods(view, going, policy, now))
         return Decision(actions, wake_at=force_at(view, going, policy, now))
     status = replace(job.status, progress=progress)
     match following:
@@ -211,20 +207,20 @@ def _revise(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> tu
             infrastructure_failures=status.infrastructure_failures + 1,
         )
     text = f"Found the cause of the end of attempt {ended.number}: {lost.message}"
-    return write(view, new, Note(EventReason.CAUSE_REVISED, text))
+    return write(view.job, new, Note(EventReason.CAUSE_REVISED, text))
 
 
 def _hold(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decision:
     """Wait without a place; the attempt's number rises when the job is released."""
     held = admission.HELD
     condition = Condition(names.ADMITTED, "False", held.reason.value, held.message)
-    new = replace(with_condition(view, status, now, condition), restart_at=None)
+    new = replace(with_condition(view.job, status, now, condition), restart_at=None)
     new = replace(with_state(new, JobState.HELD), members=MemberCounts(view.job.member_count))
     notes: tuple[Note, ...] = ()
     if status.state != JobState.HELD.value:
         text = f"Held: attempt {ended.number} has stopped{_at_step(status)}"
         notes = (Note(EventReason.HELD, text),)
-    actions = (*write(view, new, *notes), *sweep(view, keep_attempt=-1))
+    actions = (*write(view.job, new, *notes), *sweep(view, keep_attempt=-1))
     return Decision(actions, {view.job.metadata.key: held})
 
 
@@ -236,7 +232,7 @@ def _retry(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Deci
         seconds = job_backoff(ended, wait_until)
         verdict = Verdict(Reason.BACKING_OFF, {"attempt": number, "backoff_seconds": seconds})
         new = with_state(status, JobState.RESTARTING)
-        actions = (*write(view, new), *sweep(view, keep_attempt=-1))
+        actions = (*write(view.job, new), *sweep(view, keep_attempt=-1))
         return Decision(actions, {job.metadata.key: verdict}, wake_at=wait_until)
     progress = status.progress
     if progress is not None:
@@ -256,7 +252,7 @@ def _retry(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Deci
     text = f"Restarting as attempt {number}{_from_step(new)}, {duration(since)} after: "
     text += ended.message or ended.reason
     note = Note(EventReason.RESTARTING, text)
-    return Decision(write(view, with_state(new, JobState.RESTARTING), note))
+    return Decision(write(view.job, with_state(new, JobState.RESTARTING), note))
 
 
 def job_backoff(ended: Attempt, wait_until: float) -> int:
@@ -288,7 +284,7 @@ def _fail(
     status = view.job.status if status is None else status
     cancelled = fail.reason in (FailReason.CANCELLED, FailReason.DEPENDENCY_FAILED)
     failed = Condition(names.FAILED, "True", fail.reason.value, fail.message)
-    new = with_condition(view, status, now, failed)
+    new = with_condition(view.job, status, now, failed)
     if any(c.type == names.RUNNING for c in new.conditions):
         new = with_running(view, new, now, fail.reason.value)
     new = replace(new, finished_at=stamp(now), restart_at=None, member_restarts=())
@@ -297,7 +293,7 @@ def _fail(
         note = Note(EventReason.CANCELLED, f"Cancelled: {fail.message}{_at_step(new)}")
     else:
         note = Note(EventReason.FAILED, f"Failed: {fail.message}{_at_step(new)}")
-    return write(view, new, note, record=True)
+    return write(view.job, new, note, record=True)
 
 
 def _finished(view: JobView, policy: JobsPolicy, now: float) -> Decision:

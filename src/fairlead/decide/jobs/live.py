@@ -31,28 +31,24 @@ from fairlead.decide.actions import (
     CreatePodGroup,
     CreateService,
 )
+from fairlead.decide.job_status import (
+    EventReason,
+    Note,
+    earliest,
+    plural,
+    stamp,
+    with_attempt,
+    with_condition,
+    with_state,
+    write,
+)
 from fairlead.decide.jobs import judge, members, native
 from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
 from fairlead.decide.jobs.view import JobView, Refusal
-from fairlead.decide.jobs.writing import (
-    EventReason,
-    Note,
-    counts_of,
-    delete_pods,
-    duration,
-    earliest,
-    plural,
-    stamp,
-    sweep,
-    with_attempt,
-    with_condition,
-    with_running,
-    with_state,
-    write,
-)
+from fairlead.decide.jobs.writing import counts_of, delete_pods, duration, sweep, with_running
 from fairlead.decide.verdict import Decision
 
 #: Ends after which the member needs another node.
@@ -255,11 +251,11 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     new = with_running(view, new, now, end.reason.value)
     if cause is None:
         new = with_state(new, JobState.STOPPING)
-        return write(view, new, Note(EventReason.STOPPING, f"Stopping the gang: {end.message}"))
+        return write(view.job, new, Note(EventReason.STOPPING, f"Stopping the gang: {end.message}"))
     # Whether it restarts follows from the limits, a moment later; see `_over`.
     new = with_state(new, JobState.RESTARTING)
     text = f"Attempt {attempt.number} ended: {end.message} (cause: {cause.value})"
-    return write(view, new, Note(EventReason.MEMBER_LOST, text))
+    return write(view.job, new, Note(EventReason.MEMBER_LOST, text))
 
 
 def _nodes_refused(view: JobView) -> Iterator[str]:
@@ -293,8 +289,8 @@ def _succeed(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> 
     )
     new = with_running(view, new, now, names.SUCCEEDED)
     succeeded = Condition(names.SUCCEEDED, "True", "AllMembersSucceeded", text)
-    new = with_state(with_condition(view, new, now, succeeded), JobState.SUCCEEDED)
-    return write(view, new, Note(EventReason.SUCCEEDED, text), record=True)
+    new = with_state(with_condition(view.job, new, now, succeeded), JobState.SUCCEEDED)
+    return write(view.job, new, Note(EventReason.SUCCEEDED, text), record=True)
 
 
 # The beginning
@@ -314,13 +310,13 @@ def _started(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> 
     job = view.job
     new = with_attempt(status, replace(attempt, started_at=stamp(now)))
     new = replace(new, members=counts_of(view), started_at=status.started_at or stamp(now))
-    new = with_condition(view, new, now, Condition(names.RUNNING, "True", "AllMembersRun"))
+    new = with_condition(view.job, new, now, Condition(names.RUNNING, "True", "AllMembersRun"))
     all_ = "its one member runs" if job.member_count == 1 else f"all {job.member_count} members run"
     text = f"Started: {all_} (attempt {attempt.number}"
     if attempt.resumed_from_step is not None:
         text += f", resumed from step {attempt.resumed_from_step}"
     note = Note(EventReason.STARTED, text + ")")
-    return write(view, with_state(new, JobState.RUNNING), note)
+    return write(view.job, with_state(new, JobState.RUNNING), note)
 
 
 def _tell_held_back(view: JobView, status: JobStatus, now: float) -> tuple[Action, ...]:
@@ -335,7 +331,7 @@ def _tell_held_back(view: JobView, status: JobStatus, now: float) -> tuple[Actio
     if view.refused is not None:
         reason, words = held, view.refused.message
     condition = Condition(names.RUNNING, "True" if started else "False", reason, words)
-    return write(view, with_condition(view, status, now, condition))
+    return write(view.job, with_condition(view.job, status, now, condition))
 
 
 def _make(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
@@ -392,7 +388,7 @@ def _counts(
     counts = counts_of(view)
     state = JobState.RUNNING if status.attempts[-1].started_at else JobState.STARTING
     new = with_state(replace(status, members=counts), state)
-    actions = write(view, new)
+    actions = write(view.job, new)
     if not actions:
         return (), None
     old = view.job.status
@@ -487,7 +483,7 @@ def _member_restarts(
         notes.append(Note(EventReason.MEMBER_RESTARTED, text))
     if new.member_restarts == status.member_restarts:
         return ()
-    return write(view, replace(new, members=counts_of(view)), *notes)
+    return write(view.job, replace(new, members=counts_of(view)), *notes)
 
 
 def _replace_members(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:

@@ -1,97 +1,28 @@
-"""Putting a decision together: status writes with what always goes with them, events, deletions."""
+"""Putting a decision together: counts of members, and the deletions that are due."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum
-
-from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import (
-    ATTEMPTS_MAX,
-    Attempt,
-    Job,
-    JobState,
-    JobStatus,
-    MemberCounts,
-)
-from fairlead.api.meta import Condition, set_condition
-from fairlead.api.times import format_micro_time, format_time
+from fairlead.api.job import JobStatus, MemberCounts
+from fairlead.api.meta import Condition
 from fairlead.decide.actions import (
     Action,
     DeleteConfigMap,
     DeletePod,
     DeletePodGroup,
     DeleteService,
-    EmitEvent,
-    RecordHistory,
-    WriteJobStatus,
 )
+from fairlead.decide.job_status import with_condition
 from fairlead.decide.jobs.pods import MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView
 
 
-class EventReason(Enum):
-    """What people are told; the `reason` of events."""
-
-    ADMITTED = "Admitted"
-    HELD = "Held"
-    RELEASED = "Released"
-    STARTED = "Started"
-    MEMBER_LOST = "MemberLost"
-    MEMBER_RESTARTED = "MemberRestarted"
-    CAUSE_REVISED = "CauseRevised"
-    STOPPING = "Stopping"
-    RESTARTING = "Restarting"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    CANCELLED = "Cancelled"
-
-
-_WARNINGS = frozenset((EventReason.MEMBER_LOST, EventReason.FAILED, EventReason.MEMBER_RESTARTED))
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """An event to be: past tense, with the facts."""
-
-    reason: EventReason
-    message: str
-
-
-def current_attempt(status: JobStatus) -> Attempt | None:
-    """Return the record of the current attempt; None while it has not begun."""
-    last = status.attempts[-1] if status.attempts else None
-    return last if last is not None and last.number == status.attempt else None
-
-
-def with_attempt(status: JobStatus, attempt: Attempt) -> JobStatus:
-    """Return the status with this record in the place of its number, or appended."""
-    kept = tuple(a for a in status.attempts if a.number != attempt.number)
-    return replace(status, attempts=(*kept, attempt)[-ATTEMPTS_MAX:])
-
-
-def with_condition(view: JobView, status: JobStatus, now: float, condition: Condition) -> JobStatus:
-    """Return the status with the condition set, its instant and generation filled in."""
-    new = replace(
-        condition,
-        observed_generation=view.job.metadata.generation or None,
-        last_transition_time=format_time(now),
-    )
-    return replace(status, conditions=set_condition(status.conditions, new))
-
-
 def with_running(view: JobView, status: JobStatus, now: float, reason: str) -> JobStatus:
     """Return the status with Running False (if there is such a condition, or an attempt)."""
-    return with_condition(view, status, now, Condition(names.RUNNING, "False", reason))
-
-
-def with_state(status: JobStatus, state: JobState) -> JobStatus:
-    """Return the status with the STATE column set."""
-    return replace(status, state=state.value)
+    return with_condition(view.job, status, now, Condition(names.RUNNING, "False", reason))
 
 
 def counts_of(view: JobView) -> MemberCounts:
@@ -106,37 +37,6 @@ def counts_of(view: JobView) -> MemberCounts:
         succeeded=succeeded,
         failed=failed,
     )
-
-
-def write(
-    view: JobView, status: JobStatus, *notes: Note, record: bool = False
-) -> tuple[Action, ...]:
-    """Return the actions that write the status and then tell people; () when nothing is new.
-
-    With `record`, the history comes first: once the status says that the job has ended, nothing
-    looks at it again.
-    """
-    job = view.job
-    status = replace(
-        status,
-        observed_generation=job.metadata.generation,
-        submitted_at=status.submitted_at or job.metadata.creation_timestamp,
-    )
-    if status == job.status:
-        return ()
-    actions: list[Action] = []
-    if record:
-        actions.append(RecordHistory(replace(job, status=status)))
-    actions.append(WriteJobStatus(job, status))
-    actions.extend(emit(job, notes))
-    return tuple(actions)
-
-
-def emit(job: Job, notes: Iterable[Note]) -> Iterator[EmitEvent]:
-    """Yield the events of these notes."""
-    for note in notes:
-        kind = "Warning" if note.reason in _WARNINGS else "Normal"
-        yield EmitEvent(job, kind, note.reason.value, note.message)
 
 
 def delete_pods(
@@ -182,16 +82,6 @@ def sweep(view: JobView, *, keep_attempt: int) -> Iterator[Action]:
                 yield DeleteService(namespace, owned.name, owned.uid)
 
 
-def earliest(*instants: float | None) -> float | None:
-    """Return the earliest instant that there is."""
-    return min((at for at in instants if at is not None), default=None)
-
-
-def stamp(now: float) -> str:
-    """Return an instant as Fairlead's own fields hold it, to the microsecond."""
-    return format_micro_time(now)
-
-
 def duration(seconds: float) -> str:
     """Return e.g. "4.2 s", "3m12s", "2h05m", "3d4h"."""
     if seconds < 10:
@@ -204,8 +94,3 @@ def duration(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
-
-
-def plural(count: int, word: str) -> str:
-    """Return e.g. "1 member", "4 members"."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

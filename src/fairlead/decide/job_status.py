@@ -1,4 +1,7 @@
-"""Putting a decision together: status writes with what always goes with them, and events."""
+"""Writing a job's status: what always goes with a write, and the events that tell people of it.
+
+Shared by the parts of the core that end in a job's status, whoever made the pods.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +10,51 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from fairlead.api import names
 from fairlead.api.job import ATTEMPTS_MAX, Attempt, Job, JobState, JobStatus
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.times import format_micro_time, format_time
 from fairlead.decide.actions import Action, EmitEvent, RecordHistory, WriteJobStatus
 
 
-class Told(Enum):
+class EventReason(Enum):
     """What people are told; the `reason` of events."""
 
     ADMITTED = "Admitted"
+    HELD = "Held"
+    RELEASED = "Released"
     STARTED = "Started"
+    MEMBER_LOST = "MemberLost"
+    MEMBER_RESTARTED = "MemberRestarted"
+    CAUSE_REVISED = "CauseRevised"
+    STOPPING = "Stopping"
     RESTARTING = "Restarting"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+    # Of groups of other tools' pods only.
     WAITS_AGAIN = "WaitsAgain"
     NOT_BOUND = "NotBound"
     MOVED = "Moved"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
     NO_GANG = "NotAGang"
     SIZE_UNKNOWN = "GroupSizeUnknown"
 
 
-class EndReason(Enum):
-    """Why an attempt ended."""
-
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    NOT_BOUND = "NotBound"
-    NODE_LOST = "NodeLost"
-    #: So often not bound that the whole group waits anew.
-    WAITS_AGAIN = "WaitsAgain"
-    MEMBERS_GONE = "MembersGone"
-    PLACEMENT_LOST = "PlacementLost"
-    DELETED = "Deleted"
-
-
-_WARNINGS = (Told.NOT_BOUND, Told.WAITS_AGAIN, Told.FAILED)
+_WARNINGS = frozenset(
+    (
+        EventReason.MEMBER_LOST,
+        EventReason.MEMBER_RESTARTED,
+        EventReason.FAILED,
+        EventReason.WAITS_AGAIN,
+        EventReason.NOT_BOUND,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """An event to be: past tense, with the facts."""
 
-    reason: Told
+    reason: EventReason
     message: str
 
 
@@ -79,22 +83,6 @@ def with_condition(job: Job, status: JobStatus, now: float, condition: Condition
 def with_state(status: JobStatus, state: JobState) -> JobStatus:
     """Return the status with the STATE column set."""
     return replace(status, state=state.value)
-
-
-def closed(job: Job, now: float, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
-    """Return the status with the record of the current attempt closed, and Running False."""
-    status = job.status
-    attempt = current_attempt(status)
-    assert attempt is not None
-    ended = replace(
-        attempt,
-        finished_at=stamp(now),
-        reason=reason.value,
-        message=message,
-        nodes_lost=tuple(sorted(dict.fromkeys((*attempt.nodes_lost, *nodes_lost)))),
-    )
-    condition = Condition(names.RUNNING, "False", reason.value, message)
-    return with_condition(job, with_attempt(status, ended), now, condition)
 
 
 def write(job: Job, status: JobStatus, *notes: Note, record: bool = False) -> tuple[Action, ...]:

@@ -1,0 +1,34 @@
+"""What a controller that looks at the whole cluster reads: all jobs, pods and nodes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMirrors:
+    """Mirrors of one's own, or shared ones. Of pods all are there, whoever made them."""
+
+    jobs: Mirror[Job]
+    pods: Mirror[Pod]
+    nodes: Mirror[Node]
+    #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
+    reader: MirrorReader | None = None
+
+    @classmethod
+    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterMirrors:
+        """Make mirrors of one's own."""
+        return cls(
+            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
+            pods=Mirror(client, PODS, clock=clock, rng=rng),
+            nodes=Mirror(client, NODES, clock=clock, rng=rng),
+        )
