@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.own_plane import WITHOUT, own_plane
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background ignores Ctrl-C for us and for all that we start.
@@ -22,17 +23,11 @@ settings.register_profile("repeatable", derandomize=True)
 if not os.environ.get("FAIRLEAD_RANDOM"):
     settings.load_profile("repeatable")
 
-WITHOUT = "no real control plane"
-
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Start etcd, kube-apiserver and a few controllers; skip the test where there are none."""
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"{WITHOUT}: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -25,7 +25,7 @@ from tests.kubernetes.adopting import (
     sweep_all,
     template,
 )
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     http_client,
     install_kinds,
@@ -33,6 +33,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
     witnessed,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import LEASE_SECONDS, holder, leader, replicas
 
 from fairlead.api import names
@@ -44,12 +45,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        directory = tmp_path_factory.mktemp("plane")
-        with control_plane(directory, scheduler=True, controllers=TOOLS) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, scheduler=True, controllers=TOOLS)
 
 
 @pytest.fixture

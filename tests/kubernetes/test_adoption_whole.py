@@ -16,7 +16,7 @@ from tests.kubernetes.adopting import (
     stand_in,
     sweep_all,
 )
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     http_client,
     install_kinds,
@@ -24,6 +24,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
     witnessed,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_own_webhook import (
     ENABLED,
     MUTATING,
@@ -45,12 +46,7 @@ NODES_COUNT = 8
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        directory = tmp_path_factory.mktemp("plane")
-        with control_plane(directory, scheduler=True, controllers=TOOLS) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, scheduler=True, controllers=TOOLS)
 
 
 @pytest.fixture

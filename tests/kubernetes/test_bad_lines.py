@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     Pair,
     controllers,
@@ -32,6 +32,7 @@ from tests.kubernetes.outage_world import (
     equal_to_the_server,
     proxied,
 )
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Timeout
@@ -46,11 +47,7 @@ NODE_COUNT = 20
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @dataclass(frozen=True)

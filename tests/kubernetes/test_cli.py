@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Result, Shell
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     http_client,
@@ -19,6 +19,7 @@ from tests.kubernetes.operating import (
     until,
     virtual_nodes,
 )
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS
 from fairlead.kube.client import HttpClient
@@ -28,11 +29,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture

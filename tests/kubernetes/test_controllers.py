@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     ended,
@@ -28,6 +28,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
     witnessed,
 )
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import crd, names
 from fairlead.api.core import Lease
@@ -49,11 +50,7 @@ pytestmark = pytest.mark.kubernetes
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of our own: others empty theirs between tests."""
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture

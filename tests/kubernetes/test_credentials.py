@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     ended,
@@ -26,6 +26,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.outage_world import client_of, counted, equal_to_the_server, eventually
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import AlreadyExists, Unauthorized
@@ -41,11 +42,7 @@ BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tests.kubernetes.adopting import (
     sweep_all,
     template,
 )
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     ended,
     http_client,
@@ -37,6 +37,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
     witnessed,
 )
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS, PODS
 from fairlead.kube.client import HttpClient
@@ -49,12 +50,7 @@ PAIR = ("left", "right")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        directory = tmp_path_factory.mktemp("plane")
-        with control_plane(directory, scheduler=True, controllers=TOOLS) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, scheduler=True, controllers=TOOLS)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from tests.conformance.http_server import Running, config, running
 from tests.conformance.vocabulary import MAPS
 from tests.kubernetes.controlplane import NoControlPlane, find_binaries
+from tests.kubernetes.own_plane import WITHOUT
 
 from fairlead.embedded.http.broadcast import WatchLimits
 from fairlead.embedded.http.server import ServerLimits
@@ -28,7 +29,7 @@ def _program() -> Path:
     try:
         program = find_binaries() / "informers"
     except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+        pytest.skip(f"{WITHOUT}: {reason}")
     if not program.exists():
         pytest.skip("the program informers is not built: make kubernetes")
     return program

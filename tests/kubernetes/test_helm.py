@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane, find_binaries
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, find_binaries
 from tests.kubernetes.operating import http_client
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
 
 from fairlead.api.resources import JOBS
@@ -189,11 +190,7 @@ def test_helm_refuses_what_the_command_refuses(
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 async def find(client: HttpClient, manifest: Manifest) -> dict[str, Any] | None:

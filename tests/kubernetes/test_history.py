@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.e2e.postgres_server import Server, postgres_server
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     ended,
     http_client,
@@ -16,6 +16,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
     witnessed,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import leader, replicas
 
 from fairlead.api.resources import JOBS
@@ -29,11 +30,7 @@ GANGS, OUTAGE_AFTER = 24, 12
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

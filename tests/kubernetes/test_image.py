@@ -23,14 +23,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.kubernetes.controlplane import (
-    ROOT,
-    ControlPlane,
-    NoControlPlane,
-    _free_ports,
-    control_plane,
-)
+from tests.kubernetes.controlplane import ROOT, ControlPlane, _free_ports
 from tests.kubernetes.operating import http_client
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
 
 from fairlead.cli.cluster.manifests import NAME, NAMESPACE, USER_ID, Install, manifests
@@ -62,11 +57,7 @@ for path in sys.argv[1:]:
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kubernetes.adopting import BATCH, SETS, TOOLS, batch_job, stateful_set, template
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     CLOCK,
     POLICY,
@@ -30,6 +30,7 @@ from tests.kubernetes.operating import (
     until,
     virtual_nodes,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import watched
 from tests.kubernetes.webhook_route import FLAG, lead_to
 
@@ -65,17 +66,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement", FLAG,
         "--runtime-config=scheduling.k8s.io/v1alpha2=true",
     )  # fmt: skip
-    try:
-        with control_plane(
-            tmp_path_factory.mktemp("plane"),
-            flags=flags,
-            scheduler=True,
-            gates=("GenericWorkload", "GangScheduling"),
-            controllers=("podgroup-protection-controller", *TOOLS),
-        ) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(
+        tmp_path_factory,
+        flags=flags,
+        scheduler=True,
+        gates=("GenericWorkload", "GangScheduling"),
+        controllers=("podgroup-protection-controller", *TOOLS),
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     ended,
     http_client,
@@ -25,6 +25,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
     witnessed,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import LEASE_SECONDS, Replica, holder, leader, replicas
 
 from fairlead.api.resources import JOBS, LEASES
@@ -37,11 +38,7 @@ KILLS = 50
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of our own: others empty theirs between tests."""
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture

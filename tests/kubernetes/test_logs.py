@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.e2e.cli_world import Result, Shell
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.kubelet import Kubelet, kubelet
 from tests.kubernetes.operating import (
     CLOCK,
@@ -25,6 +25,7 @@ from tests.kubernetes.operating import (
     until,
     virtual_nodes,
 )
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS, PODS
 from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings
@@ -39,12 +40,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        flags = ("--kubelet-preferred-address-types=InternalIP",)
-        with control_plane(tmp_path_factory.mktemp("plane"), flags=flags) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, flags=("--kubelet-preferred-address-types=InternalIP",))
 
 
 @pytest.fixture

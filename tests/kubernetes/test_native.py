@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     POLICY,
     controllers,
@@ -19,6 +19,7 @@ from tests.kubernetes.operating import (
     until,
     virtual_nodes,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import other_pod, watched
 
 from fairlead.api import names
@@ -38,17 +39,13 @@ NATIVE = replace(POLICY, binding=Binding.NATIVE, groups=API, native_patience_sec
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(
-            tmp_path_factory.mktemp("plane"),
-            flags=("--runtime-config=scheduling.k8s.io/v1alpha2=true",),
-            scheduler=True,
-            gates=("GenericWorkload", "GangScheduling"),
-            controllers=("podgroup-protection-controller",),
-        ) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(
+        tmp_path_factory,
+        flags=("--runtime-config=scheduling.k8s.io/v1alpha2=true",),
+        scheduler=True,
+        gates=("GenericWorkload", "GangScheduling"),
+        controllers=("podgroup-protection-controller",),
+    )
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     http_client,
@@ -31,6 +31,7 @@ from tests.kubernetes.outage_world import (
     patiently_witnessed,
     proxied,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_leader import LEASE_SECONDS, leader, replicas, submit
 
 from fairlead.api import names
@@ -47,11 +48,7 @@ GANGS, MEMBERS = 10, 100
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 async def pod_count(client: HttpClient) -> int:

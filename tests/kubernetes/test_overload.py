@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     ended,
@@ -19,6 +19,7 @@ from tests.kubernetes.operating import (
     witnessed,
 )
 from tests.kubernetes.outage_world import Sent, client_of, counted, equal_to_the_server
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, TooManyRequests
@@ -70,11 +71,7 @@ SCHEMA: dict[str, Any] = {
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     flags = ("--max-requests-inflight=20", "--max-mutating-requests-inflight=20")
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane"), flags=flags) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, flags=flags)
 
 
 async def narrow(client: HttpClient) -> None:

@@ -22,8 +22,9 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import CLOCK, http_client, install_kinds, job_body, until
+from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -45,11 +46,7 @@ CONTAINERS = [{"name": "c", "image": "i"}]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane")) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     POLICY,
     controllers,
@@ -22,6 +22,7 @@ from tests.kubernetes.operating import (
     until,
     virtual_nodes,
 )
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
 
 from fairlead.api import names
@@ -36,11 +37,7 @@ PINNED = replace(POLICY, binding=Binding.PINNED, bind_patience_seconds=1.0)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane"), scheduler=True) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, scheduler=True)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     POLICY,
     controllers,
@@ -29,6 +29,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.outage_world import eventually
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
 
 from fairlead.api.job import Job
@@ -49,11 +50,7 @@ PINNED = replace(POLICY, binding=Binding.PINNED, bind_patience_seconds=2.0)
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane"), scheduler=True) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, scheduler=True)
 
 
 def gang_sizes(rng: random.Random) -> list[tuple[int, int]]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, control_plane
+from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import http_client, is_served, job_body, until
+from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import accountant, install, operator, run_cli, serve
 from tests.kubernetes.webhook_route import FLAG
 
@@ -26,11 +27,7 @@ CONTAINERS = {"containers": [{"name": "c", "image": "i"}]}
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("plane"), flags=(FLAG,)) as running:
-            yield running
-    except NoControlPlane as reason:
-        pytest.skip(f"no real control plane: {reason}")
+    yield from own_plane(tmp_path_factory, flags=(FLAG,))
 
 
 @pytest.fixture
