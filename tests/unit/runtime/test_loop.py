@@ -334,7 +334,7 @@ async def test_less_is_done_side_by_side_while_the_server_turns_us_away_and_more
     wait = StatusDetails(retry_after_seconds=4)
     for i in range(40):
         controller.errors[f"x-{i:03}"] = [TooManyRequests("wait", details=wait)]
-    async with running(controller, concurrency_max=16):
+    async with running(controller, concurrency_max=16, concurrency_start=16):
         await want(client, "x", 40)
         await asyncio.sleep(3)
         assert controller.performing_max == 16
@@ -471,6 +471,20 @@ async def test_objects_are_acted_on_side_by_side_within_the_limit_and_each_in_or
     for name in "abcdefghijkl":
         own = [p for p in controller.performed if p.startswith(f"{name}-")]
         assert own == [f"{name}-{i:03}" for i in range(4)]
+
+
+@simulated
+async def test_few_begin_and_more_join_as_answers_come() -> None:
+    client = FakeClient(latency_seconds=1.0)
+    controller = Single(client)
+    await want(client, "x", 100)
+    async with running(controller, concurrency_max=16, concurrency_start=4):
+        seen: list[int] = []
+        await asyncio.sleep(0.5)
+        for _ in range(4):
+            seen.append(controller.performing_max)
+            await asyncio.sleep(1)
+    assert seen == [4, 8, 16, 16]
 
 
 @pytest.mark.parametrize("where", ["decide", "perform", "key_of"])
