@@ -14,6 +14,7 @@ from bench.exchange import PODS as PODS_PATH
 from bench.exchange import Exchange, Plan, Target, whole_request
 from bench.objects import encoded
 from bench.real.ground import CONNECTIONS, Ground
+from fairlead.api.resources import CONFIG_MAPS
 
 _KEPT = ("name", "namespace", "labels", "annotations")
 #: Defaults that the server adds, and that no client sends.
@@ -25,20 +26,27 @@ _ADDED_TO_CONTAINER = {"imagePullPolicy", "terminationMessagePath", "termination
 
 
 async def as_sent(ground: Ground, job: str) -> list[dict[str, Any]]:
-    """Return the pods of a gang as they were sent; without owner, or they would be collected."""
+    """Return the pods of a gang as they were sent, but for an owner that stays.
+
+    The job goes, and the server would collect what it owns.
+    """
     path = f"{PODS_PATH}?labelSelector=fairlead.dev/job-name={job}"
     raw = await ground.client.request("GET", path)
     items = msgspec.json.decode(raw)["items"]
-    return [_as_sent(item) for item in items]
+    body = {"metadata": {"name": f"{job}-stays"}}
+    made = await ground.client.create(CONFIG_MAPS, body, namespace="default")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": body["metadata"]["name"]}
+    return [_as_sent(item, {**owner, "uid": made.metadata.uid}) for item in items]
 
 
-def _as_sent(pod: dict[str, Any]) -> dict[str, Any]:
+def _as_sent(pod: dict[str, Any], owner: dict[str, str]) -> dict[str, Any]:
     spec = {key: value for key, value in pod["spec"].items() if key not in _ADDED}
     spec["containers"] = [
         {key: value for key, value in each.items() if key not in _ADDED_TO_CONTAINER}
         for each in spec["containers"]
     ]
     metadata = {key: pod["metadata"][key] for key in _KEPT if key in pod["metadata"]}
+    metadata["ownerReferences"] = [{**pod["metadata"]["ownerReferences"][0], **owner}]
     return {"metadata": metadata, "spec": spec}
 
 
