@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.core import ConfigMap, Pod
+from fairlead.api.meta import OnlyMetadata
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Expired, NotFound, Unavailable
 from fairlead.runtime.client import Client, EventType, PatchType, WatchEvent
@@ -167,6 +168,19 @@ async def test_a_typed_object_can_be_created_too(client: Client) -> None:
     assert (stored.metadata.key, stored.data) == ((NAMESPACE, "y"), {"k": "v"})
     node = await client.create(NODES, {"metadata": {"name": "n1"}})
     assert node.metadata.key == ("", "n1")
+
+
+@conforms
+async def test_who_needs_no_more_is_answered_with_metadata_alone(client: Client) -> None:
+    only = CONFIG_MAPS.only_metadata
+    made = await client.create(only, body("x", labels={"a": "b"}), namespace=NAMESPACE)
+    assert isinstance(made, OnlyMetadata)
+    assert made.metadata.labels == {"a": "b"}
+    patched = await client.patch(only, "x", {"data": {"k": "w"}}, namespace=NAMESPACE)
+    assert patched.metadata.version > made.metadata.version
+    assert await client.get(only, "x", namespace=NAMESPACE) == patched
+    whole = await client.get(CONFIG_MAPS, "x", namespace=NAMESPACE)
+    assert (whole.metadata, whole.data) == (patched.metadata, {"k": "w"})
 
 
 @conforms

@@ -63,6 +63,12 @@ class ObjectMeta(Wire, frozen=True):
         return int(self.resource_version or 0)
 
 
+class OnlyMetadata(Wire, frozen=True):
+    """An object of any kind as far as its metadata (`PartialObjectMetadata` of meta.k8s.io/v1)."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class Condition(Wire, frozen=True):
     """One observed aspect. `status` is "True", "False" or "Unknown"; `reason` is CamelCase."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Generic, TypeVar
 
 from fairlead.api import core, names
 from fairlead.api.job import Job
+from fairlead.api.meta import OnlyMetadata
 
 T = TypeVar("T")
 
@@ -32,6 +34,11 @@ class Resource(Generic[T]):
         """`pods`, `jobs.fairlead.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
+    @property
+    def only_metadata(self) -> Resource[OnlyMetadata]:
+        """The same resource for whoever needs no more of an answer; servers then send no more."""
+        return _only_metadata(self)
+
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the URL path; an empty namespace means all (or cluster scope)."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
@@ -41,6 +48,11 @@ class Resource(Generic[T]):
         if name:
             root += f"/{name}"
         return f"{root}/{subresource}" if subresource else root
+
+
+@cache
+def _only_metadata(resource: Resource[Any]) -> Resource[OnlyMetadata]:
+    return replace(resource, type=OnlyMetadata)
 
 
 PODS = Resource("", "v1", "pods", "Pod", core.Pod)

@@ -298,15 +298,17 @@ class AdoptionController:
     async def _create(self, job: Job) -> Written:
         namespace, name = job.metadata.key
         try:
-            made = await self._client.create(JOBS, to_wire(job), namespace=namespace)
+            made = await self._client.create(JOBS.only_metadata, to_wire(job), namespace=namespace)
         except AlreadyExists:
-            made = await self._client.get(JOBS, name, namespace=namespace)
+            made = await self._client.get(JOBS.only_metadata, name, namespace=namespace)
         return Written.of(JOBS, made)
 
     async def _release(self, action: ReleaseMember) -> Written:
         meta = action.pod.metadata
         patch = release_patch(action)
-        pod = await self._client.patch(PODS, meta.name, patch, namespace=meta.namespace)
+        pod = await self._client.patch(
+            PODS.only_metadata, meta.name, patch, namespace=meta.namespace
+        )
         return Written.of(PODS, pod)
 
     async def _evict(self, pod: Pod) -> Written | None:
@@ -351,7 +353,7 @@ class AdoptionController:
         diff = merge_diff(to_wire(_without_place(job.status)), to_wire(_without_place(status)))
         patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": diff}
         written = await self._client.patch(
-            JOBS, meta.name, patch, namespace=meta.namespace, subresource="status"
+            JOBS.only_metadata, meta.name, patch, namespace=meta.namespace, subresource="status"
         )
         book = self._books.get(meta.key)
         if book is not None:
@@ -380,7 +382,7 @@ class AdoptionController:
         meta = job.metadata
         kept = [f for f in meta.finalizers if f != finalizer]
         patch = {"metadata": {"resourceVersion": meta.resource_version, "finalizers": kept or None}}
-        await self._client.patch(JOBS, meta.name, patch, namespace=meta.namespace)
+        await self._client.patch(JOBS.only_metadata, meta.name, patch, namespace=meta.namespace)
         return Written.deletion(JOBS, meta.key, meta.uid)
 
 

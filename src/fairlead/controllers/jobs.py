@@ -342,11 +342,13 @@ class JobsController:
             case WriteJobStatus(job, status):
                 return await self._write_status(job, status)
             case CreatePod(job, pod):
-                return await self._create(PODS, job, await self._bodies.body(job, pod))
+                body = await self._bodies.body(job, pod)
+                return await self._create(PODS, job, pod.metadata.name, body)
             case CreateConfigMap(job, config_map):
-                return await self._create(CONFIG_MAPS, job, to_wire(config_map))
+                name = config_map.metadata.name
+                return await self._create(CONFIG_MAPS, job, name, to_wire(config_map))
             case CreateService(job, service):
-                return await self._create(SERVICES, job, to_wire(service))
+                return await self._create(SERVICES, job, service.metadata.name, to_wire(service))
             case CreatePodGroup(job):
                 return await self._create_group(job)
             case DeletePod(namespace, name, uid, grace_seconds):
@@ -381,7 +383,7 @@ class JobsController:
         diff = merge_diff(to_wire(_without_place(job.status)), to_wire(_without_place(status)))
         patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": diff}
         written = await self._client.patch(
-            JOBS, meta.name, patch, namespace=meta.namespace, subresource="status"
+            JOBS.only_metadata, meta.name, patch, namespace=meta.namespace, subresource="status"
         )
         self._counts_written_at[meta.uid] = self._clock.now()
         return Written.of(JOBS, written)
@@ -398,18 +400,23 @@ class JobsController:
         if untrack:  # the reset that "Server-Side Apply" documents; nobody tracks from then on
             new["managedFields"] = [{}]
         patch = {"metadata": new}
-        written = await self._client.patch(JOBS, meta.name, patch, namespace=meta.namespace)
+        written = await self._client.patch(
+            JOBS.only_metadata, meta.name, patch, namespace=meta.namespace
+        )
         if not finalizers and meta.deletion_timestamp is not None:
             return Written.deletion(JOBS, meta.key, meta.uid)
         return Written.of(JOBS, written)
 
-    async def _create(self, resource: Resource[Any], job: Job, obj: dict[str, Any]) -> Written:
+    async def _create(
+        self, resource: Resource[Any], job: Job, name: str, obj: dict[str, Any]
+    ) -> Written:
         """Create, or find that we did so before. A name that somebody else has ends the attempt."""
-        namespace, name = job.metadata.namespace, obj["metadata"]["name"]
+        namespace = job.metadata.namespace
+        answer = resource.only_metadata
         try:
-            made = await self._client.create(resource, obj, namespace=namespace)
+            made = await self._client.create(answer, obj, namespace=namespace)
         except AlreadyExists:
-            made = await self._client.get(resource, name, namespace=namespace)
+            made = await self._client.get(answer, name, namespace=namespace)
             owner = owner_reference_of(made.metadata)
             if owner is None or owner.uid != job.metadata.uid:
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
@@ -439,9 +446,13 @@ class JobsController:
 
     async def _create_group(self, job: Job) -> Written:
         """Create the group, and before it the job's Workload, which all its groups refer to."""
-        await self._create(workloads(self._groups), job, native.workload_body(job))
-        body = native.pod_group_body(job, self._groups)
-        return await self._create(pod_groups(self._groups), job, body)
+        workload = native.workload_body(job)
+        await self._create(workloads(self._groups), job, job.metadata.name, workload)
+        group, name = (
+            native.pod_group_body(job, self._groups),
+            native.group_name(job, job.status.attempt),
+        )
+        return await self._create(pod_groups(self._groups), job, name, group)
 
     async def _delete(
         self,

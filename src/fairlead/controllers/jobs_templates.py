@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Container, Pod, PodSpec
+from fairlead.api.core import Container, EnvVar, Pod, PodSpec
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.overlay import overlay
@@ -109,6 +109,8 @@ class PodBodies:
     async def body(self, job: Job, pod: Pod) -> Obj:
         """Return the pod, decided on `job`, with all that the template of its role holds.
 
+        What belongs to this pod alone is left typed, for whoever encodes it.
+
         Conflict when the stored job is another one, or has another generation than `job`: the pod
         was decided on a template that may not be the stored one. NotFound when the job is gone.
         """
@@ -178,7 +180,7 @@ def _body(templates: _Templates, attempt: int, pod: Pod) -> Obj:
         model = templates.roles[role]
         spec = overlay(to_wire(pod.spec), model.base, model.raw)
         templates.first[role] = _First(pod.spec, spec)
-    return {"metadata": to_wire(pod.metadata), "spec": spec}
+    return {"metadata": pod.metadata, "spec": spec}
 
 
 def _as_first(spec: PodSpec, first: _First) -> Obj | None:
@@ -251,8 +253,8 @@ def _container_as_first(new: Container, old: Container, whole: Obj) -> Obj | Non
     if not new.env:
         return whole
     env: list[Obj] = whole["env"]
-    variables = [
-        theirs if a is b or a == b else to_wire(a)
+    variables: list[Obj | EnvVar] = [
+        theirs if a is b or a == b else a
         for a, b, theirs in zip(new.env, old.env, env, strict=True)
     ]
     return {**whole, "env": variables}

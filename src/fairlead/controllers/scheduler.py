@@ -110,7 +110,7 @@ class SchedulerController:
         namespace, name = job.metadata.key
         try:
             written = await self._client.patch(
-                JOBS, name, body, namespace=namespace, subresource="status"
+                JOBS.only_metadata, name, body, namespace=namespace, subresource="status"
             )
         except ApiError as error:
             if isinstance(own, PlaceJob):

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from fairlead.api.meta import ListMeta, ObjectMeta, to_wire
+from fairlead.api.meta import ListMeta, ObjectMeta, OnlyMetadata, to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import (
     BadRequest,
@@ -29,6 +29,8 @@ from fairlead.kube.transport import JSON, HttpOptions, Transport
 from fairlead.runtime.client import EventType, ObjectList, PatchType, Propagation, WatchEvent
 
 T = TypeVar("T")
+
+_ONLY_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
 class _Page(msgspec.Struct, Generic[T]):
@@ -72,7 +74,7 @@ _ERROR_LINE = msgspec.json.Decoder(_ErrorLine)
 
 
 class _Decoders(Generic[T]):
-    """The decoders of one resource; made once."""
+    """The decoders of one type; made once."""
 
     def __init__(self, resource: Resource[T]) -> None:
         kind: Any = resource.type
@@ -88,7 +90,7 @@ class HttpClient:
         self.transport = Transport(connection, options)
         self.request = self.transport.request
         self.stream = self.transport.stream
-        self._decoders: dict[Resource[Any], _Decoders[Any]] = {}
+        self._decoders: dict[type[Any], _Decoders[Any]] = {}
 
     @property
     def connection(self) -> Connection:
@@ -98,7 +100,7 @@ class HttpClient:
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """See `Client`."""
         path = _path(resource, namespace, name)
-        return self._object(resource, await self.request("GET", path))
+        return self._object(resource, await self.request("GET", path, accept=_accept(resource)))
 
     async def list(
         self,
@@ -151,11 +153,10 @@ class HttpClient:
         dry_run: bool = False,
     ) -> T:
         """See `Client`."""
-        wire = cast("dict[str, Any]", to_wire(obj))
-        body = {"kind": resource.kind, "apiVersion": resource.api_version, **wire}
-        namespace = namespace or cast("dict[str, str]", wire.get("metadata", {})).get(
-            "namespace", ""
-        )
+        parts = cast("Mapping[str, Any]", obj if isinstance(obj, Mapping) else to_wire(obj))
+        body = {"kind": resource.kind, "apiVersion": resource.api_version, **parts}
+        if resource.namespaced and not namespace:
+            namespace = to_wire(parts.get("metadata", {})).get("namespace", "")
         if resource.namespaced and not namespace:
             raise BadRequest(f"creating a {resource.kind} needs a namespace")
         answer = await self.request(
@@ -163,6 +164,7 @@ class HttpClient:
             _path(resource, namespace),
             params=_dry_run(dry_run),
             body=msgspec.json.encode(body),
+            accept=_accept(resource),
         )
         return self._object(resource, answer)
 
@@ -182,8 +184,9 @@ class HttpClient:
             "PATCH",
             _path(resource, namespace, name, subresource),
             params=_dry_run(dry_run),
-            body=msgspec.json.encode(to_wire(patch)),
+            body=msgspec.json.encode(patch),
             content_type=patch_type.value,
+            accept=_accept(resource),
         )
         return self._object(resource, answer)
 
@@ -236,9 +239,9 @@ class HttpClient:
     # Inside
 
     def _decoders_of(self, resource: Resource[T]) -> _Decoders[T]:
-        decoders = self._decoders.get(resource)
-        if decoders is None or decoders.object.type is not resource.type:
-            decoders = self._decoders[resource] = _Decoders(resource)
+        decoders = self._decoders.get(resource.type)
+        if decoders is None:
+            decoders = self._decoders[resource.type] = _Decoders(resource)
         return cast("_Decoders[T]", decoders)
 
     def _object(self, resource: Resource[T], body: bytes) -> T:
@@ -342,6 +345,10 @@ def _selectors(labels: str, fields: str) -> dict[str, str]:
     if fields:
         params["fieldSelector"] = fields
     return params
+
+
+def _accept(resource: Resource[Any]) -> str:
+    return _ONLY_METADATA if resource.type is OnlyMetadata else JSON
 
 
 def _dry_run(dry_run: bool) -> dict[str, str] | None:  # noqa: FBT001 - private, one meaning

@@ -16,8 +16,7 @@ import math
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,6 +82,9 @@ class Transport:
         """Check the certificates (KubeconfigError); connect only when there is something to ask."""
         self.connection = connection
         self.options = options or HttpOptions()
+        self._limits = aiohttp.ClientTimeout(
+            total=self.options.request_seconds, sock_connect=self.options.connect_seconds
+        )
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         uses_tls = connection.server.startswith("https:")
@@ -111,15 +113,15 @@ class Transport:
         headers = CIMultiDict({"Accept": accept})
         if body is not None:
             headers["Content-Type"] = content_type
-        limits = aiohttp.ClientTimeout(
-            total=self.options.request_seconds, sock_connect=self.options.connect_seconds
-        )
-        with self._api_errors(method, path):
-            url = self._url(path, params)
-            async with self._respond(
-                self._request_session, method, url, headers=headers, body=body, limits=limits
-            ) as response:
+        url = self._url(path, params)
+        try:
+            response = await self._respond(
+                self._request_session, method, url, headers=headers, body=body, limits=self._limits
+            )
+            async with response:
                 return await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise self._api_error(method, path, error) from error
 
     async def stream(
         self,
@@ -145,13 +147,17 @@ class Transport:
             sock_read=idle_seconds if math.isfinite(idle_seconds) else None,
         )
         headers = CIMultiDict({"Accept": accept})
-        with self._api_errors(method, path):
-            url = self._url(path, params)
-            async with self._respond(
-                self._stream_session, method, url, headers=headers, body=None, limits=limits
-            ) as response:
+        url = self._url(path, params)
+        try:
+            async with asyncio.timeout(self.options.request_seconds):
+                response = await self._respond(
+                    self._stream_session, method, url, headers=headers, body=None, limits=limits
+                )
+            async with response:
                 async for chunk in response.content.iter_any():
                     yield chunk
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise self._api_error(method, path, error) from error
 
     async def close(self) -> None:
         """Close all connections; further calls raise `Unavailable`."""
@@ -202,7 +208,6 @@ class Transport:
         for session in outdated:
             await session.close()
 
-    @asynccontextmanager
     async def _respond(
         self,
         session_of: Callable[[], aiohttp.ClientSession],
@@ -212,8 +217,8 @@ class Transport:
         headers: CIMultiDict[str],
         body: bytes | None,
         limits: aiohttp.ClientTimeout,
-    ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """Yield a successful response; raise the ApiError of any other. One retry after a 401."""
+    ) -> aiohttp.ClientResponse:
+        """Return a successful response; raise the ApiError of any other. One retry after a 401."""
         anew = False
         used: Credential | None = None
         while True:
@@ -221,21 +226,19 @@ class Transport:
                 await self._use_plugin(self._plugin, refused=used)
                 used = self._credential
             self._authorize(headers, anew=anew)
-            async with asyncio.timeout(self.options.request_seconds):
-                response = await session_of().request(
-                    method,
-                    url,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    proxy=self.connection.proxy_url or None,
-                    server_hostname=self.connection.server_name or None,
-                    timeout=limits,
-                )
+            response = await session_of().request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self.connection.proxy_url or None,
+                server_hostname=self.connection.server_name or None,
+                timeout=limits,
+            )
+            if response.status < 300:
+                return response
             async with response:
-                if response.status < 300:
-                    yield response
-                    return
                 error = await self._error(response, f"{method} {url.path}")
             has_another = self.connection.token_file is not None or self._plugin is not None
             can_retry = isinstance(error, Unauthorized) and has_another
@@ -323,30 +326,26 @@ class Transport:
             status = msgspec.structs.replace(status, details=details)
         return error_from_status(status)
 
-    @contextmanager
-    def _api_errors(self, method: str, path: str) -> Generator[None]:
-        """Turn what the network and its libraries raise into ApiErrors."""
+    def _api_error(self, method: str, path: str, error: Exception) -> ApiError:
+        """Return the ApiError for what the network or its libraries raised."""
         server = self.connection.server
-        try:
-            yield
-        except aiohttp.ConnectionTimeoutError as error:
-            raise Unavailable(f"cannot reach {server}: no connection in time") from error
-        except TimeoutError as error:
-            raise Timeout(f"{method} {path}: no answer from {server} in time") from error
-        except aiohttp.InvalidURL as error:
-            raise BadRequest(f"{method} {path}: not a URL: {error}") from error
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise Unavailable(
-                f"{server}: its certificate is not trusted: {error.certificate_error}; "
-                f"see {self.connection.source}"
-            ) from error
-        except aiohttp.ClientConnectorError as error:
-            reason = error.os_error.strerror or str(error.os_error)
-            raise Unavailable(f"cannot reach {server}: {reason}") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(
-                f"{method} {path}: the connection to {server} broke: {error}"
-            ) from error
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                return Unavailable(f"cannot reach {server}: no connection in time")
+            case TimeoutError():
+                return Timeout(f"{method} {path}: no answer from {server} in time")
+            case aiohttp.InvalidURL():
+                return BadRequest(f"{method} {path}: not a URL: {error}")
+            case aiohttp.ClientConnectorCertificateError():
+                return Unavailable(
+                    f"{server}: its certificate is not trusted: {error.certificate_error}; "
+                    f"see {self.connection.source}"
+                )
+            case aiohttp.ClientConnectorError():
+                reason = error.os_error.strerror or str(error.os_error)
+                return Unavailable(f"cannot reach {server}: {reason}")
+            case _:
+                return Unavailable(f"{method} {path}: the connection to {server} broke: {error}")
 
 
 def _probing_socket(address: tuple[Any, ...], *, dead_peer_seconds: int) -> socket.socket:

@@ -240,7 +240,7 @@ class Recorder:
                 return
         try:
             await self._client.patch(
-                EVENTS,
+                EVENTS.only_metadata,
                 noted.key[1],
                 {"count": noted.count + news, "lastTimestamp": format_time(noted.last_at)},
                 namespace=noted.key[0],
@@ -259,7 +259,7 @@ class Recorder:
             "firstTimestamp": format_time(noted.first_at),
             "lastTimestamp": format_time(noted.last_at),
         }
-        await self._client.create(EVENTS, body, namespace=noted.key[0])
+        await self._client.create(EVENTS.only_metadata, body, namespace=noted.key[0])
         noted.count = news
 
 

@@ -3,8 +3,9 @@
 A lease alone does not make a former leader harmless. A process that was paused, or whose packets
 were, may send after it lost the lease what it had decided before. Two things stop it:
 
-1. `LeaderClient` lets no write out once the term's deadline has passed, and aborts those under
-   way. So whatever is sent late was *decided* before the deadline, on what was stored then.
+1. `LeaderClient` lets no write out once the term's deadline has passed; those under way are aborted
+   then, as the elector cancels all that runs for the term. So whatever is sent late was *decided*
+   before the deadline, on what was stored then.
 2. `fence` runs at the start of each term, before anything is decided: it touches every
    job that a former leader may still be about to place. Placing is a compare-and-swap on the job's
    resourceVersion; each one decided earlier fails from then on. The compare-and-swap alone would
@@ -37,7 +38,6 @@ from fairlead.api.status import (
     Conflict,
     Forbidden,
     NotFound,
-    Timeout,
     Unavailable,
 )
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
@@ -101,7 +101,9 @@ async def _touch(
 ) -> Written:
     namespace, name = job.metadata.key
     touched = await _through(
-        lambda: client.patch(JOBS, name, body, namespace=namespace), rng=rng, options=options
+        lambda: client.patch(JOBS.only_metadata, name, body, namespace=namespace),
+        rng=rng,
+        options=options,
     )
     return Written.of(JOBS, touched)
 
@@ -122,20 +124,18 @@ async def _through(
 
 
 class LeaderClient:
-    """A `Client` that writes only during a term; reads pass. Closing it closes nothing."""
+    """A `Client` that writes only during a term; reads pass. Closing it closes nothing.
+
+    To be used by what the elector runs for that term: nothing else is cancelled at its end.
+    """
 
     def __init__(self, inner: Client, term: Term) -> None:
         self._inner = inner
         self._term = term
 
-    async def _during_term(self, call: Callable[[], Awaitable[T]]) -> T:
+    def _check_term(self) -> None:
         if self._term.is_over:
             raise Unavailable("not written: this replica is no longer the leader")
-        try:
-            async with asyncio.timeout_at(self._term.deadline):
-                return await call()
-        except TimeoutError as error:
-            raise Timeout("given up: this replica is no longer the leader") from error
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """See `Client`."""
@@ -181,9 +181,8 @@ class LeaderClient:
         dry_run: bool = False,
     ) -> T:
         """See `Client`."""
-        return await self._during_term(
-            lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run)
-        )
+        self._check_term()
+        return await self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run)
 
     async def patch(
         self,
@@ -197,11 +196,10 @@ class LeaderClient:
         dry_run: bool = False,
     ) -> T:
         """See `Client`."""
-        return await self._during_term(
-            lambda: self._inner.patch(
-                resource, name, patch, namespace=namespace, subresource=subresource,
-                patch_type=patch_type, dry_run=dry_run,
-            )
+        self._check_term()
+        return await self._inner.patch(
+            resource, name, patch, namespace=namespace, subresource=subresource,
+            patch_type=patch_type, dry_run=dry_run,
         )  # fmt: skip
 
     async def delete(
@@ -216,11 +214,10 @@ class LeaderClient:
         resource_version: str | None = None,
     ) -> None:
         """See `Client`."""
-        await self._during_term(
-            lambda: self._inner.delete(
-                resource, name, namespace=namespace, grace_period_seconds=grace_period_seconds,
-                propagation=propagation, uid=uid, resource_version=resource_version,
-            )
+        self._check_term()
+        await self._inner.delete(
+            resource, name, namespace=namespace, grace_period_seconds=grace_period_seconds,
+            propagation=propagation, uid=uid, resource_version=resource_version,
         )  # fmt: skip
 
     async def delete_collection(
@@ -234,12 +231,11 @@ class LeaderClient:
         propagation: Propagation | None = None,
     ) -> None:
         """See `Client`."""
-        await self._during_term(
-            lambda: self._inner.delete_collection(
-                resource, namespace=namespace, label_selector=label_selector,
-                field_selector=field_selector, grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
-            )
+        self._check_term()
+        await self._inner.delete_collection(
+            resource, namespace=namespace, label_selector=label_selector,
+            field_selector=field_selector, grace_period_seconds=grace_period_seconds,
+            propagation=propagation,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -84,6 +84,8 @@ class Metrics:
             ["controller", "action", "result"],
             registry=registry,
         )
+        #: `labels` looks its child up under a lock, for each action of each gang.
+        self._action_counters: dict[tuple[str, str, ActionResult], Counter] = {}
         self._crashes = Counter(
             "fairlead_service_crashes_total",
             "Services that were started anew after a fault.",
@@ -98,7 +100,11 @@ class Metrics:
 
     def acted(self, controller: str, action: str, result: ActionResult) -> None:
         """Note one attempt of an action."""
-        self._actions.labels(controller, action, result.value).inc()
+        counter = self._action_counters.get((controller, action, result))
+        if counter is None:
+            counter = self._actions.labels(controller, action, result.value)
+            self._action_counters[controller, action, result] = counter
+        counter.inc()
 
     def crashed(self, service: str, _error: BaseException) -> None:
         """Note a crash; fits the supervisor's `crashed`."""

@@ -374,7 +374,7 @@ class FakeClient:
             logged = self._log[watcher.position]
             watcher.position += 1
             if logged.resource == watcher.resource:
-                event = _event(logged, matches)
+                event = _event(logged, watcher.resource, matches)
                 if event is not None:
                     yield event
         if watcher.bookmark is not None and not self._held and not watcher.closed:
@@ -382,7 +382,9 @@ class FakeClient:
             yield WatchEvent(EventType.BOOKMARK, None, str(version))
 
 
-def _event(logged: _Logged, matches: Callable[[dict[str, Any]], bool]) -> WatchEvent[Any] | None:
+def _event(
+    logged: _Logged, resource: Resource[Any], matches: Callable[[dict[str, Any]], bool]
+) -> WatchEvent[Any] | None:
     """Return what a selecting watcher sees: entering is ADDED, leaving is DELETED."""
     before = logged.before is not None and matches(logged.before)
     after = logged.after is not None and matches(logged.after)
@@ -391,7 +393,7 @@ def _event(logged: _Logged, matches: Callable[[dict[str, Any]], bool]) -> WatchE
     kind = EventType.DELETED
     if after:
         kind = EventType.MODIFIED if before else EventType.ADDED
-    obj = msgspec.convert(logged.last, logged.resource.type)
+    obj = msgspec.convert(logged.last, resource.type)
     return WatchEvent(kind, obj, str(logged.version))
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Conflict, NotFound, Unavailable
 from fairlead.controllers.jobs_templates import PodBodies
@@ -48,7 +49,7 @@ def _play(play: Callable[[FakeClient, PodBodies], Awaitable[None]]) -> None:
 def test_all_pods_of_a_generation_share_one_read() -> None:
     async def play(client: FakeClient, bodies: PodBodies) -> None:
         job = await _submit(client)
-        made = await asyncio.gather(*[bodies.body(job, pod) for pod in _pods(job)])
+        made = to_wire(await asyncio.gather(*[bodies.body(job, pod) for pod in _pods(job)]))
         assert client.count("get") == 1
         assert [b["spec"]["nodeName"] for b in made] == ["n0", "n1", "n2"]
         assert {b["spec"]["dnsPolicy"] for b in made} == {"None"}
@@ -177,8 +178,8 @@ def test_a_later_pods_body_is_what_it_would_be_as_the_first(
         factory = PodFactory(job, JobsPolicy(peer_naming=naming), resume_step=7)
         for seat in seats(job, placement):
             pod = factory.make(seat, binding)
-            body = await bodies.body(job, pod)
-            assert body == await PodBodies(client).body(job, pod)
+            body = to_wire(await bodies.body(job, pod))
+            assert body == to_wire(await PodBodies(client).body(job, pod))
             assert msgspec.convert(body, Pod) == pod
             assert (pod.spec.node_name or pinned_node(pod.spec)) == seat.node
             if affinity is not None:
@@ -187,7 +188,7 @@ def test_a_later_pods_body_is_what_it_would_be_as_the_first(
                 assert body["spec"]["affinity"]["podAffinity"] == {}
             # Out of the ordinary: the long way, and the same words of the user's.
             odd = replace(pod, spec=replace(pod.spec, subdomain="other"))
-            body = await bodies.body(job, odd)
+            body = to_wire(await bodies.body(job, odd))
             assert msgspec.convert(body, Pod) == odd
             assert body["spec"]["dnsPolicy"] == "None"
 

@@ -17,7 +17,7 @@ from fairlead.api.core import Lease
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, LEASES, PODS
-from fairlead.api.status import Conflict, Forbidden, Timeout, Unavailable
+from fairlead.api.status import Conflict, Forbidden, Unavailable
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
@@ -292,17 +292,32 @@ def test_no_write_goes_out_after_the_deadline_and_one_under_way_is_aborted() -> 
     async def main() -> None:
         api = FakeClient()
         line = Line(api)
-        client = LeaderClient(line, _term())
-        await client.create(PODS, {"metadata": {"name": "one"}}, namespace="default")
-        line.up.clear()
-        with pytest.raises(Timeout, match="no longer the leader"):
-            await client.create(PODS, {"metadata": {"name": "two"}}, namespace="default")
-        assert now() == pytest.approx(10.0)
+        elector = LeaderElector(
+            line, "a", clock=LoopClock(0.0), rng=random.Random(1), options=OPTIONS
+        )
+        clients: list[LeaderClient] = []
+        aborted_at = 0.0
+
+        async def lead(term: Term) -> None:
+            nonlocal aborted_at
+            client = LeaderClient(line, term)
+            clients.append(client)
+            await client.create(PODS, {"metadata": {"name": "one"}}, namespace="default")
+            line.up.clear()
+            try:
+                await client.create(PODS, {"metadata": {"name": "two"}}, namespace="default")
+            finally:
+                aborted_at = now()
+
+        task = asyncio.create_task(elector.run(lead))
+        await asyncio.sleep(TIMES.renew_seconds_max + 0.1)
+        assert aborted_at == pytest.approx(TIMES.renew_seconds_max)
+        task.cancel()
         line.up.set()
         with pytest.raises(Unavailable, match="no longer the leader"):
-            await client.create(PODS, {"metadata": {"name": "three"}}, namespace="default")
+            await clients[0].create(PODS, {"metadata": {"name": "three"}}, namespace="default")
         assert [pod.metadata.name for pod in api.stored(PODS)] == ["one"]
-        assert len((await client.list(PODS)).items) == 1, "reading harms nobody"
+        assert len((await clients[0].list(PODS)).items) == 1, "reading harms nobody"
 
     run(main())
 

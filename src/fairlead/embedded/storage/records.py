@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead.api.meta import ObjectMeta
+from fairlead.api.meta import ObjectMeta, OnlyMetadata
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.runtime.client import EventType
 
@@ -89,7 +89,12 @@ class Record(msgspec.Struct, gc=False, eq=False):
         return self.key[1]
 
     def typed(self, type_: type[T]) -> T:
-        """Return the object as `type_`, decoded once and shared; only one type is cached."""
+        """Return the object as `type_`, decoded once and shared; only one type is cached.
+
+        Metadata alone take no other type's place there.
+        """
+        if type_ is OnlyMetadata:
+            return msgspec.json.decode(self.data, type=type_)
         value = self._typed
         if type(value) is not type_:
             value = self._typed = msgspec.json.decode(self.data, type=type_)
