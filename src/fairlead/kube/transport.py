@@ -1,4 +1,4 @@
-"""HTTP to one API server: connections, credentials, time limits, errors. Knows no kinds.
+"""HTTP to one API server: credentials, time limits, errors. Knows no kinds.
 
 Everything that goes wrong comes out as an exception of `fairlead.api.status`: what the server says
 in a Status, a connection that broke as `Unavailable`, a server that accepts and then says nothing
@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -39,12 +39,17 @@ from fairlead.api.status import (
     error_from_status,
 )
 from fairlead.kube.exec_auth import Credential, PluginCredentials, PluginError
+from fairlead.kube.http1 import Answer, ConnectError, Http1Options, Http1Pool, RequestError
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.runtime.clock import SystemClock
+
+R = TypeVar("R", Answer, aiohttp.ClientResponse)
 
 JSON = "application/json"
 _STATUS = msgspec.json.Decoder(Status)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: What goes wrong between us and a server, as the libraries raise it.
+_BROKEN = (TimeoutError, aiohttp.ClientError, OSError, RequestError)
 _GRACE_SECONDS = 30.0  # for a server to end a stream that it was asked to end
 
 
@@ -82,13 +87,12 @@ class Transport:
         """Check the certificates (KubeconfigError); connect only when there is something to ask."""
         self.connection = connection
         self.options = options or HttpOptions()
-        self._limits = aiohttp.ClientTimeout(
-            total=self.options.request_seconds, sock_connect=self.options.connect_seconds
-        )
-        self._requests: aiohttp.ClientSession | None = None
+        self._pool: Http1Pool | None = None
+        self._proxied: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         uses_tls = connection.server.startswith("https:")
         self._tls = tls_context(connection) if uses_tls else None
+        self._is_near = urlsplit(connection.server).hostname in _LOOPBACK
         self._token = connection.token.strip()
         self._token_read_at: float | None = None
         self._closed = False
@@ -110,18 +114,15 @@ class Transport:
         accept: str = JSON,
     ) -> bytes:
         """Send one request and return the whole body of a successful answer."""
-        headers = CIMultiDict({"Accept": accept})
+        headers = self._headers(accept)
         if body is not None:
             headers["Content-Type"] = content_type
-        url = self._url(path, params)
-        try:
-            response = await self._respond(
-                self._request_session, method, url, headers=headers, body=body, limits=self._limits
-            )
-            async with response:
-                return await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise self._api_error(method, path, error) from error
+        target = self._target(path, params)
+        send = self._send_by_proxy if self.connection.proxy_url else self._send
+        answer = await self._respond(
+            lambda: send(method, target, headers, body), headers, method, path
+        )
+        return answer.body
 
     async def stream(
         self,
@@ -146,32 +147,74 @@ class Transport:
             sock_connect=self.options.connect_seconds,
             sock_read=idle_seconds if math.isfinite(idle_seconds) else None,
         )
-        headers = CIMultiDict({"Accept": accept})
-        url = self._url(path, params)
+        headers = self._headers(accept)
+        url = URL(self.connection.server + self._target(path, params), encoded=True)
+        response = await self._respond(
+            lambda: self._ask(self._stream_session(), method, url, headers, limits=limits),
+            headers, method, path,
+        )  # fmt: skip
         try:
-            async with asyncio.timeout(self.options.request_seconds):
-                response = await self._respond(
-                    self._stream_session, method, url, headers=headers, body=None, limits=limits
-                )
             async with response:
                 async for chunk in response.content.iter_any():
                     yield chunk
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except _BROKEN as error:
             raise self._api_error(method, path, error) from error
 
     async def close(self) -> None:
         """Close all connections; further calls raise `Unavailable`."""
         self._closed = True
-        for session in (self._requests, self._streams, *self._retired):
+        if self._pool is not None:
+            self._pool.retire()
+        for session in (self._proxied, self._streams, *self._retired):
             if session is not None:
                 await session.close()
 
     # Inside
 
-    def _request_session(self) -> aiohttp.ClientSession:
-        if self._requests is None:
-            self._requests = self._session(self.options.connections_max)
-        return self._requests
+    async def _send(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Answer:
+        if self._pool is None:
+            options = Http1Options(
+                self.options.connections_max, self.options.connect_seconds,
+                self.options.keep_seconds, self._probe,
+            )  # fmt: skip
+            connection = self.connection
+            self._pool = Http1Pool(connection.server, self._tls, options, connection.server_name)
+        return await self._pool.request(method, target, headers, body)
+
+    async def _send_by_proxy(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Answer:
+        if self._proxied is None:
+            self._proxied = self._session(self.options.connections_max)
+        url = URL(self.connection.server + target, encoded=True)
+        limits = aiohttp.ClientTimeout(sock_connect=self.options.connect_seconds)
+        async with await self._ask(
+            self._proxied, method, url, headers, body=body, limits=limits
+        ) as (response):
+            return await _whole(response)
+
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        *,
+        body: bytes | None = None,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        return await session.request(
+            method,
+            url,
+            data=body,
+            headers=headers,
+            allow_redirects=False,
+            proxy=self.connection.proxy_url or None,
+            server_hostname=self.connection.server_name or None,
+            timeout=limits,
+        )
 
     def _stream_session(self) -> aiohttp.ClientSession:
         if self._streams is None:
@@ -202,23 +245,22 @@ class Transport:
             raise Unavailable(f"credential plugin: {error}") from error
         outdated, self._retired = (
             self._retired,
-            tuple(session for session in (self._requests, self._streams) if session is not None),
+            tuple(session for session in (self._proxied, self._streams) if session is not None),
         )
-        self._requests = self._streams = None
+        if self._pool is not None:
+            self._pool.retire()
+        self._pool = self._proxied = self._streams = None
         for session in outdated:
             await session.close()
 
     async def _respond(
         self,
-        session_of: Callable[[], aiohttp.ClientSession],
-        method: str,
-        url: URL,
-        *,
+        send: Callable[[], Awaitable[R]],
         headers: CIMultiDict[str],
-        body: bytes | None,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
-        """Return a successful response; raise the ApiError of any other. One retry after a 401."""
+        method: str,
+        path: str,
+    ) -> R:
+        """Return a successful answer; raise the ApiError of any other. One retry after a 401."""
         anew = False
         used: Credential | None = None
         while True:
@@ -226,20 +268,15 @@ class Transport:
                 await self._use_plugin(self._plugin, refused=used)
                 used = self._credential
             self._authorize(headers, anew=anew)
-            response = await session_of().request(
-                method,
-                url,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                proxy=self.connection.proxy_url or None,
-                server_hostname=self.connection.server_name or None,
-                timeout=limits,
-            )
-            if response.status < 300:
-                return response
-            async with response:
-                error = await self._error(response, f"{method} {url.path}")
+            try:
+                async with asyncio.timeout(self.options.request_seconds):
+                    answer = await send()
+                    if answer.status < 300:
+                        return answer
+                    whole = answer if isinstance(answer, Answer) else await _whole(answer)
+            except _BROKEN as error:
+                raise self._api_error(method, path, error) from error
+            error = self._error(whole, f"{method} {path}")
             has_another = self.connection.token_file is not None or self._plugin is not None
             can_retry = isinstance(error, Unauthorized) and has_another
             if anew or not can_retry:
@@ -260,28 +297,37 @@ class Transport:
         text = f"{connection.server} does not accept the credentials of {what}: {error.message}"
         return Unauthorized(text, details=error.status.details)
 
-    def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
+    def _target(self, path: str, params: Mapping[str, str] | None) -> str:
         if self._closed:
             raise Unavailable("the client is closed")
-        url = URL(self.connection.server + path, encoded=True)
-        return url.update_query(params) if params else url
+        return f"{path}{'&' if '?' in path else '?'}{urlencode(params)}" if params else path
+
+    def _headers(self, accept: str) -> CIMultiDict[str]:
+        return CIMultiDict(
+            {
+                "User-Agent": self.options.user_agent,
+                "Accept": accept,
+                # Compressing costs more than it saves where there is no network.
+                "Accept-Encoding": "identity" if self._is_near else "gzip",
+            }
+        )
 
     def _session(self, connections_max: int) -> aiohttp.ClientSession:
-        host = urlsplit(self.connection.server).hostname
-        headers = {"User-Agent": self.options.user_agent}
-        if host in _LOOPBACK:
-            headers["Accept-Encoding"] = "identity"  # compressing costs more than it saves there
         connector = aiohttp.TCPConnector(
             limit=connections_max,
             ssl=self._tls or True,
             keepalive_timeout=self.options.keep_seconds,
-            socket_factory=partial(
-                _probing_socket, dead_peer_seconds=self.options.dead_peer_seconds
-            ),
+            socket_factory=self._probing_socket,
         )
-        return aiohttp.ClientSession(
-            connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
-        )
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    def _probing_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        made = socket.socket(address[0], address[1], address[2])
+        self._probe(made)
+        return made
+
+    def _probe(self, made: socket.socket) -> None:
+        probe(made, dead_peer_seconds=self.options.dead_peer_seconds)
 
     def _authorize(self, headers: CIMultiDict[str], *, anew: bool) -> None:
         file = self.connection.token_file
@@ -305,21 +351,16 @@ class Transport:
         except (OSError, UnicodeDecodeError) as error:
             raise Unauthorized(f"token file {file} cannot be read: {error}") from error
 
-    async def _error(self, response: aiohttp.ClientResponse, place: str) -> ApiError:
+    def _error(self, answer: Answer, place: str) -> ApiError:
         """Return the exception for an answer that is no success."""
-        body = b""
-        while len(body) < self.options.error_bytes_max:
-            chunk = await response.content.read(self.options.error_bytes_max - len(body))
-            if not chunk:
-                break
-            body += chunk
+        body = answer.body[: self.options.error_bytes_max]
         try:
             status = _STATUS.decode(body)
         except msgspec.MsgspecError:
             status = Status()
         if status.code == 0 or not status.message:
-            status = _plain_status(response, place, body)
-        header = response.headers.get("Retry-After", "")
+            status = _plain_status(answer, place, body)
+        header = answer.headers.get("retry-after", "")
         details = status.details or StatusDetails()
         if header.isdigit() and not details.retry_after_seconds:
             details = msgspec.structs.replace(details, retry_after_seconds=int(header))
@@ -330,31 +371,41 @@ class Transport:
         """Return the ApiError for what the network or its libraries raised."""
         server = self.connection.server
         match error:
-            case aiohttp.ConnectionTimeoutError():
+            case aiohttp.ConnectionTimeoutError() | ConnectError(__cause__=TimeoutError()):
                 return Unavailable(f"cannot reach {server}: no connection in time")
             case TimeoutError():
                 return Timeout(f"{method} {path}: no answer from {server} in time")
-            case aiohttp.InvalidURL():
-                return BadRequest(f"{method} {path}: not a URL: {error}")
-            case aiohttp.ClientConnectorCertificateError():
+            case aiohttp.InvalidURL() | RequestError():
+                return BadRequest(f"{method} {path}: not to be sent: {error}")
+            case (
+                aiohttp.ClientConnectorCertificateError(certificate_error=cause)
+                | ConnectError(__cause__=ssl.SSLCertVerificationError() as cause)
+            ):
                 return Unavailable(
-                    f"{server}: its certificate is not trusted: {error.certificate_error}; "
+                    f"{server}: its certificate is not trusted: {cause}; "
                     f"see {self.connection.source}"
                 )
-            case aiohttp.ClientConnectorError():
-                reason = error.os_error.strerror or str(error.os_error)
-                return Unavailable(f"cannot reach {server}: {reason}")
+            case (
+                aiohttp.ClientConnectorError(os_error=cause)
+                | ConnectError(__cause__=OSError() as cause)
+            ):
+                return Unavailable(f"cannot reach {server}: {_reason(cause)}")
             case _:
                 return Unavailable(f"{method} {path}: the connection to {server} broke: {error}")
 
 
-def _probing_socket(address: tuple[Any, ...], *, dead_peer_seconds: int) -> socket.socket:
-    """Return a socket that asks a silent peer for a sign of life (Linux tcp(7)).
+def _reason(error: OSError) -> str:
+    """Return the system's words, which libraries replace by their own."""
+    number = 0 if isinstance(error, ssl.SSLError) else error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
+
+
+def probe(made: socket.socket, *, dead_peer_seconds: int) -> None:
+    """Have a socket ask a silent peer for a sign of life (Linux tcp(7)).
 
     A machine that lost its power sends no word of it: without this a watch would wait for it until
     its own time is over.
     """
-    made = socket.socket(address[0], address[1], address[2])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     step = max(1, dead_peer_seconds // 6)
     values = {
@@ -365,19 +416,25 @@ def _probing_socket(address: tuple[Any, ...], *, dead_peer_seconds: int) -> sock
         option: int | None = getattr(socket, name, None)
         if option is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
 
 
-def _plain_status(response: aiohttp.ClientResponse, place: str, body: bytes) -> Status:
+async def _whole(response: aiohttp.ClientResponse) -> Answer:
+    async with response:
+        body = await response.read()
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status, response.reason or "", headers, body)
+
+
+def _plain_status(answer: Answer, place: str, body: bytes) -> Status:
     """Return a Status for an answer without one (a proxy's, a load balancer's)."""
     text = " ".join(body[:200].decode(errors="replace").split())
-    code = response.status
+    code = answer.status
     reason = {408: "Timeout", 502: "ServiceUnavailable"}.get(code, "")
     if not reason and code >= 500 and code not in (500, 503, 504):
         reason = "InternalError"
     if 300 <= code < 400:
-        text = f"redirects are not followed (to {response.headers.get('Location', '?')})"
-    return Status(message=f"{place}: {code} {response.reason}: {text}", reason=reason, code=code)
+        text = f"redirects are not followed (to {answer.headers.get('location', '?')})"
+    return Status(message=f"{place}: {code} {answer.reason}: {text}", reason=reason, code=code)
 
 
 def tls_context(connection: Connection) -> ssl.SSLContext:

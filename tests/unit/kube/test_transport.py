@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from fairlead.kube.transport import _probing_socket
+from fairlead.kube.transport import probe
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="options of Linux")
 def test_a_silent_peer_is_asked_for_a_sign_of_life_and_given_up_in_time() -> None:
-    with _probing_socket(
-        (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)), dead_peer_seconds=30
-    ) as made:
+    with socket.socket() as made:
+        probe(made, dead_peer_seconds=30)
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         idle, interval, count, unacknowledged = (
             made.getsockopt(socket.IPPROTO_TCP, option)
