@@ -2,12 +2,96 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import ssl
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from fairlead.kube.transport import probe
+from fairlead.api.status import NotFound, Unavailable
+from fairlead.kube.kubeconfig import Connection
+from fairlead.kube.transport import Transport, probe
+from fairlead.webhook import certificates
+
+MISSING = b'{"kind":"Status","code":404,"reason":"NotFound","message":"no such thing"}'
+
+
+class Told:
+    """Keeps the first lines of requests; answers {} to the first of each connection, then 404."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]
+        missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%b"
+        answers.append(missing % (len(MISSING), MISSING))
+        try:
+            for answer in answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.lines.append(head.split(b"\r\n", 1)[0].decode())
+                writer.write(answer)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def told(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Told, int]]:
+    server = Told()
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    async with listening:
+        yield server, listening.sockets[0].getsockname()[1]
+
+
+async def ask_twice(connection: Connection) -> None:
+    transport = Transport(connection)
+    try:
+        assert await transport.request("GET", "/a", params={"b": "c d"}) == b"{}"
+        with pytest.raises(NotFound, match="no such thing"):
+            await transport.request("POST", "/a", body=b"{}")
+    finally:
+        await transport.close()
+
+
+async def test_requests_go_through_a_proxy_when_there_is_one() -> None:
+    async with told() as (server, port):
+        await ask_twice(
+            Connection("http://api.test:6443", "test", proxy_url=f"http://127.0.0.1:{port}")
+        )
+    assert server.lines == [
+        "GET http://api.test:6443/a?b=c+d HTTP/1.1", "POST http://api.test:6443/a HTTP/1.1",
+    ]  # fmt: skip
+
+
+async def test_a_server_is_believed_for_its_certificate_only(tmp_path: Path) -> None:
+    times = certificates.Times()
+    authority, pair = certificates.make(["api.test"], now=time.time(), times=times)
+    files = [tmp_path / name for name in ("crt", "key")]
+    for path, content in zip(files, (pair.certificate, pair.key), strict=True):
+        path.write_bytes(content)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*files)
+    async with told(context) as (server, port):
+        url = f"https://127.0.0.1:{port}"
+        known = Connection(url, "test", certificate_authority=authority, server_name="api.test")
+        await ask_twice(known)
+        assert server.lines == ["GET /a?b=c+d HTTP/1.1", "POST /a HTTP/1.1"]
+        for wrong in (
+            Connection(url, "of-test", certificate_authority=authority),
+            Connection(url, "of-test", server_name="api.test"),
+        ):
+            transport = Transport(wrong)
+            with pytest.raises(Unavailable, match=r"certificate is not trusted.*see of-test"):
+                await transport.request("GET", "/a")
+            await transport.close()
+    assert len(server.lines) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="options of Linux")
