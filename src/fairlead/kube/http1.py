@@ -155,10 +155,11 @@ class _Connection(asyncio.Protocol):
         #: True when something of the current answer has come.
         self.has_begun = False
         self._answer: asyncio.Future[Answer] | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self._reset()
 
     def _reset(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        """Forget the answer that was read; the parser goes on with the next one by itself."""
         self._reason = b""
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
@@ -242,7 +243,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # informational: the answer comes after it
-            self._reset_after_this()
+            self._reset()
             return
         if not self._parser.should_keep_alive():
             self.close()
@@ -261,12 +262,7 @@ class _Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         answer.set_result(Answer(status, self._reason.decode("latin-1"), headers, body))
-        self._reset_after_this()
-
-    def _reset_after_this(self) -> None:
-        """Forget the answer that was read; the parser itself goes on with the next."""
-        self._reason, self._headers, self._parts = b"", {}, []
-        self._head_bytes, self._has_head = 0, False
+        self._reset()
 
 
 def _has_length(headers: Mapping[str, str]) -> bool:

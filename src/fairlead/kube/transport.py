@@ -190,10 +190,9 @@ class Transport:
             self._proxied = self._session(self.options.connections_max)
         url = URL(self.connection.server + target, encoded=True)
         limits = aiohttp.ClientTimeout(sock_connect=self.options.connect_seconds)
-        async with await self._ask(
-            self._proxied, method, url, headers, body=body, limits=limits
-        ) as (response):
-            return await _whole(response)
+        return await _whole(
+            await self._ask(self._proxied, method, url, headers, body=body, limits=limits)
+        )
 
     async def _ask(
         self,
