@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,6 +157,16 @@ def test_ctrl_c_during_the_start_leaves_no_traceback(shell: Shell, module: str) 
     _, err = process.communicate(timeout=20)
     assert "Traceback" not in err, err
     assert process.returncode == 130
+
+
+def test_ctrl_c_while_text_is_executed_has_the_same_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text("""
+import fairlead.cli.app, fairlead.cli.main
+fairlead.cli.app.run = lambda arguments: exec("raise KeyboardInterrupt")
+fairlead.cli.main.main()
+""")
+    command = [sys.executable, "-m", "interrupted"]  # only `-m` heeds the interpreter's mark
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 130
 
 
 def test_down_never_signals_a_process_that_merely_has_the_number(shell: Shell) -> None:

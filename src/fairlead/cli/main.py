@@ -33,6 +33,9 @@ def guarded(arguments: list[str]) -> int:
 
         return run(arguments)
     except KeyboardInterrupt:
+        # An interrupt inside `exec` of text, as in the making of a data class, leaves a mark for
+        # which the interpreter ends by the signal, whatever the code; the next `exec` removes it.
+        exec("")  # noqa: S102 # of nothing
         return INTERRUPTED
     except BrokenPipeError:
         return 0  # whoever read our output has seen enough
