@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,10 @@ class Cluster:
             "FAIRLEAD_KUBECONFIG": str(data / "kubeconfig"),
         }
 
-    def say(self, text: str) -> None:
-        """Print one line with the time since the start."""
-        print(f"{time.monotonic() - self.started:6.1f} s  {text}", flush=True)
+    def say(self, text: str, *, at: float | None = None) -> None:
+        """Print one line with the time since the start; `at` is that of `time.monotonic`."""
+        at = time.monotonic() if at is None else at
+        print(f"{at - self.started:6.1f} s  {text}", flush=True)
 
     def run(self, *arguments: str, code: int = 0, seconds: float = SECONDS_MAX) -> str:
         """Run `fairlead ARGUMENTS` and return its standard output."""
@@ -127,9 +130,9 @@ def virtual_gangs(cluster: Cluster) -> None:
     if len(places) != GANG:
         raise Failed(f"{len(places)} of {GANG} members were placed")
     cluster.say(f"gang: {GANG} members placed on {len(set(places))} virtual nodes, in one write")
-    for name in ("all-a", "all-b"):
+    for name, seconds in (("all-a", "8s"), ("all-b", "3s")):
         cluster.run("submit", script, "--name", name, "--nodes", str(NODES), "--gpus", "8",
-                    "--simulate", "3s")  # fmt: skip
+                    "--simulate", seconds)  # fmt: skip
     cluster.say(f"all-a and all-b: each wants all {NODES} nodes")
     first = cluster.until("all-a", "the start of all-a", lambda s: s.get("state") == "Running")
     second = cluster.job("all-b")
@@ -138,6 +141,39 @@ def virtual_gangs(cluster: Cluster) -> None:
         raise Failed("all-a and all-b hold nodes at the same time")
     cluster.say(f"all-a runs on all of them, all-b waits whole: {reason}")
     cluster.show("why", "all-b")
+
+
+class Loss(threading.Thread):
+    """Kills a rank of the training half-way, whatever else is shown meanwhile."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self._told: queue.SimpleQueue[tuple[float, str] | Exception] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Wait for the step, then kill."""
+
+        def half_way(status: dict[str, Any]) -> bool:
+            return (status.get("progress") or {}).get("checkpointStep", 0) >= KILL_AT_STEP
+
+        try:
+            job = self._cluster.until("digits", f"step {KILL_AT_STEP}", half_way)
+            pid = rank_process("digits", LOST_RANK)
+            os.kill(pid, signal.SIGKILL)
+        except (Failed, OSError, subprocess.TimeoutExpired) as error:
+            self._told.put(error)
+            return
+        step = job["status"]["progress"]["step"]
+        text = f"digits: killed the process of rank {LOST_RANK} (pid {pid}) at step {step}"
+        self._told.put((time.monotonic(), text))
+
+    def tell(self) -> None:
+        """Say what was done and when; raise what kept it from being done."""
+        told = self._told.get()
+        if isinstance(told, Exception):
+            raise told
+        self._cluster.say(told[1], at=told[0])
 
 
 def timeline(job: dict[str, Any]) -> None:
@@ -167,22 +203,16 @@ def demo(cluster: Cluster) -> None:
     cluster.say("digits: 4 members over MPI submitted")
     cluster.until("digits", "the start of digits", lambda s: s.get("state") == "Running")
     cluster.say("digits: all members run")
+    loss = Loss(cluster)
+    loss.start()
     virtual_gangs(cluster)
-
-    def half_way(status: dict[str, Any]) -> bool:
-        return (status.get("progress") or {}).get("checkpointStep", 0) >= KILL_AT_STEP
-
-    job = cluster.until("digits", f"step {KILL_AT_STEP}", half_way)
-    pid = rank_process("digits", LOST_RANK)
-    os.kill(pid, signal.SIGKILL)
-    step = job["status"]["progress"]["step"]
-    cluster.say(f"digits: killed the process of rank {LOST_RANK} (pid {pid}) at step {step}")
+    loss.tell()
     job = cluster.until("digits", "the end of digits", lambda s: s.get("state") == "Succeeded")
     attempts = job["status"]["attempts"]
     if len(attempts) != 2 or attempts[1].get("resumedFromStep", 0) < KILL_AT_STEP:
         raise Failed(f"digits did not restart from its checkpoint: {attempts}")
     cluster.say("digits: succeeded")
-    cluster.run("wait", "gang", "all-a", "all-b", "--timeout", "30s")
+    cluster.run("wait", "gang", "all-a", "all-b", "--timeout", "60s")
     cluster.show("ps", "--all")
     timeline(job)
     accuracy = [line for line in cluster.run("logs", "digits").splitlines() if "accuracy" in line]
@@ -205,7 +235,7 @@ def main() -> int:
     code = 0
     try:
         demo(cluster)
-    except (Failed, subprocess.TimeoutExpired) as error:
+    except (Failed, OSError, subprocess.TimeoutExpired) as error:
         print(f"\ndemo failed: {error}", file=sys.stderr)
         log = data / "log" / "fairlead.log"
         if log.exists():
