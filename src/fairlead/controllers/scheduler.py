@@ -1,8 +1,9 @@
 """The scheduler: keeps the planner's state in step with the mirrors, and writes what it decides.
 
 Each decision about a job is one write of its status, with the resourceVersion and uid that it was
-decided on: a placement is there whole or not at all. Only `placement`, `verdict` and the condition
-Placed are ever changed. Whoever wrote in between wins; the job is then decided anew.
+decided on: a placement is there whole or not at all. `placement`, `verdict` and the condition
+Placed are changed, and where the attempt begins with its place, what tells of that. Whoever wrote
+in between wins; the job is then decided anew.
 
 A placement whose answer never came keeps its room until the job is seen to have moved on
 (`controllers/unanswered.py`).
@@ -27,6 +28,7 @@ from fairlead.api.status import ApiError
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.unanswered import Unanswered
 from fairlead.decide.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.job_status import with_begun
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.reasons import Outcome
 from fairlead.decide.verdict import Decision, ObjectKey
@@ -191,6 +193,8 @@ def _status_after(action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> 
     placement = status.placement
     if isinstance(action, PlaceJob):
         placement = action.placement
+        if action.begun is not None:
+            status = with_begun(action.job, status, action.begun)
     elif isinstance(action, ReleaseJob):
         placement = None
     return msgspec.structs.replace(
@@ -207,6 +211,11 @@ def _owned_part(status: JobStatus) -> dict[str, Any]:
     Conditions of others go along in the list, unchanged: the resourceVersion guards them.
     """
     part = JobStatus(
-        placement=status.placement, verdict=status.verdict, conditions=status.conditions
+        state=status.state,
+        members=status.members,
+        attempts=status.attempts,
+        placement=status.placement,
+        verdict=status.verdict,
+        conditions=status.conditions,
     )
     return to_wire(part)

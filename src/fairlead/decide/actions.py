@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairlead.api.core import ConfigMap, Pod, Service
-from fairlead.api.job import Job, JobStatus, Placement, VerdictStatus
+from fairlead.api.job import Attempt, Job, JobStatus, Placement, VerdictStatus
 from fairlead.api.meta import Condition
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceJob:
-    """Write the placement of a whole gang: one compare-and-swap on the job's status."""
+    """Write the placement of a whole gang: one compare-and-swap on the job's status.
+
+    With `begun`, the record of the attempt that it is for is opened by the same write.
+    """
 
     job: Job
     placement: Placement
     placed: Condition
     verdict: VerdictStatus
+    begun: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)

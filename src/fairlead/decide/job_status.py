@@ -5,14 +5,17 @@ Shared by the parts of the core that end in a job's status, whoever made the pod
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 from msgspec.structs import replace
 
-from fairlead.api.job import ATTEMPTS_MAX, Attempt, Job, JobState, JobStatus
+from fairlead.api import names
+from fairlead.api.job import ATTEMPTS_MAX, Attempt, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, set_condition
-from fairlead.api.times import format_micro_time, format_time
+from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.actions import Action, EmitEvent, RecordHistory, WriteJobStatus
 
 
@@ -68,6 +71,31 @@ def with_attempt(status: JobStatus, attempt: Attempt) -> JobStatus:
     """Return the status with this record in the place of its number, or appended."""
     kept = tuple(a for a in status.attempts if a.number != attempt.number)
     return replace(status, attempts=(*kept, attempt)[-ATTEMPTS_MAX:])
+
+
+def template_digest(job: Job) -> str:
+    """Return a digest of what pods are made from, as far as the read model knows it."""
+    data = msgspec.json.encode((job.spec.roles, job.spec.checkpoint), order="sorted")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def new_record(job: Job, now: float) -> Attempt:
+    """Return the record with which the job's current attempt begins."""
+    progress = job.status.progress
+    return Attempt(
+        number=job.status.attempt,
+        begun_at=stamp(now),
+        resumed_from_step=progress.checkpoint_step if progress else None,
+        template_digest=template_digest(job),
+    )
+
+
+def with_begun(job: Job, status: JobStatus, attempt: Attempt) -> JobStatus:
+    """Return the status with the record opened: its pods may exist, and the place may not go."""
+    running = Condition(names.RUNNING, "False", "Starting")
+    new = with_condition(job, with_attempt(status, attempt), parse_time(attempt.begun_at), running)
+    new = replace(new, members=MemberCounts(job.member_count, job.member_count))
+    return with_state(new, JobState.STARTING)
 
 
 def with_condition(job: Job, status: JobStatus, now: float, condition: Condition) -> JobStatus:

@@ -41,6 +41,7 @@ from fairlead.api.meta import Condition, ObjectMeta, OwnerReference, set_conditi
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
 from fairlead.api.times import format_time
 from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.job_status import with_begun
 
 #: 2026-01-01T00:00:00Z, the instant at which test worlds begin.
 EPOCH = 1_767_225_600.0
@@ -290,16 +291,18 @@ def make_member_pod(
 def as_written(action: PlaceJob | ReleaseJob | WriteVerdict) -> Job:
     """Return the job as the API shows it once the scheduler's action has been carried out."""
     job = action.job
-    placement = job.status.placement
+    status, placement = job.status, job.status.placement
     if isinstance(action, PlaceJob):
         placement = action.placement
+        if action.begun is not None:
+            status = with_begun(job, status, action.begun)
     elif isinstance(action, ReleaseJob):
         placement = None
     status = msgspec.structs.replace(
-        job.status,
+        status,
         placement=placement,
         verdict=action.verdict,
-        conditions=set_condition(job.status.conditions, action.placed),
+        conditions=set_condition(status.conditions, action.placed),
     )
     version = str(job.metadata.version + 1)
     metadata = msgspec.structs.replace(job.metadata, resource_version=version)

@@ -100,10 +100,12 @@ def test_a_gang_is_placed_by_one_write_that_keeps_what_others_wrote() -> None:
         assert world.placed("a") == ["node-0000", "node-0001", "node-0002"]
         assert world.client.count("patch") == patches + 1
         status = world.job("a").status
-        assert (status.state, status.attempt) == ("Waiting", 1)
+        assert (status.state, status.attempt) == ("Starting", 1)
         assert status.placement is not None
         assert status.placement.attempt == 1
-        assert [c.type for c in status.conditions] == ["Admitted", "Placed"]
+        assert [a.number for a in status.attempts] == [1]
+        assert (status.members.total, status.members.pending) == (3, 3)
+        assert [c.type for c in status.conditions] == ["Admitted", "Running", "Placed"]
         assert status.verdict is not None
         assert status.verdict.reason == "Placed"
         assert world.events.seen == [("a", "Normal", "Placed")]

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Taint, Toleration
-from fairlead.api.job import Job, Topology
+from fairlead.api.job import Adopts, Attempt, Job, Topology
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.job_status import current_attempt, new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
@@ -76,6 +77,35 @@ def test_what_is_written_is_the_whole_answer() -> None:
     assert action.placed.message == "placed on 2 nodes"
     assert (action.verdict.outcome, action.verdict.since) == ("Placed", format_time(EPOCH))
     assert action.verdict.facts == {"nodes_used": 2, "members": 2}
+
+
+ADMITTED = (Condition(type="Admitted", status="True"),)
+
+
+def test_a_first_attempt_begins_with_its_place() -> None:
+    job = make_job("a", count=2, conditions=ADMITTED)
+    [action] = decide(ClusterState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    assert action.begun == new_record(job, EPOCH)
+    written = as_written(action)
+    assert current_attempt(written.status) == action.begun
+    held = msgspec.structs.replace(written, spec=msgspec.structs.replace(job.spec, suspend=True))
+    assert decide(ClusterState.of(make_nodes(2), [held]), POLICY, EPOCH).actions == ()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        make_job("a", conditions=[Condition(type="Admitted", status="False", reason="Held")]),
+        make_job("a", conditions=ADMITTED, attempt=2, status={"attempts": (Attempt(number=1),)}),
+        make_job("a", conditions=ADMITTED, spec={"adopts": Adopts("Job", "a")}),
+    ],
+    ids=["not admitted yet", "pods of an earlier one may be left", "pods of another tool"],
+)
+def test_other_attempts_begin_when_their_own_controller_says_so(job: Job) -> None:
+    [action] = decide(ClusterState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    assert action.begun is None
 
 
 def test_a_gang_that_lacks_one_place_gets_none() -> None:

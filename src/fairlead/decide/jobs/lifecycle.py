@@ -29,15 +29,17 @@ from fairlead.decide.job_status import (
     Note,
     current_attempt,
     earliest,
+    new_record,
     plural,
     stamp,
     with_attempt,
+    with_begun,
     with_condition,
     with_state,
     write,
 )
 from fairlead.decide.jobs import admission, judge, live
-from fairlead.decide.jobs.members import covers, template_digest
+from fairlead.decide.jobs.members import covers
 from fairlead.decide.jobs.pods import fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.restart import (
@@ -138,17 +140,9 @@ def _admit(view: JobView, now: float, attempt: int, status: JobStatus) -> tuple[
 
 
 def _begin(view: JobView, now: float) -> tuple[Action, ...]:
-    """Open the attempt's record. From here on its pods may exist, and the place may not go."""
-    status = view.job.status
-    begun = Attempt(
-        number=status.attempt,
-        begun_at=stamp(now),
-        resumed_from_step=status.progress.checkpoint_step if status.progress else None,
-        template_digest=template_digest(view.job),
-    )
-    new = with_running(view, with_attempt(status, begun), now, "Starting")
-    new = replace(new, members=MemberCounts(view.job.member_count, view.job.member_count))
-    return write(view.job, with_state(new, JobState.STARTING))
+    """Open the attempt's record. A job's first is mostly opened by the write that places it."""
+    job = view.job
+    return write(job, with_begun(job, job.status, new_record(job, now)))
 
 
 # Over

@@ -37,6 +37,7 @@ from fairlead.decide.job_status import (
     earliest,
     plural,
     stamp,
+    template_digest,
     with_attempt,
     with_condition,
     with_state,
@@ -147,7 +148,7 @@ def _changed_spec(view: JobView, attempt: Attempt) -> _End | None:
         is_complete = len(view.current.members) >= job.member_count
         if is_complete or not attempt.template_digest:
             return None
-        is_other = members.template_digest(job) != attempt.template_digest
+        is_other = template_digest(job) != attempt.template_digest
     if not is_other:
         return None
     text = (

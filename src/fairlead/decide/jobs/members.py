@@ -7,7 +7,6 @@ name, two labels and five variables. docs/design/architecture.md "A member" is t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -89,12 +88,6 @@ def service_name(job: Job) -> str:
 def needs_service(job: Job, policy: JobsPolicy) -> bool:
     """True when members find each other by DNS; one alone is its own peer, at localhost."""
     return policy.peer_naming is PeerNaming.DNS and job.member_count > 1
-
-
-def template_digest(job: Job) -> str:
-    """Return a digest of what pods are made from, as far as the read model knows it."""
-    data = msgspec.json.encode((job.spec.roles, job.spec.checkpoint), order="sorted")
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def covers(job: Job, placement: Placement) -> bool:

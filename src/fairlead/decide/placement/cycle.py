@@ -154,7 +154,7 @@ class _Cycle:
         verdict = Verdict(Reason.PLACED, placed_facts(plan, len(slots)))
         key = entry.job.metadata.key
         self._actions.append(
-            place_job(entry.job, plan, verdict, self._state.table.names, at=self._at)
+            place_job(entry.job, plan, verdict, self._state.table.names, now=self._now)
         )
         self._verdicts[key] = verdict
         self._placed[key] = slots

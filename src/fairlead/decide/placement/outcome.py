@@ -5,9 +5,11 @@ from __future__ import annotations
 from enum import Enum
 
 from fairlead.api.job import Job, Placement, RolePlacement, VerdictStatus
-from fairlead.api.meta import Condition, find_condition
-from fairlead.api.names import PLACED
+from fairlead.api.meta import Condition, find_condition, is_true
+from fairlead.api.names import ADMITTED, PLACED
+from fairlead.api.times import format_time
 from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.job_status import new_record
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -21,16 +23,21 @@ class ReleaseCause(Enum):
     OUTDATED = "PlacementOutdated"  # the job's roles are no longer those that were placed
 
 
-def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, at: str) -> PlaceJob:
-    """Return the write that places the job's current attempt; `names` are the nodes by slot."""
+def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, now: float) -> PlaceJob:
+    """Return the write that places the job's current attempt; `names` are the nodes by slot.
+
+    The attempt begins with it if it is the job's first: nothing can be left of an earlier one.
+    """
     roles = tuple(
         RolePlacement(role=role.name, nodes=tuple(names[slot] for slot in slots.tolist()))
         for role, slots in zip(job.spec.roles, plan.slots, strict=True)
     )
+    at = format_time(now)
     placement = Placement(attempt=job.status.attempt, roles=roles, placed_at=at)
-    return PlaceJob(
-        job, placement, _condition(job, "True", verdict, at), verdict_status(job, verdict, at)
-    )
+    is_first = not job.status.attempts and is_true(job.status.conditions, ADMITTED)
+    begun = new_record(job, now) if is_first and job.spec.adopts is None else None
+    placed = _condition(job, "True", verdict, at)
+    return PlaceJob(job, placement, placed, verdict_status(job, verdict, at), begun)
 
 
 def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
