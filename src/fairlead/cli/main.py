@@ -18,6 +18,13 @@ INTERRUPTED = 130
 def main() -> NoReturn:
     """Run `fairlead` with `sys.argv` and end the process."""
     code = guarded(sys.argv[1:])
+    if code == INTERRUPTED:
+        import atexit
+        import signal
+
+        # An interrupt inside `exec` of text, as in the making of a data class, leaves a mark for
+        # which `python -m` ends by sending itself SIGINT, and by the code where that is blocked.
+        atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -33,9 +40,6 @@ def guarded(arguments: list[str]) -> int:
 
         return run(arguments)
     except KeyboardInterrupt:
-        # An interrupt inside `exec` of text, as in the making of a data class, leaves a mark for
-        # which the interpreter ends by the signal, whatever the code; the next `exec` removes it.
-        exec("")  # noqa: S102 # of nothing
         return INTERRUPTED
     except BrokenPipeError:
         return 0  # whoever read our output has seen enough

@@ -18,18 +18,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, JobStatus
-from fairlead.api.meta import merge_diff, set_condition, to_wire
+from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.unanswered import Unanswered
 from fairlead.decide.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.job_status import with_begun
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.outcome import status_after
 from fairlead.decide.reasons import Outcome
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.cluster import ClusterState
@@ -99,7 +97,7 @@ class SchedulerController:
         """Write one decision on its job; None when the job says it already."""
         own = _own(action)
         job = own.job
-        patch = merge_diff(_owned_part(job.status), _owned_part(_status_after(own)))
+        patch = merge_diff(_owned_part(job.status), _owned_part(status_after(own)))
         if not patch:
             return None
         body = {
@@ -184,25 +182,6 @@ def _own(action: Action) -> PlaceJob | FollowPods | ReleaseJob | WriteVerdict:
     if not isinstance(action, PlaceJob | FollowPods | ReleaseJob | WriteVerdict):
         raise TypeError(f"the scheduler does not perform {type(action).__name__}")
     return action
-
-
-def _status_after(action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> JobStatus:
-    status = action.job.status
-    if isinstance(action, FollowPods):
-        return msgspec.structs.replace(status, placement=action.placement)
-    placement = status.placement
-    if isinstance(action, PlaceJob):
-        placement = action.placement
-        if action.begun is not None:
-            status = with_begun(action.job, status, action.begun)
-    elif isinstance(action, ReleaseJob):
-        placement = None
-    return msgspec.structs.replace(
-        status,
-        placement=placement,
-        verdict=action.verdict,
-        conditions=set_condition(status.conditions, action.placed),
-    )
 
 
 def _owned_part(status: JobStatus) -> dict[str, Any]:

@@ -37,11 +37,11 @@ from fairlead.api.job import (
     Topology,
     VerdictStatus,
 )
-from fairlead.api.meta import Condition, ObjectMeta, OwnerReference, set_condition
+from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
 from fairlead.api.times import format_time
 from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.job_status import with_begun
+from fairlead.decide.placement.outcome import status_after
 
 #: 2026-01-01T00:00:00Z, the instant at which test worlds begin.
 EPOCH = 1_767_225_600.0
@@ -291,19 +291,6 @@ def make_member_pod(
 def as_written(action: PlaceJob | ReleaseJob | WriteVerdict) -> Job:
     """Return the job as the API shows it once the scheduler's action has been carried out."""
     job = action.job
-    status, placement = job.status, job.status.placement
-    if isinstance(action, PlaceJob):
-        placement = action.placement
-        if action.begun is not None:
-            status = with_begun(job, status, action.begun)
-    elif isinstance(action, ReleaseJob):
-        placement = None
-    status = msgspec.structs.replace(
-        status,
-        placement=placement,
-        verdict=action.verdict,
-        conditions=set_condition(status.conditions, action.placed),
-    )
     version = str(job.metadata.version + 1)
     metadata = msgspec.structs.replace(job.metadata, resource_version=version)
-    return msgspec.structs.replace(job, metadata=metadata, status=status)
+    return msgspec.structs.replace(job, metadata=metadata, status=status_after(action))

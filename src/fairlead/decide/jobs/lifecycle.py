@@ -102,7 +102,8 @@ def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision:
     if placement is not None and placement.attempt == status.attempt and covers(job, placement):
         if view.pods.count:  # of earlier attempts: never two at once
             return Decision(actions, wake_at=force_at(view, view.pods.all(), policy, now))
-        return Decision((*_begin(view, now), *actions))
+        begun = with_begun(job, status, new_record(job, now))  # a first one is, with its place
+        return Decision((*write(job, begun), *actions))
     again = status.attempt > 1 and placement is not None
     state = JobState.RESTARTING if again else JobState.WAITING
     return Decision((*write(view.job, with_state(status, state)), *actions))
@@ -137,12 +138,6 @@ def _admit(view: JobView, now: float, attempt: int, status: JobStatus) -> tuple[
         return write(view.job, new)  # it never waited; what happens to it next is told
     text = f"Admitted to the queue with {members}"
     return write(view.job, new, Note(EventReason.ADMITTED, text))
-
-
-def _begin(view: JobView, now: float) -> tuple[Action, ...]:
-    """Open the attempt's record. A job's first is mostly opened by the write that places it."""
-    job = view.job
-    return write(job, with_begun(job, job.status, new_record(job, now)))
 
 
 # Over

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import assert_never
 
-from fairlead.api.job import Job, Placement, RolePlacement, VerdictStatus
-from fairlead.api.meta import Condition, find_condition, is_true
+from msgspec.structs import replace
+
+from fairlead.api.job import Job, JobStatus, Placement, RolePlacement, VerdictStatus
+from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
 from fairlead.api.times import format_time
-from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.job_status import new_record
+from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.job_status import new_record, with_begun
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -38,6 +41,26 @@ def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, now: 
     begun = new_record(job, now) if is_first and job.spec.adopts is None else None
     placed = _condition(job, "True", verdict, at)
     return PlaceJob(job, placement, placed, verdict_status(job, verdict, at), begun)
+
+
+def status_after(action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> JobStatus:
+    """Return the job's status as the action leaves it."""
+    status = action.job.status
+    match action:
+        case FollowPods():
+            return replace(status, placement=action.placement)
+        case PlaceJob():
+            if action.begun is not None:
+                status = with_begun(action.job, status, action.begun)
+            status = replace(status, placement=action.placement)
+        case ReleaseJob():
+            status = replace(status, placement=None)
+        case WriteVerdict():
+            pass
+        case _:
+            assert_never(action)
+    conditions = set_condition(status.conditions, action.placed)
+    return replace(status, verdict=action.verdict, conditions=conditions)
 
 
 def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
