@@ -24,15 +24,7 @@ stamp="-X k8s.io/component-base/version.gitVersion=$version"
 stamp="$stamp -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
 
 if [ "${1:-}" = --where ]; then
-  # helm is a client too, of another module: its version stands in tools/helm/go.mod, and in its name here.
-helm=$(cat ../helm/go.mod ../helm/go.sum | sha256sum | cut -c1-12)
-if [ ! -x "$target/helm-$helm" ]; then
-  echo "building helm" >&2
-  (cd ../helm && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$target/helm-$helm.new" helm.sh/helm/v4/cmd/helm) >&2
-  mv "$target/helm-$helm.new" "$target/helm-$helm"
-fi
-ln -sfn "helm-$helm" "$target/helm"
-echo "$target"
+  echo "$target"
   exit 0
 fi
 

@@ -1,7 +1,11 @@
 """The Job kind (fairlead.dev/v1alpha1, short name fj): a gang of members that start together.
 
-Who writes what in `status`: the scheduler writes `placement`, `verdict` and the condition Placed;
-the jobs controller writes everything else. Both write with the resourceVersion that they read.
+Two controllers write `status`, both by compare-and-swap on the resourceVersion that they read:
+
+    scheduler         `placement`, `verdict` and the condition Placed. Its placement of the first
+                      attempt also opens the attempt: record in `attempts`, condition Running,
+                      `members` and `state`
+    jobs controller   everything else
 
 The hand-over between the two is `attempt`: the jobs controller raises `status.attempt` (1 when the
 job is admitted, +1 after a failure and its back-off); the scheduler answers with a placement whose

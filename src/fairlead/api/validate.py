@@ -228,6 +228,8 @@ def _resources(container: Container, path: str) -> Iterator[StatusCause]:
         limit = limits.get(resource)
         at = f"{path}.requests.{resource}"
         if limit is None:
+            if _is_counted(resource) and request > 0 and request.denominator == 1:
+                yield _limit_missing(f"{path}.limits.{resource}", given.requests[resource])
             continue
         if request > limit:
             why = f"must be less than or equal to {resource} limit of {given.limits[resource]}"
@@ -235,6 +237,12 @@ def _resources(container: Container, path: str) -> Iterator[StatusCause]:
         elif request < limit and _is_counted(resource):
             why = f"must be equal to {resource} limit of {given.limits[resource]}"
             yield _invalid(at, given.requests[resource], why)
+
+
+def _limit_missing(path: str, request: object) -> StatusCause:
+    """A pod that requests a device and does not limit it is refused; limits alone are enough."""
+    why = f"devices are not shared: set it to {request}, what is requested, or set the limit alone"
+    return _cause("Required", path, f"Required value: {why}")
 
 
 def _is_counted(resource: str) -> bool:

@@ -106,13 +106,14 @@ def make_pod_spec(
     """Return a pod spec with one container, named `main`, that requests these amounts."""
     requests: dict[str, Quantity] = dict(extra or {})
     requests.update({k: v for k, v in ((CPU, cpu), (MEMORY, memory), (GPU, gpus)) if v})
+    limits = {k: v for k, v in requests.items() if "/" in k}  # devices take both, and equal
     return PodSpec(
         containers=(
             Container(
                 name="main",
                 image=image,
                 command=tuple(command),
-                resources=ResourceRequirements(requests=requests),
+                resources=ResourceRequirements(requests=requests, limits=limits),
             ),
         ),
         node_name=node_name,

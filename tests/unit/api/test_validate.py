@@ -62,6 +62,11 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     (_resources({"memory": "2Gi"}, {"memory": "1Gi"}), f"{REQUESTS}.memory", "limit of 1Gi"),
     (_resources({"nvidia.com/gpu": 0.5}, {}), f"{REQUESTS}.nvidia.com/gpu", "whole devices only"),
     (
+        _resources({"nvidia.com/gpu": 2}, {"cpu": 1}),
+        f"{POD}.containers[0].resources.limits.nvidia.com/gpu",
+        "set it to 2, what is requested, or set the limit alone",
+    ),
+    (
         _resources({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 2}),
         f"{REQUESTS}.nvidia.com/gpu",
         "must be equal to nvidia.com/gpu limit of 2",

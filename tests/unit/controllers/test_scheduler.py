@@ -72,9 +72,13 @@ class World:
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[World]:
+    """Run the loop; a fault of the controller fails the test, whatever the test expects."""
     task = asyncio.get_running_loop().create_task(world.loop.run())
     try:
         yield world
+        if task.done():
+            await task
+        assert world.loop.ready, "the controller has never decided"
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -158,6 +162,9 @@ def test_a_stale_decision_never_overwrites_a_newer_job() -> None:
         world.client.release_watches()
         await asyncio.sleep(10)
         assert world.placed("a") is None
+        await world.create(make_job("b"))  # and others are placed: it decides
+        await asyncio.sleep(1)
+        assert world.placed("b") is not None
 
     check(main)
 
@@ -225,6 +232,7 @@ def test_a_new_scheduler_takes_over_without_writing_anything() -> None:
         after.loop = ControllerLoop(controller, clock=LoopClock(EPOCH), rng=random.Random(4))
         async with running(after):
             await asyncio.sleep(600)
-        assert world.client.count("patch") == patches
+            assert controller.verdict_counts == {"InsufficientCapacity": 1}
+            assert world.client.count("patch") == patches
 
     check(main)
