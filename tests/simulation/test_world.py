@@ -76,6 +76,20 @@ def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_g
     assert outcome.late > 20
 
 
+def test_room_is_not_given_away_before_its_last_pod_is_seen() -> None:
+    """A user cancels a job between its opening and its pod; watches of jobs and pods lag apart."""
+    crowd = WorldOptions(
+        nodes=16,
+        workload=WorkloadOptions(150, 1800.0, members_max=1),
+        calls_between_kills_mean=0.0,
+        node_failures_per_day=60.0,
+        user_acts_per_day=3000.0,
+    )
+    outcome = simulate(crowd, 910254)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 150
+    assert outcome.user_acts > 50
+
+
 def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up() -> None:
     """Users hold and release all the time, which is when places go."""
     short = WorkloadOptions(

@@ -292,6 +292,13 @@ class Attempt(Wire, frozen=True):
             "pod is made from others."
         ),
     ] = ""
+    pods_version: Annotated[
+        str,
+        Doc(
+            description="The newest resourceVersion among the job's pods when the attempt was "
+            "closed. The scheduler gives nodes away only after it has seen the pods up to it."
+        ),
+    ] = ""
 
 
 class Progress(Wire, frozen=True):

@@ -168,8 +168,12 @@ class SchedulerController:
         self._unanswered.seen(change.key, change.new)
         if change.new is None:
             self.state.job_deleted(change.key)
-        else:
-            self.state.job_changed(change.new)
+            return
+        self.state.job_changed(change.new)
+        for attempt in change.new.status.attempts:
+            # Its room is free only where its pods are seen, and seen to have gone.
+            if attempt.pods_version:
+                self._mirrors.pods.expect(int(attempt.pods_version))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         if change.new is None:

@@ -6,6 +6,10 @@ resource arrive in the order of versions; so a mirror whose version has reached 
 written has seen all of them. A deletion's answer carries no version: it is seen once the object is
 gone, is terminating, or is another one of the same name.
 
+Objects of one kind may also name a version of another: the record of a job's attempt says how far
+the pods had come when it was closed. Mirrors of two kinds run at their own pace, so who reads both
+waits for that version, too (`Mirror.expect`).
+
 A mirror that has not caught up within a time limit is listed again, and the list is then the truth.
 """
 
@@ -50,7 +54,7 @@ class _Expected:
     deletions: dict[ObjectKey, str] = field(default_factory=dict[ObjectKey, str])
 
     def is_met(self) -> bool:
-        if self.mirror.resource_version < self.version:
+        if self.mirror.is_behind or self.mirror.resource_version < self.version:
             return False
         while self.deletions:
             key, uid = next(iter(self.deletions.items()))
@@ -88,11 +92,16 @@ class Barrier:
                 expected.version = max(expected.version, written.version)
 
     async def wait(self) -> None:
-        """Return once every mirror is synced and has seen what was expected, or was re-listed."""
+        """Return once every mirror is synced and has seen what was expected, or was re-listed.
+
+        What one mirror shows while another one is waited for may expect more of the others.
+        """
         for expected in self._expected:
             await expected.mirror.wait_synced()
-            if not expected.is_met():
-                await self._wait_for(expected)
+        while lacking := [each for each in self._expected if not each.is_met()]:
+            await self._wait_for(lacking[0])
+            lacking[0].clear()
+        for expected in self._expected:
             expected.clear()
 
     async def _wait_for(self, expected: _Expected) -> None:

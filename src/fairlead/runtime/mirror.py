@@ -138,6 +138,7 @@ class Mirror(Generic[T]):
         self._handlers: tuple[Callable[[Change[T]], None], ...] = ()
         self._waiters: list[asyncio.Future[None]] = []
         self._version = 0
+        self._expected_version = 0
         self._list_wanted = True
         self._stale_lists = 0
         self._synced = False
@@ -161,6 +162,18 @@ class Mirror(Generic[T]):
     def resource_version(self) -> int:
         """The version reached: every change up to it has been applied. 0 before the first list."""
         return self._version
+
+    @property
+    def is_behind(self) -> bool:
+        """True until every change is applied that `expect` named."""
+        return self._version < self._expected_version
+
+    def expect(self, version: int) -> None:
+        """Note that another object names `version` of this kind, so it exists.
+
+        A list that is still older is the truth (the store was put back), and ends the expectation.
+        """
+        self._expected_version = max(self._expected_version, version)
 
     @property
     def seconds_since_contact(self) -> float | None:
@@ -298,6 +311,7 @@ class Mirror(Generic[T]):
             self._list_wanted = True
             raise
         self._version = version
+        self._expected_version = 0
         self._synced = True
         self.list_count += 1
         self._touch()

@@ -9,16 +9,25 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, find_condition, to_wire
+from fairlead.api.meta import Condition, ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
+from fairlead.api.times import format_time
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.runtime.client import WatchEvent
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_nodes, make_pod
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_member_pod,
+    make_node,
+    make_nodes,
+    make_pod,
+)
 from fairlead.testing.fake_client import FakeClient
 
 
@@ -90,6 +99,45 @@ def check(main: Callable[[Any], Any], make: Callable[[], World] = World) -> None
             await main(world)
 
     run(body())
+
+
+class SlowPods(FakeClient):
+    """A server whose watch of pods is a second behind all others."""
+
+    async def watch(
+        self, resource: Resource[Any], **options: Any
+    ) -> AsyncIterator[WatchEvent[Any]]:
+        async for event in super().watch(resource, **options):
+            if resource.name == PODS.name:
+                await asyncio.sleep(1.0)
+            yield event
+
+
+def test_room_is_not_given_away_before_the_pods_are_seen_that_may_be_in_it() -> None:
+    """A job is cancelled just as its pod is made, and the pods' watch is behind the jobs'."""
+
+    async def main(world: World) -> None:
+        admitted = (Condition(type="Admitted", status="True"),)
+        first = make_job("first", gpus=8, conditions=admitted)
+        await world.create(make_node("n1", gpus=8), first)
+        await asyncio.sleep(3)
+        assert world.placed("first") == ["n1"]
+        owner = world.job("first")
+        await world.create(make_job("second", gpus=8), make_member_pod(owner))
+        pod = world.client.stored(PODS)[0]
+        record = to_wire(owner.status.attempts[0])
+        record |= {"finishedAt": format_time(EPOCH), "podsVersion": pod.metadata.resource_version}
+        await world.client.patch(JOBS, "first", {"spec": {"cancel": True}}, namespace="default")
+        await world.set("first", {"attempts": [record]})
+        await asyncio.sleep(0.9)
+        assert (world.placed("first"), world.placed("second")) == (["n1"], None)
+        await asyncio.sleep(10)
+        assert (world.placed("first"), world.placed("second")) == (None, None)
+        await world.client.delete(PODS, pod.metadata.name, namespace="default")
+        await asyncio.sleep(3)
+        assert world.placed("second") == ["n1"]
+
+    check(main, lambda: World(SlowPods()))
 
 
 def test_a_gang_is_placed_by_one_write_that_keeps_what_others_wrote() -> None:

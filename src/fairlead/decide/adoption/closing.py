@@ -7,8 +7,9 @@ from enum import Enum
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.job import JobStatus
 from fairlead.api.meta import Condition
+from fairlead.decide.adoption.view import Case
 from fairlead.decide.job_status import current_attempt, stamp, with_attempt, with_condition
 
 
@@ -26,17 +27,19 @@ class EndReason(Enum):
     DELETED = "Deleted"
 
 
-def closed(job: Job, now: float, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
+def closed(case: Case, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
     """Return the status with the record of the current attempt closed, and Running False."""
-    status = job.status
+    job, now, status = case.job, case.now, case.job.status
     attempt = current_attempt(status)
     assert attempt is not None
+    newest = max((m.pod.metadata.version for m in case.view.members.values()), default=0)
     ended = replace(
         attempt,
         finished_at=stamp(now),
         reason=reason.value,
         message=message,
         nodes_lost=tuple(sorted(dict.fromkeys((*attempt.nodes_lost, *nodes_lost)))),
+        pods_version=str(newest) if newest else "",
     )
     condition = Condition(names.RUNNING, "False", reason.value, message)
     return with_condition(job, with_attempt(status, ended), now, condition)

@@ -34,7 +34,7 @@ def next_attempt(case: Case, reason: EndReason, text: str, nodes: list[str]) -> 
     """End the attempt and queue for the next one; the place stays for those who need not move."""
     job = case.job
     number = job.status.attempt + 1
-    new = replace(closed(job, case.now, reason, text, *nodes), attempt=number)
+    new = replace(closed(case, reason, text, *nodes), attempt=number)
     told = EventReason.NOT_BOUND if reason is EndReason.NOT_BOUND else EventReason.RESTARTING
     note = Note(told, f"Moves members as attempt {number}: {text}")
     return write(job, with_state(new, JobState.RESTARTING), note)
@@ -45,7 +45,7 @@ def wait_again(case: Case, reason: EndReason, text: str) -> tuple[Action, ...]:
     job, status, policy = case.job, case.job.status, case.policy
     attempt = current_attempt(status)
     if attempt is not None and attempt.finished_at is None:
-        status = closed(job, case.now, reason, text)
+        status = closed(case, reason, text)
     times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in status.attempts)
     pause = policy.again_seconds * 2 ** min(max(times - 1, 0), _DOUBLINGS_MAX)
     until = case.now + min(pause, policy.again_seconds_max)
@@ -148,7 +148,7 @@ def ended_status(case: Case, reason: EndReason, text: str) -> JobStatus:
     job, status = case.job, case.job.status
     attempt = current_attempt(status)
     if attempt is not None and attempt.finished_at is None:
-        status = closed(job, case.now, reason, text)
+        status = closed(case, reason, text)
     is_good = reason is EndReason.SUCCEEDED
     kind = names.SUCCEEDED if is_good else names.FAILED
     new = with_condition(job, status, case.now, Condition(kind, "True", reason.value, text))

@@ -240,6 +240,7 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
         reason=end.reason.value,
         message=end.message,
         nodes_lost=tuple(sorted(lost - {""})),
+        pods_version=view.pods.newest_version,
     )
     new = replace(with_attempt(status, closed), members=counts_of(view), member_restarts=())
     if cause is Cause.USER:

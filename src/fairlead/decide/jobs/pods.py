@@ -308,6 +308,12 @@ class JobPods:
         return sum(attempt.live_count for attempt in self.attempts.values())
 
     @property
+    def newest_version(self) -> str:
+        """The newest resourceVersion among all pods; "" without any."""
+        newest = max((member.pod.metadata.version for member in self.all()), default=0)
+        return str(newest) if newest else ""
+
+    @property
     def count(self) -> int:
         """How many pods of any attempt there are."""
         return sum(len(attempt.members) for attempt in self.attempts.values())
