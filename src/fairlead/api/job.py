@@ -24,6 +24,9 @@ from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 
 MEMBERS_MAX = 100_000
+ROLES_MAX = 256
+#: Of steps that a job reports: what a 64-bit integer holds.
+STEP_MAX = 2**63 - 1
 
 Doc = Meta  # one name for the description that `kubectl explain` shows
 

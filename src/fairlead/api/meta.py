@@ -88,6 +88,17 @@ class ListMeta(Wire, frozen=True):
     remaining_item_count: int | None = None
 
 
+#: Digits of a number in a label that we write: an attempt, an index, a rank.
+_LABEL_DIGITS_MAX = 9
+
+
+def label_number(text: str | None) -> int | None:
+    """Return the number in a label, 0 to 999,999,999; None for any other text, or none."""
+    if text is None or not 0 < len(text) <= _LABEL_DIGITS_MAX:
+        return None
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
 def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
     """Return the condition of that type, or None."""
     return next((c for c in conditions if c.type == type_), None)

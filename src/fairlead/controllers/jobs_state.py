@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
 from fairlead.api.job import Job
-from fairlead.api.meta import is_true
+from fairlead.api.meta import is_true, label_number
 from fairlead.api.podgroups import PodGroup
 from fairlead.api.status import (
     ApiError,
@@ -74,11 +74,10 @@ def subject(change: Change[O]) -> tuple[O, bool]:
 
 def owned_of(obj: Dependent) -> Owned:
     """Return what decisions ask of a ConfigMap or Service."""
-    attempt = obj.metadata.labels.get(names.ATTEMPT, "0")
     return Owned(
         name=obj.metadata.name,
         uid=obj.metadata.uid,
-        attempt=int(attempt) if attempt.isdecimal() else 0,
+        attempt=label_number(obj.metadata.labels.get(names.ATTEMPT)) or 0,
         is_terminating=obj.metadata.deletion_timestamp is not None,
     )
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from fairlead.api import names
 from fairlead.api.core import Pod
+from fairlead.api.meta import label_number
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.runtime.client import Client, Propagation
@@ -33,6 +34,7 @@ from fairlead.runtime.memberlogs import LogReader, LogStore, LogText, MemberLog
 from fairlead.runtime.mirror import Change, Mirror
 
 T = TypeVar("T")
+_WHY_LENGTH_MAX = 200
 _STARTED = ("Running", "Succeeded", "Failed")
 
 
@@ -172,6 +174,9 @@ class LogKeeper:
                     self._miss(pod, str(error))
                     return
                 await asyncio.sleep(1.0)
+            except Exception as error:  # noqa: BLE001 - whatever one pod does to it, others go on
+                self._miss(pod, f"{type(error).__name__}: {error}"[:_WHY_LENGTH_MAX])
+                return
             else:
                 return
 
@@ -262,7 +267,7 @@ def _is_started_member(pod: Pod) -> bool:
     labels = pod.metadata.labels
     needed: Callable[[str], bool] = labels.__contains__
     is_member = all(map(needed, (names.JOB_NAME, names.ROLE, names.INDEX)))
-    is_numbered = labels.get(names.ATTEMPT, "").isdigit()
+    is_numbered = label_number(labels.get(names.ATTEMPT)) is not None
     return is_member and is_numbered and pod.status.phase in _STARTED
 
 

@@ -134,7 +134,8 @@ class ClusterState:
 
     def node_changed(self, node: Node) -> None:
         """Take in a node, new or changed."""
-        self.table.set_node(node)
+        for resource in self.table.set_node(node):
+            self.ledger.book_resource(resource)
 
     def node_deleted(self, name: str) -> None:
         """Take in that a node is gone."""

@@ -27,6 +27,10 @@ _MASKS_SPARE_MAX = 256
 _ROWLESS_MAX = 64
 
 _UNLIMITED = np.iinfo(np.int32).max
+#: The need of a row that nobody waits with: no sum of fits reaches it.
+_NO_NEED = np.iinfo(np.int64).max
+#: An amount that no node has.
+_NEVER = np.iinfo(np.int64).max
 _ROWS_START = 8
 
 
@@ -82,6 +86,8 @@ class FitTable:
         self._requests: Ints = np.zeros((0, 0), dtype=np.int64)
         self._totals: Ints = np.zeros(0, dtype=np.int64)
         self._changes = 0
+        #: `NodeTable.rows_version` that the requests were laid out for.
+        self._rows_version = -1
         #: True inside a transaction: changes are not counted, for they will be undone.
         self.is_tentative = False
 
@@ -102,7 +108,7 @@ class FitTable:
             del self._needs[member]
             self._rowless.pop(member, None)
             if member in self._index:
-                self._need_of_row[self._index[member]] = _UNLIMITED
+                self._need_of_row[self._index[member]] = _NO_NEED
             return
         self.sync()
         self._needs[member] = count
@@ -175,6 +181,8 @@ class FitTable:
         table = self._table
         if self._fits.shape[1] != table.capacity:
             self._grow()
+        if self._rows_version != table.rows_version:
+            self._lay_out()
         if table.stale_flags:
             flagged = np.unique(np.array(table.stale_flags, dtype=np.int64))
             table.stale_flags.clear()
@@ -224,7 +232,6 @@ class FitTable:
         mask.endured[slots] = table.exists[slots] & table.ready[slots] & endured
 
     def _refresh(self, slots: Ints) -> None:
-        self._widen(len(self._table.resources))
         if len(slots) == 1:
             self._refresh_one(int(slots[0]))
             return
@@ -280,19 +287,16 @@ class FitTable:
         return row if row is not None else self._new_row(member)
 
     def _new_row(self, member: MemberClass) -> int | None:
-        vector = self._table.vector(member.request)
         if not self._spare_rows and not self._make_spare_rows():
             return None
-        self._widen(len(self._table.resources))
         row = self._spare_rows.pop()
         mask = self._mask(member.constraints)
         self._index[member] = row
         self._may_have_idle_rows |= member not in self._pins
         self._member_of_row[row] = member
-        self._need_of_row[row] = self._needs.get(member, _UNLIMITED)
+        self._need_of_row[row] = self._needs.get(member, _NO_NEED)
         self._rows_by_mask = self._divisors_known = self._divisor = None
-        self._requests[row] = 0
-        self._requests[row, : len(vector)] = vector
+        self._requests[row] = self._asked(member)
         self._fits[row] = self.compute(member, self._table.free(), mask.eligible)
         self._totals[row] = self._fits[row].sum()
         return row
@@ -318,23 +322,34 @@ class FitTable:
 
     def _empty(self, rows: list[int]) -> None:
         """Make rows spare: a request that no node ever has room for."""
-        self._widen(len(self._table.resources))
         self._rows_by_mask = self._divisors_known = self._divisor = None
         self._fits[rows] = 0
         self._totals[rows] = 0
-        self._need_of_row[rows] = _UNLIMITED
+        self._need_of_row[rows] = _NO_NEED
         for row in rows:
             self._member_of_row[row] = None
         self._requests[rows] = 0
-        self._requests[rows, self._table.row(PODS)] = np.iinfo(np.int64).max
+        self._requests[rows, self._table.row(PODS)] = _NEVER
         self._spare_rows.extend(rows)
 
-    def _widen(self, width: int) -> None:
-        missing = width - self._requests.shape[1]
-        if missing > 0:
-            zeros = np.zeros((self._requests.shape[0], missing), dtype=np.int64)
-            self._requests = np.concatenate([self._requests, zeros], axis=1)
-            self._divisors_known = self._divisor = None
+    def _asked(self, member: MemberClass) -> Ints:
+        """Return what a member asks, as int64[D]; never to be had if no node offers all of it."""
+        if self._table.offers(member.request):
+            return self._table.vector(member.request)
+        never = np.zeros(len(self._table.resources), dtype=np.int64)
+        never[self._table.row(PODS)] = _NEVER
+        return never
+
+    def _lay_out(self) -> None:
+        """Write the requests anew for the table's rows of resources, which are not those before."""
+        table = self._table
+        self._rows_version = table.rows_version
+        self._requests = np.zeros((len(self._totals), len(table.resources)), dtype=np.int64)
+        self._requests[:, table.row(PODS)] = _NEVER
+        for member, row in self._index.items():
+            self._requests[row] = self._asked(member)
+        self._divisors_known = self._divisor = None
+        table.stale_amounts.append(np.arange(table.capacity))
 
     def _grow(self) -> None:
         capacity = self._table.capacity

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.job import Job, JobSpec, Topology
+from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, Job, JobSpec, Topology
 from fairlead.model.nodes import is_device
 from fairlead.model.requests import (
     Constraints,
@@ -74,14 +74,19 @@ class InvalidGang:
 
 def gang_of(spec: JobSpec, reader: RequestReader) -> GangRequest | InvalidGang:
     """Return what a job asks for, or the first field that cannot be read."""
+    if len(spec.roles) > ROLES_MAX:
+        return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
+    members = sum(role.count for role in spec.roles)
+    if members > MEMBERS_MAX or any(role.count < 1 for role in spec.roles):
+        return InvalidGang(f"spec.roles: {members} members; accepted: 1 to {MEMBERS_MAX}")
     roles: list[RoleRequest] = []
     for i, role in enumerate(spec.roles):
         pod = role.template.spec
         try:
-            request = reader.request(pod)
+            member = MemberClass(reader.request(pod), constraints_of(pod))
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
-        roles.append(RoleRequest(role.name, role.count, MemberClass(request, constraints_of(pod))))
+        roles.append(RoleRequest(role.name, role.count, member))
     if not roles:
         return InvalidGang("spec.roles: a job needs at least one role")
     topology = spec.topology or Topology(key="")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
-from fairlead.model.requests import Constraints
+from fairlead.model.requests import Constraints, label_integer
 
 Bools = npt.NDArray[np.bool_]
 Slots = npt.NDArray[np.int64]
@@ -194,10 +194,10 @@ class LabelTable:
 
     @staticmethod
     def _compared(column: _Column, requirement: NodeSelectorRequirement, slots: Slots) -> Bools:
-        bound = _integer(requirement.values[0])
+        bound = label_integer(requirement.values[0])
         table = np.zeros(len(column.numbers), dtype=np.bool_)
         for value, number in column.numbers.items():
-            amount = _integer(value)
+            amount = label_integer(value)
             if bound is not None and amount is not None:
                 table[number] = amount > bound if requirement.operator == "Gt" else amount < bound
         return table[column.cells[slots]]
@@ -205,8 +205,3 @@ class LabelTable:
 
 def _taint_order(taint: Taint) -> tuple[str, str, str]:
     return (taint.key, taint.effect, taint.value)
-
-
-def _integer(text: str) -> int | None:
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    return int(text) if digits.isascii() and digits.isdigit() else None

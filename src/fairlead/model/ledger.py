@@ -18,8 +18,9 @@ import numpy as np
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Placement, RolePlacement
+from fairlead.api.meta import label_number
 from fairlead.model.gangs import GangRequest, JobKey
-from fairlead.model.nodes import Ints, NodeTable, is_device
+from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, is_device
 from fairlead.model.requests import Request, RequestError, RequestReader
 
 #: Behind the name of a job: what it may have got. No name has it.
@@ -211,6 +212,24 @@ class Ledger:
                 )
                 yield claim.key, attempts.pop(), roles
 
+    def book_resource(self, resource: str) -> None:
+        """Book what claims and pods use of a resource that has just got its row."""
+        table, used = self._table, dict[str, int]()
+        for claim in (*self._claims.values(), *self._held.values()):
+            for _, request, nodes in claim.roles:
+                amount = _amount(request, resource)
+                for node in nodes if amount else ():
+                    used[node] = used.get(node, 0) + amount
+        for use in self._pods.values():
+            amount = 0 if use.is_covered else _amount(use.request, resource)
+            if amount:
+                used[use.node] = used.get(use.node, 0) + amount
+        if used:
+            slots = np.array([table.occupy(node) for node in used], dtype=np.int64)
+            unit = np.zeros(len(table.resources), dtype=np.int64)
+            unit[table.row(resource)] = 1
+            table.add(slots, np.array(list(used.values()), dtype=np.int64), unit)
+
     def slots(self, key: JobKey) -> Ints:
         """Return the distinct slots that a job's claim uses."""
         return self._slots_of_claim[key]
@@ -265,9 +284,16 @@ class Ledger:
         try:
             return self._reader.request(pod.spec)
         except RequestError:
-            # The API server lets no such pod in; it runs all the same, so it counts as one pod.
-            return (("pods", 1),)
+            # No request that is to be placed; but the pod is on its node, so it counts there.
+            return self._reader.bound_request(pod.spec, self._table.resources)
+
+
+def _amount(request: Request, resource: str) -> int:
+    """Return what a request books of one resource."""
+    asked = next((amount for name, amount in request if name == resource), 0)
+    return min(asked, NODE_AMOUNT_MAX + 1)
 
 
 def _member_of(role: str, index: str) -> tuple[str, int] | None:
-    return (role, int(index)) if index.isascii() and index.isdigit() else None
+    number = label_number(index)
+    return None if number is None else (role, number)

@@ -7,12 +7,18 @@ use must not be forgotten, and nothing new goes there.
 
 Every change is O(what changed): a slot's column is updated and the slot is put on the list of
 stale slots, from which `fairlead.model.fits` brings its rows up to date when it is next asked.
+
+A resource has a row while some node offers it. Requests make no rows: whoever may create a pod or
+a job chooses the names in it, and a row costs one cell per node. A request for a resource without a
+row fits nowhere, and its amount of that resource is not booked; `set_node` returns the resources
+that got a row, for the ledger to book what it holds of them.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -32,11 +38,18 @@ _VECTORS_MAX = 10_000
 _RANK_BITS = 24
 _SHARE_BITS = 10
 _DEVICES_MAX = 1 << 16
+#: Resources of one node that count, and of all nodes together; further ones are not offered.
+RESOURCES_PER_NODE_MAX = 64
+ROWS_MAX = 256
 #: Of each resource at most this much of a node counts: sums over 100,000 nodes stay below 2**63
 #: then (92 billion milli-CPU, or 83 TiB). A request for more is one too many for every node.
 NODE_AMOUNT_MAX = (2**63 - 1) // 100_000 - 1
 
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
+#: They have a row whether a node offers them or not, the first ones.
+_PERMANENT = (CPU, MEMORY, PODS)
+#: CPU and memory, which the packing order looks at.
+_SHARE_ROWS = (0, 1)
 
 
 def is_device(resource: str) -> bool:
@@ -52,15 +65,17 @@ class NodeTable:
         self._slots: dict[str, int] = {}
         self._free_slots: list[int] = list(range(_CAPACITY_START))
         self._sorted_names: list[str] = []
-        self._rows: dict[str, int] = {}
+        self._rows: dict[str, int] = {name: row for row, name in enumerate(_PERMANENT)}
+        #: How many nodes offer each resource that has a row.
+        self._offer_counts: dict[str, int] = dict.fromkeys(_PERMANENT, 0)
         self._vectors: dict[Request, Ints] = {}
         #: Name by slot, "" for an empty one.
         self.names: list[str] = [""] * _CAPACITY_START
         self.labels = LabelTable(_CAPACITY_START)
         #: int64[D, N], base units.
-        self.allocatable: Ints = np.zeros((0, _CAPACITY_START), dtype=np.int64)
+        self.allocatable: Ints = np.zeros((len(_PERMANENT), _CAPACITY_START), dtype=np.int64)
         #: int64[D, N], base units: claims of jobs and pods that no claim covers.
-        self.used: Ints = np.zeros((0, _CAPACITY_START), dtype=np.int64)
+        self.used: Ints = np.zeros((len(_PERMANENT), _CAPACITY_START), dtype=np.int64)
         #: bool[N]: a node object exists (not empty, not a ghost).
         self.exists: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
         self.ready: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
@@ -76,7 +91,8 @@ class NodeTable:
         self.stale_flags: list[int] = []
         #: Rises with every change of what a node is, as opposed to what is in use.
         self.nodes_version = 0
-        self._share_rows = [self.row(resource) for resource in (CPU, MEMORY, PODS)][:2]
+        #: Rises with every change of which resources have rows, and where.
+        self.rows_version = 0
 
     @property
     def capacity(self) -> int:
@@ -98,21 +114,16 @@ class NodeTable:
         return self._slots.get(name)
 
     def row(self, resource: str) -> int:
-        """Return the row of a resource; a new one gets a row of zeros."""
-        row = self._rows.get(resource)
-        if row is None:
-            row = self._rows[resource] = len(self._rows)
-            zeros = np.zeros((1, self.capacity), dtype=np.int64)
-            self.allocatable = np.concatenate([self.allocatable, zeros])
-            self.used = np.concatenate([self.used, zeros])
-            self._vectors.clear()
-            if is_device(resource):
-                self._device_rows.append(row)
-        return row
+        """Return the row of a resource; KeyError when no node offers it."""
+        return self._rows[resource]
 
     def find_row(self, resource: str) -> int | None:
-        """Return the row of a resource; None when neither a node nor a request has named it."""
+        """Return the row of a resource; None when no node offers it."""
         return self._rows.get(resource)
+
+    def offers(self, request: Request) -> bool:
+        """True when each resource of the request is offered by some node, whatever the amount."""
+        return all(resource in self._rows for resource, _ in request)
 
     def owned(self, resource: str) -> Ints:
         """Return int64[N]: what each node has of a resource, used or not."""
@@ -127,19 +138,24 @@ class NodeTable:
         return np.clip(self.allocatable[row] - self.used[row], 0, None)
 
     def vector(self, request: Request) -> Ints:
-        """Return a request as int64[D]. Shared: do not change it."""
+        """Return a request as int64[D], without what no node offers. Shared: do not change it."""
         vector = self._vectors.get(request)
         if vector is None:
-            rows = [self.row(resource) for resource, _ in request]
             if len(self._vectors) >= _VECTORS_MAX:
                 self._vectors.clear()
             vector = np.zeros(len(self._rows), dtype=np.int64)
-            vector[rows] = [min(amount, NODE_AMOUNT_MAX + 1) for _, amount in request]
+            for resource, amount in request:
+                row = self._rows.get(resource)
+                if row is not None:
+                    vector[row] = min(amount, NODE_AMOUNT_MAX + 1)
             self._vectors[request] = vector
         return vector
 
-    def set_node(self, node: Node) -> None:
-        """Add or update a node; a heartbeat that changes nothing else costs nothing."""
+    def set_node(self, node: Node) -> tuple[str, ...]:
+        """Add or update a node; a heartbeat that changes nothing else costs nothing.
+
+        Returns the resources that have a row from now on, in which nothing is booked yet.
+        """
         name = node.metadata.name
         slot = self.occupy(name)
         changed = self._set_flags(slot, node)
@@ -147,8 +163,11 @@ class NodeTable:
         changed |= self.labels.set(slot, labels, node.spec.taints)
         if changed:
             self.stale_flags.append(slot)
-        if self._set_allocatable(slot, node) or changed:
+        amounts = self._offered(node)
+        new = self._add_rows([name for name in amounts if name not in self._rows])
+        if self._set_amounts(slot, amounts) or changed:
             self.nodes_version += 1
+        return new
 
     def remove_node(self, name: str) -> None:
         """Remove a node; what still uses it keeps a ghost alive. Unknown names are ignored."""
@@ -157,9 +176,9 @@ class NodeTable:
             return
         self.exists[slot] = self.ready[slot] = self.cordoned[slot] = False
         self.labels.clear(slot)
-        self.allocatable[:, slot] = 0
         self.stale_flags.append(slot)
-        self._touch(np.array([slot]))
+        if not self._set_amounts(slot, {}):
+            self._touch(np.array([slot]))
         self.nodes_version += 1
         self.vacate(slot)
 
@@ -224,7 +243,7 @@ class NodeTable:
         """
         owned = self.allocatable[:, slots]
         share = np.zeros(free.shape[1], dtype=np.int64)
-        for row in self._share_rows:
+        for row in _SHARE_ROWS:
             share += np.clip(free[row], 0, None) * 511 // np.maximum(owned[row], 1)
         tier = np.zeros(free.shape[1], dtype=np.int64)
         if self._device_rows:
@@ -239,7 +258,7 @@ class NodeTable:
         owned = self.allocatable[:, slot].tolist()
         used = self.used[:, slot].tolist()
         share = tier = 0
-        for row in self._share_rows:
+        for row in _SHARE_ROWS:
             if used[row] < owned[row]:
                 share += (owned[row] - used[row]) * 511 // owned[row]
         for row in self._device_rows:
@@ -273,16 +292,56 @@ class NodeTable:
         self.exists[slot], self.ready[slot], self.cordoned[slot] = after
         return before != after
 
-    def _set_allocatable(self, slot: int, node: Node) -> bool:
-        amounts = self._reader.amounts(node.status.allocatable or node.status.capacity)
-        rows = [self.row(resource) for resource in amounts]
+    def _offered(self, node: Node) -> dict[str, int]:
+        """Return what a node offers, zero amounts left out; of too many names the ordinary ones."""
+        given = node.status.allocatable or node.status.capacity
+        if len(given) > RESOURCES_PER_NODE_MAX:
+            order = sorted(given, key=lambda name: (name not in _ORDINARY, name))
+            given = {name: given[name] for name in order[:RESOURCES_PER_NODE_MAX]}
+        amounts = self._reader.amounts(given)
+        return {name: min(a, NODE_AMOUNT_MAX) for name, a in amounts.items() if a > 0}
+
+    def _set_amounts(self, slot: int, amounts: Mapping[str, int]) -> bool:
         column = np.zeros(len(self._rows), dtype=np.int64)
-        column[rows] = [min(max(a, 0), NODE_AMOUNT_MAX) for a in amounts.values()]
-        if np.array_equal(self.allocatable[:, slot], column):
+        for name, amount in amounts.items():
+            row = self._rows.get(name)
+            if row is not None:
+                column[row] = amount
+        before = self.allocatable[:, slot].copy()
+        if np.array_equal(before, column):
             return False
+        for name, row in self._rows.items():
+            self._offer_counts[name] += int(column[row] > 0) - int(before[row] > 0)
         self.allocatable[:, slot] = column
+        self._drop_rows()
         self._touch(np.array([slot]))
         return True
+
+    def _add_rows(self, resources: Sequence[str]) -> tuple[str, ...]:
+        """Give each of these a row of zeros, as far as there may be more rows; return which."""
+        new = tuple(resources[: ROWS_MAX - len(self._rows)])
+        if new:
+            zeros = np.zeros((len(new), self.capacity), dtype=np.int64)
+            self.allocatable = np.concatenate([self.allocatable, zeros])
+            self.used = np.concatenate([self.used, zeros])
+            self._set_rows([*self._rows, *new])
+        return new
+
+    def _drop_rows(self) -> None:
+        """Drop the rows of resources that no node offers any more."""
+        kept = [n for n, count in self._offer_counts.items() if count or n in _PERMANENT]
+        if len(kept) < len(self._rows):
+            rows = [self._rows[name] for name in kept]
+            self.allocatable, self.used = self.allocatable[rows], self.used[rows]
+            self._set_rows(kept)
+
+    def _set_rows(self, resources: Sequence[str]) -> None:
+        counts = self._offer_counts
+        self._rows = {name: row for row, name in enumerate(resources)}
+        self._offer_counts = {name: counts.get(name, 0) for name in resources}
+        self._device_rows = [row for name, row in self._rows.items() if is_device(name)]
+        self._vectors.clear()
+        self.rows_version += 1
 
     def _grow(self) -> None:
         old, new = self.capacity, self.capacity * 2

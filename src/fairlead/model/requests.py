@@ -18,12 +18,21 @@ from fairlead.api.quantity import PODS, QuantityError, to_base
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
 Request: TypeAlias = tuple[tuple[str, int], ...]
 
+#: Resource names of one pod, all containers together.
+RESOURCES_MAX = 64
+#: Resource names of any length are compared and kept; the API takes 253 + 1 + 63 characters.
+_RESOURCE_NAME_MAX = 317
+#: Values that the constraints of one pod name, all together: selectors, affinity, tolerations.
+CONSTRAINT_VALUES_MAX = 10_000
+#: Digits of a 64-bit integer.
+_DIGITS_MAX = 19
+_TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _AMOUNTS_MAX = 100_000
 _REQUESTS_MAX = 4096  # of pods with one container; a gang's members share one
 
 
 class RequestError(ValueError):
-    """An amount that cannot be read; `field` is its path below the pod spec."""
+    """A request or a constraint that cannot be read; `field` is its path below the pod spec."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -51,14 +60,54 @@ class MemberClass:
         return next((amount for name, amount in self.request if name == resource), 0)
 
 
+def label_integer(text: str) -> int | None:
+    """Return a label's value as `Gt` and `Lt` compare it: a 64-bit integer; None when it is none.
+
+    Its length is looked at first: a number of a million digits takes seconds to read.
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdigit()):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
 def constraints_of(spec: PodSpec) -> Constraints:
-    """Return the constraints in canonical order."""
+    """Return the constraints in canonical order; RequestError where one cannot be judged."""
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = node_affinity.required if node_affinity else None
+    count = len(spec.node_selector) + len(spec.tolerations)
+    count += _check_affinity(required) if required is not None else 0
+    if count > CONSTRAINT_VALUES_MAX:
+        raise RequestError(
+            "affinity",
+            f"selectors, affinity and tolerations name {count} values; accepted: "
+            f"{CONSTRAINT_VALUES_MAX} at most",
+        )
     return Constraints(
         node_selector=tuple(sorted(spec.node_selector.items())),
-        affinity=node_affinity.required if node_affinity else None,
+        affinity=required,
         tolerations=tuple(sorted(set(spec.tolerations), key=_toleration_order)),
     )
+
+
+def _check_affinity(affinity: NodeSelector) -> int:
+    """Return how many values the terms name; RequestError for a bound that is no integer."""
+    count = 0
+    for i, term in enumerate(affinity.node_selector_terms):
+        for field, requirements in (
+            ("matchExpressions", term.match_expressions),
+            ("matchFields", term.match_fields),
+        ):
+            for j, requirement in enumerate(requirements):
+                count += 1 + len(requirement.values)
+                is_bound = requirement.operator in ("Gt", "Lt") and len(requirement.values) == 1
+                if is_bound and label_integer(requirement.values[0]) is None:
+                    raise RequestError(
+                        f"{_TERMS}[{i}].{field}[{j}].values[0]",
+                        f"'{requirement.values[0][:20]}' is not a 64-bit integer",
+                    )
+    return count
 
 
 def _toleration_order(toleration: Toleration) -> tuple[str, str, str, str, int]:
@@ -101,6 +150,7 @@ class RequestReader:
 
     def request(self, spec: PodSpec) -> Request:
         """Return the effective request of a pod, with its one of `pods`; RequestError."""
+        _check_names(spec)
         if len(spec.containers) != 1 or spec.init_containers or spec.overhead:
             return self._sum(spec)
         resources = spec.containers[0].resources
@@ -112,6 +162,21 @@ class RequestReader:
                 self._requests.clear()
             self._requests[key] = known
         return known
+
+    def bound_request(self, spec: PodSpec, resources: Iterable[str]) -> Request:
+        """Return what a pod that has no readable request uses of these resources at most.
+
+        Init containers count as if they ran beside the others, and what cannot be read as nothing.
+        """
+        total = dict.fromkeys(resources, 0)
+        resources_given = [c.resources for c in (*spec.init_containers, *spec.containers)]
+        given = [spec.overhead, *(r.limits | r.requests for r in resources_given)]
+        for amounts in given:
+            known = {name: amounts[name] for name in total if name in amounts}
+            for name, amount in self.amounts(known).items():
+                total[name] += max(amount, 0)
+        total[PODS] = 1
+        return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
     def _sum(self, spec: PodSpec) -> Request:
         sidecars: dict[str, int] = {}
@@ -149,6 +214,22 @@ class RequestReader:
             if out[name] < 0:
                 raise RequestError(f"{path}.{name}", f"'{text}' is below zero")
         return out
+
+
+def _check_names(spec: PodSpec) -> None:
+    """Raise RequestError for more resource names, or longer ones, than are looked at."""
+    given = [spec.overhead]
+    for container in (*spec.init_containers, *spec.containers):
+        given += (container.resources.limits, container.resources.requests)
+    if sum(map(len, given)) > RESOURCES_MAX:
+        count = len(set().union(*given))
+        if count > RESOURCES_MAX:
+            why = f"{count} resources are asked for; accepted: {RESOURCES_MAX} at most"
+            raise RequestError("containers", why)
+    for name in (name for names in given for name in names):
+        if len(name) > _RESOURCE_NAME_MAX:
+            why = f"a resource name has {_RESOURCE_NAME_MAX} characters at most"
+            raise RequestError("containers", why)
 
 
 def _add(into: dict[str, int], amounts: Mapping[str, int]) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 from fairlead.api.core import Pod
+from fairlead.api.meta import label_number
 from fairlead.runtime.history import HistoryError, Runner
 
 SCHEMA_VERSION = 1
@@ -98,7 +99,7 @@ class LogStore(Protocol):
 def task_order(task: str) -> tuple[str, int]:
     """Order worker-2 before worker-10."""
     role, _, index = task.rpartition("-")
-    return (role, int(index) if index.isdigit() else 0)
+    return (role, label_number(index) or 0)
 
 
 def check_text(text: str, url: str) -> str:

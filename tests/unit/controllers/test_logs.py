@@ -199,3 +199,30 @@ def test_pods_of_others_and_members_that_never_started_are_left_alone() -> None:
             assert reader.read_count == 0
 
     run(main())
+
+
+def test_a_pod_that_claims_an_absurd_attempt_is_no_member() -> None:
+    async def main() -> None:
+        reader = Reader()
+        async with world(reader) as w:
+            bad = await member(w.client, 0)
+            labels = {"metadata": {"labels": {names.ATTEMPT: "9" * 20}}}
+            await w.client.patch(PODS, bad, labels, namespace="a")
+            await end(w.client, bad)
+            await end(w.client, await member(w.client, 1))
+            assert await w.tasks() == ["worker-1"]
+        assert reader.read_count == 1
+
+    run(main())
+
+
+def test_a_log_whose_keeping_fails_in_an_unforeseen_way_is_missed_and_others_are_kept() -> None:
+    async def main() -> None:
+        async with world(Reader(failures=[OverflowError("too large")])) as w:
+            await end(w.client, await member(w.client, 0))
+            await asyncio.sleep(1)
+            await end(w.client, await member(w.client, 1))
+            assert await w.tasks() == ["worker-1"]
+            assert w.keeper.missed_count == 1
+
+    run(main())

@@ -130,3 +130,19 @@ def test_lasting_passing_and_evicting_taints_are_told_apart() -> None:
     assert lasting.tolist() == [False, True, True]
     assert passing.tolist() == [True, False, False]
     assert endured.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("operator", ["Gt", "Lt"])
+def test_a_bound_of_any_length_is_judged_and_matches_nothing(
+    table: LabelTable, operator: str
+) -> None:
+    term = NodeSelectorTerm(
+        match_expressions=(NodeSelectorRequirement("size", operator, ("9" * 5000,)),)
+    )
+    assert selected(table, Constraints(affinity=NodeSelector((term,)))) == []
+
+
+def test_a_label_of_any_length_is_no_number(table: LabelTable) -> None:
+    table.set(2, {"size": "9" * 5000}, ())
+    term = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement("size", "Gt", ("9",)),))
+    assert selected(table, Constraints(affinity=NodeSelector((term,)))) == [1]

@@ -19,7 +19,7 @@ from enum import Enum
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.meta import OwnerReference
+from fairlead.api.meta import OwnerReference, label_number
 
 #: A job's name is a host name's length at most; the rest is a digest.
 _STEM_MAX = 50
@@ -170,7 +170,7 @@ def _volcano(pod: Pod) -> Membership | None:
     return Membership(
         _group(pod, Tool.VOLCANO, source, name),
         role_name(_said(pod, "volcano.sh/task-spec") or _own_role(pod)),
-        _number(_said(pod, "volcano.sh/task-index")),
+        label_number(_said(pod, "volcano.sh/task-index")),
         _size(pod, "scheduling.volcano.sh/group-min-member"),
     )
 
@@ -194,7 +194,7 @@ def _leader_worker_set(pod: Pod) -> Membership | None:
     if not name or not number:
         return None
     source = Source("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name)
-    index = _number(_said(pod, f"{prefix}/worker-index"))
+    index = label_number(_said(pod, f"{prefix}/worker-index"))
     is_leader = index == 0
     return Membership(
         _group(pod, Tool.LEADER_WORKER_SET, source, f"{name}-{number}"),
@@ -223,7 +223,7 @@ def _kubeflow(pod: Pod) -> Membership | None:
         kind, version = "MPIJob", "kubeflow.org/v2beta1"
     source = Source(version, kind, name)
     role = _said(pod, f"{prefix}/replica-type") or _said(pod, f"{prefix}/job-role") or "worker"
-    index = _number(_said(pod, f"{prefix}/replica-index"))
+    index = label_number(_said(pod, f"{prefix}/replica-index"))
     group = _group(pod, Tool.KUBEFLOW, source, name)
     return Membership(group, role_name(role), index, _size(pod))
 
@@ -247,7 +247,7 @@ def _job(pod: Pod) -> Membership | None:
     if owner is None:
         return None
     source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
-    index = _number(_said(pod, "batch.kubernetes.io/job-completion-index"))
+    index = label_number(_said(pod, "batch.kubernetes.io/job-completion-index"))
     return Membership(_group(pod, Tool.JOB, source, owner.name), "worker", index, _size(pod))
 
 
@@ -256,9 +256,9 @@ def _stateful_set(pod: Pod) -> Membership | None:
     if owner is None:
         return None
     source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
-    index = _number(_said(pod, "apps.kubernetes.io/pod-index"))
+    index = label_number(_said(pod, "apps.kubernetes.io/pod-index"))
     if index is None:
-        index = _number(pod.metadata.name.rpartition("-")[2])
+        index = label_number(pod.metadata.name.rpartition("-")[2])
     group = _group(pod, Tool.STATEFUL_SET, source, owner.name)
     return Membership(group, "worker", index, _size(pod))
 
@@ -290,13 +290,9 @@ def _said(pod: Pod, *keys: str) -> str:
     return ""
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
-
-
 def _size(pod: Pod, *keys: str) -> int | None:
     """Return the group's size as the pod says it: our own key first, since somebody wrote it."""
-    return _number(_said(pod, names.GROUP_SIZE, *keys)) or None
+    return label_number(_said(pod, names.GROUP_SIZE, *keys)) or None
 
 
 def _own_role(pod: Pod) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Affinity, Container, Pod, PodSpec, PodTemplate
 from fairlead.api.job import Job, Role
+from fairlead.api.meta import label_number
 from fairlead.decide.adoption.grouping import Membership, is_gated, role_name
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.pinning import node_of
@@ -95,14 +96,14 @@ def read_member(
         is_same = before is not None and before.pod.metadata.uid == pod.metadata.uid
         refused_at = before.refused_at if before is not None and is_same else None
         refused_at = now if refused_at is None else refused_at
-    index = labels.get(names.INDEX, "")
+    index = label_number(labels.get(names.INDEX))
     return Member(
         pod=pod,
         membership=membership,
         standing=standing,
         job_uid=labels.get(names.JOB_UID, "") if standing is Standing.RELEASED else "",
         role=labels.get(names.ROLE, ""),
-        index=int(index) if index.isascii() and index.isdecimal() else -1,
+        index=-1 if index is None else index,
         node=node_of(pod.spec) if standing is not Standing.GATED else "",
         refused_at=refused_at,
         shape=shape_of(pod.spec) if standing is Standing.GATED else "",

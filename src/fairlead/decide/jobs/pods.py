@@ -15,8 +15,9 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.core import ContainerStatus, Pod
-from fairlead.api.job import Progress
-from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.api.job import STEP_MAX, Progress
+from fairlead.api.meta import ObjectMeta, OwnerReference, label_number
+from fairlead.api.times import parse_time
 from fairlead.decide.pinning import node_of
 
 #: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
@@ -32,6 +33,10 @@ START_ERRORS = frozenset(
         "RunContainerError",
     )
 )
+
+
+#: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
+_PROGRESS_LENGTH_MAX = 500
 
 
 class MemberPhase(Enum):
@@ -140,7 +145,8 @@ def read_member(pod: Pod) -> MemberPod:
 
 
 def _number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else default
+    number = label_number(text)
+    return default if number is None else number
 
 
 def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:
@@ -154,15 +160,36 @@ def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:
 def read_progress(pod: Pod) -> Progress | None:
     """Return what the node reported for this pod; None when nothing, or nothing that can be read.
 
-    A member writes this text, so it proves nothing: a bad one is as good as none.
+    A member writes this text, so it proves nothing: a bad one is as good as none. What is returned
+    can be written on a job: steps are 64-bit integers, the instant is one.
     """
     text = pod.metadata.annotations.get(names.PROGRESS)
-    if not text:
+    if not text or len(text) > _PROGRESS_LENGTH_MAX:
         return None
     try:
-        return msgspec.json.decode(text, type=Progress)
-    except (msgspec.DecodeError, UnicodeError):
+        found = msgspec.json.decode(text, type=Progress)
+    except (msgspec.MsgspecError, UnicodeError):
         return None
+    saved = found.checkpoint_step
+    return Progress(
+        step=_clamped(found.step),
+        checkpoint_step=None if saved is None else _clamped(saved),
+        reported_at=found.reported_at if _is_time(found.reported_at) else None,
+    )
+
+
+def _clamped(step: int) -> int:
+    return max(0, min(step, STEP_MAX))
+
+
+def _is_time(text: str | None) -> bool:
+    if text is None:
+        return False
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
 
 
 def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None:
