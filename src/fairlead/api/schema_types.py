@@ -50,7 +50,6 @@ def _by(*keys: str) -> ListRule:
 LISTS: Mapping[tuple[str, str], ListRule] = {
     ("ObjectMeta", "ownerReferences"): _by("uid"),
     ("ObjectMeta", "finalizers"): ListRule(is_set=True),
-    ("NodeSpec", "taints"): _by("key"),
     ("NodeSpec", "podCIDRs"): ListRule(is_set=True),
     ("NodeStatus", "conditions"): _by("type"),
     ("NodeStatus", "addresses"): _by("type"),
@@ -70,11 +69,11 @@ LISTS: Mapping[tuple[str, str], ListRule] = {
     ("PodSpec", "topologySpreadConstraints"): _by("topologyKey", "whenUnsatisfiable"),
     ("PodStatus", "conditions"): _by("type"),
     ("PodStatus", "podIPs"): _by("ip"),
+    ("PodStatus", "resourceClaimStatuses"): _by("name"),
     ("PodStatus", "hostIPs"): _by("ip"),
     ("NamespaceStatus", "conditions"): _by("type"),
     ("ServiceSpec", "ports"): _by("port", "protocol"),
     ("ServiceAccount", "secrets"): _by("name"),
-    ("ServiceAccount", "imagePullSecrets"): _by("name"),
     ("PodDisruptionBudgetStatus", "conditions"): _by("type"),
     ("MutatingWebhookConfiguration", "webhooks"): _by("name"),
     ("ValidatingWebhookConfiguration", "webhooks"): _by("name"),
@@ -101,7 +100,13 @@ _COMPLETE = frozenset((
 #: Marks the schema of such a struct.
 COMPLETE = "x-fairlead-complete"
 #: Map fields whose strategic merge replaces the keys that are not named (`$retainKeys`).
-_RETAIN_KEYS = {("PodSpec", "volumes")}
+_RETAIN_KEYS = {
+    ("PodSpec", "volumes"),
+    ("PodSpec", "resourceClaims"),
+    ("PodStatus", "resourceClaimStatuses"),
+}
+#: Map fields that a strategic merge replaces as a whole.
+_REPLACED = {("PodDisruptionBudgetSpec", "selector")}
 _STRUCTS_WHOSE_LISTS_ARE_MAPS_IN_CRDS = ("JobSpec", "JobStatus", "Placement", "PodSpec")
 
 
@@ -157,6 +162,8 @@ class Generator:
             schema = _described(schema, doc)
         if schema.get("type") == "array":
             schema.update(self._list_rule(cls.__name__, name))
+        if (cls.__name__, name) in _REPLACED and self.style is Style.BUILTIN:
+            schema["x-kubernetes-patch-strategy"] = "replace"
         if self.with_defaults and cls.__module__ == _OWN_MODULE:
             default = _default(item)
             if default is not None:

@@ -290,6 +290,7 @@ class JobsController:
             node_troubles=troubles_of(self._nodes.troubles, placed.nodes, book.pods.nodes),
             pod_refusal=self._refusals.get(uid),
             bindings=self._nodes.bindings,
+            cordoned=self._nodes.cordoned,
             counts_written_at=self._counts_written_at.get(uid, 0.0),
             late_until=self._late_until.get(uid, 0.0),
         )

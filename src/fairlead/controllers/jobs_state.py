@@ -103,6 +103,8 @@ class NodeBook:
     jobs: dict[str, dict[ObjectKey, int]] = field(default_factory=dict)
     #: How members are bound on the nodes that say it.
     bindings: dict[str, Binding] = field(default_factory=dict)
+    #: Nodes that an operator has cordoned.
+    cordoned: dict[str, None] = field(default_factory=dict[str, None])
 
     def changed(self, name: str, node: Node | None, now: float) -> tuple[ObjectKey, ...]:
         """Take note of a node as it is now; return the jobs to look at again."""
@@ -111,8 +113,14 @@ class NodeBook:
             self.bindings[name] = binding
         else:
             self.bindings.pop(name, None)
+        was_cordoned = name in self.cordoned
+        is_cordoned = node is not None and node.spec.unschedulable
+        if is_cordoned:
+            self.cordoned[name] = None
+        else:
+            self.cordoned.pop(name, None)
         trouble = self._trouble(name, node, now)
-        if trouble == self.troubles.get(name):
+        if trouble == self.troubles.get(name) and was_cordoned == is_cordoned:
             return ()
         if trouble is None:
             self.troubles.pop(name, None)

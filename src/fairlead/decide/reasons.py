@@ -83,8 +83,8 @@ REASONS: dict[Reason, ReasonInfo] = {
     Reason.REPAIRING: ReasonInfo(
         Outcome.WAITING,
         30,
-        "keeps {members_kept} of {members} members' nodes; {nodes_lost} lost nodes have no "
-        "replacement yet",
+        "keeps the nodes of {members_kept} of {members} members; no replacement yet for "
+        "{nodes_lost} nodes, lost or cordoned",
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"

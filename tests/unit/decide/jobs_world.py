@@ -19,6 +19,7 @@ from fairlead.api.core import (
     ContainerStateWaiting,
     ContainerStatus,
     Pod,
+    PodCondition,
     PodStatus,
     Service,
 )
@@ -69,6 +70,7 @@ class World:
     services: dict[str, Service] = field(default_factory=dict)
     pod_groups: dict[str, Owned] = field(default_factory=dict)
     troubles: dict[str, NodeTrouble] = field(default_factory=dict)
+    cordoned: set[str] = field(default_factory=set[str])
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
     refusal: PodRefusal | None = None
     late_until: float = 0.0
@@ -98,6 +100,7 @@ class World:
             dependencies=self.dependencies,
             node_troubles={n: t for n, t in sorted(self.troubles.items()) if n in used},
             pod_refusal=self.refusal,
+            cordoned=self.cordoned,
             late_until=self.late_until,
         )
 
@@ -211,6 +214,7 @@ class World:
         placement = status.placement
         assert placement is not None, "a pod before its placement"
         assert placement.attempt == status.attempt, "a pod before its placement"
+        assert node_of(pod.spec) not in self.cordoned, "a pod made on a cordoned node"
         index = int(pod.metadata.labels[names.INDEX])
         places = {r.role: r.nodes for r in placement.roles}
         if (group := pod.spec.scheduling_group) is not None:
@@ -276,7 +280,8 @@ class World:
         placed = status.placement is not None and status.placement.attempt == status.attempt
         if not admitted or placed:
             return
-        healthy = nodes or tuple(n for n in self.nodes if n not in self.troubles)
+        out = self.cordoned.union(self.troubles)
+        healthy = nodes or tuple(n for n in self.nodes if n not in out)
         if not healthy:
             return
         roles = tuple(
@@ -298,6 +303,22 @@ class World:
                 peers = f"{_job_name(pod)}-{pod.metadata.labels[names.ATTEMPT]}-peers"
                 phase = "Running" if peers in self.config_maps else "Pending"
                 self.set_pod(name, PodStatus(phase=phase, pod_ip=ip))
+
+    def drain_node(self, name: str, how: str = "EvictionByEvictionAPI") -> None:
+        """Cordon a node and evict its pods, as `kubectl drain` does."""
+        self.cordoned.add(name)
+        for key, pod in self.pods.items():
+            if pod.spec.node_name == name:
+                self.evict_pod(key, how)
+
+    def evict_pod(self, name: str, how: str = "EvictionByEvictionAPI") -> None:
+        """Evict one pod; `how` is the reason of its condition DisruptionTarget, "" for none."""
+        pod = self.pods[name]
+        gone = replace(pod.metadata, deletion_timestamp=format_time(self.now))
+        condition = PodCondition("DisruptionTarget", "True", how)
+        conditions = (*pod.status.conditions, condition) if how else pod.status.conditions
+        status = replace(pod.status, conditions=conditions)
+        self.pods[name] = replace(pod, metadata=gone, status=status)
 
     def set_pod(self, name: str, status: PodStatus) -> None:
         self.pods[name] = replace(self.pods[name], status=status)

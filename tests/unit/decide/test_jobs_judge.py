@@ -121,7 +121,7 @@ def test_the_reason_of_a_failed_pod_tells_the_cause(word: str, cause: Cause, rea
 def test_a_disruption_condition_beats_the_exit_code() -> None:
     world = _running()
     world.end_pod(NAME, exit_code=1)
-    condition = PodCondition("DisruptionTarget", "True", "DeletionByTaintManager")
+    condition = PodCondition("DisruptionTarget", "True", "TerminationByKubelet")
     world.set_pod(NAME, replace(world.pods[NAME].status, conditions=(condition,)))
     assert _judged(world).cause is Cause.NODE
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Job, Topology, VerdictStatus
+from fairlead.api.job import Adopts, Attempt, Job, Topology, VerdictStatus
+from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
@@ -52,9 +54,46 @@ def test_with_all_nodes_well_the_places_are_confirmed() -> None:
     assert placed(action) == ["b", "a"]
 
 
-def test_a_cordoned_node_keeps_its_members() -> None:
-    action, _ = outcome([make_node("a", unschedulable=True), make_node("b")], wounded("a"))
-    assert placed(action) == ["a"]
+def test_a_member_on_a_cordoned_node_moves_with_the_next_attempt() -> None:
+    nodes = [make_node("a", unschedulable=True), make_node("b"), make_node("c")]
+    action, _ = outcome(nodes, wounded("a", "b"))
+    assert placed(action) == ["c", "b"]
+    action, _ = outcome(nodes, wounded("a", "b", lost=("a",)))
+    assert placed(action) == ["c", "b"]
+
+
+def test_pods_of_another_tool_stay_on_a_cordoned_node() -> None:
+    nodes = [make_node("a", unschedulable=True), make_node("b"), make_node("c")]
+    adopts = Adopts("StatefulSet", "web", "apps/v1")
+    job = wounded("a", "b", lost=("b",))
+    admitted = Condition("Admitted", "True", "Admitted")
+    job = replace(
+        job,
+        spec=replace(job.spec, adopts=adopts),
+        status=replace(job.status, conditions=(admitted,)),
+    )
+    action, _ = outcome(nodes, job)
+    assert placed(action) == ["a", "c"]
+
+
+def test_a_gang_waits_for_a_place_for_what_was_on_a_cordoned_node() -> None:
+    nodes = [make_node("a", unschedulable=True), make_node("b")]
+    action, decision = outcome(nodes, wounded("a", "b"))
+    assert isinstance(action, WriteVerdict)
+    assert action.verdict.facts == {"members_kept": 1, "members": 2, "nodes_lost": 1}
+    verdict = decision.verdicts["default", "gang"]
+    assert verdict.reason is Reason.REPAIRING
+    assert verdict.message == (
+        "keeps the nodes of 1 of 2 members; no replacement yet for 1 node, lost or cordoned"
+    )
+
+
+def test_a_gang_whose_nodes_are_all_cordoned_waits_in_the_queue_with_the_reason() -> None:
+    cordoned = [make_node("a", unschedulable=True), make_node("b", unschedulable=True)]
+    action, decision = outcome(cordoned, wounded("a", "b"))
+    assert isinstance(action, ReleaseJob)
+    assert decision.verdicts["default", "gang"].reason is Reason.NODES_UNAVAILABLE
+    assert decision.verdicts["default", "gang"].facts["nodes_unavailable"] == 2
 
 
 @pytest.mark.parametrize(

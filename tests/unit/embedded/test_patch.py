@@ -165,7 +165,6 @@ def test_strategic_patch_merges_containers_by_name_and_deeper_lists_by_their_key
         (PODS, ("spec", "hostAliases"), "ip", "1.1.1.1", "2.2.2.2"),
         (PODS, ("status", "conditions"), "type", "Ready", "Initialized"),
         (PODS, ("metadata", "ownerReferences"), "uid", "1", "2"),
-        (NODES, ("spec", "taints"), "key", "a", "b"),
         (NODES, ("status", "conditions"), "type", "Ready", "DiskPressure"),
         (SERVICES, ("spec", "ports"), "port", 80, 443),
     ],

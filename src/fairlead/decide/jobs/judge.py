@@ -56,6 +56,7 @@ class EndReason(Enum):
     NODE_LOST = "NodeLost"
     NODE_SHUTDOWN = "NodeShutdown"
     EVICTED = "Evicted"
+    DRAINED = "Drained"
     PREEMPTED = "Preempted"
 
 
@@ -84,6 +85,7 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.NOT_BOUND: None,
     EndReason.PLACEMENT_LOST: Cause.INFRASTRUCTURE,
     EndReason.UNKNOWN: Cause.INFRASTRUCTURE,
+    EndReason.DRAINED: Cause.INFRASTRUCTURE,
     EndReason.NODE_LOST: Cause.NODE,
     EndReason.NODE_SHUTDOWN: Cause.NODE,
     EndReason.EVICTED: Cause.NODE,
@@ -106,8 +108,8 @@ _POD_REASONS = {
 #: Reasons of the pod condition DisruptionTarget (KEP-3329).
 _DISRUPTIONS = {
     "DeletionByPodGC": EndReason.NODE_LOST,
-    "DeletionByTaintManager": EndReason.EVICTED,
-    "EvictionByEvictionAPI": EndReason.EVICTED,
+    "DeletionByTaintManager": EndReason.DRAINED,
+    "EvictionByEvictionAPI": EndReason.DRAINED,
     "PreemptionByScheduler": EndReason.PREEMPTED,
     "TerminationByKubelet": EndReason.EVICTED,
 }
@@ -168,20 +170,27 @@ def describe(member: MemberPod) -> str:
 
 
 def judge_member(
-    member: MemberPod, trouble: NodeTrouble | None, policy: JobsPolicy, now: float
+    member: MemberPod,
+    trouble: NodeTrouble | None,
+    policy: JobsPolicy,
+    now: float,
+    *,
+    is_cordoned: bool = False,
 ) -> Failure | None:
     """Judge one member of a running attempt; None when nothing is wrong with it (yet).
+
+    `trouble` and `is_cordoned` are of its node.
 
     What the pod itself says of its end comes first: a node that was lost later did not cause it.
     """
     if member.phase is MemberPhase.SUCCEEDED:
         return None
     if member.phase is MemberPhase.FAILED:
-        return _judge_failed(member, policy, now)
+        return _judge_failed(member, policy, now, is_cordoned=is_cordoned)
     if trouble is not None and trouble.is_lost(policy, now):
         return node_lost(member, trouble, now)
     if member.is_terminating:
-        return _judge_deleted(member, now)
+        return _judge_deleted(member, now, is_cordoned=is_cordoned)
     if member.is_refused:
         return _judge_refused(member, policy, now)
     if member.has_start_error:
@@ -222,7 +231,9 @@ def node_lost(member: MemberPod, trouble: NodeTrouble, now: float) -> Failure:
     )
 
 
-def _judge_failed(member: MemberPod, policy: JobsPolicy, now: float) -> Failure:
+def _judge_failed(
+    member: MemberPod, policy: JobsPolicy, now: float, *, is_cordoned: bool
+) -> Failure:
     pod = member.pod
     named = _named_reason(pod)
     ended = _first_failed_container(pod)
@@ -233,9 +244,13 @@ def _judge_failed(member: MemberPod, policy: JobsPolicy, now: float) -> Failure:
     if named is not None:
         reason, word = named
         text = f"{describe(member)} was stopped by its node: {word}"
-        if pod.status.message:
+        if reason is EndReason.DRAINED:
+            text = _eviction_message(member, word, is_cordoned=is_cordoned)
+        elif pod.status.message:
             text += f" ({pod.status.message})"
-        weight = Weight.NODE if CAUSES[reason] is Cause.NODE else Weight.OUTSIDE
+        weight = Weight.OUTSIDE
+        if reason is EndReason.DRAINED or CAUSES[reason] is Cause.NODE:
+            weight = Weight.NODE
         return Failure(reason, text, at, weight, member.rank, member, is_dated)
     if ended is None:
         word = pod.status.reason or pod.status.message or "its pod says nothing of why"
@@ -328,16 +343,31 @@ def _ended_at(pod: Pod, ended: ContainerStateTerminated | None) -> float | None:
     return at if at != float("inf") else None
 
 
-def _judge_deleted(member: MemberPod, now: float) -> Failure:
+def _eviction_message(member: MemberPod, word: str, *, is_cordoned: bool) -> str:
+    """Return what happened to a member that an operator had evicted."""
+    if is_cordoned:
+        return f"{describe(member)} was evicted from a cordoned node"
+    return f"{describe(member)} was evicted: {word}"
+
+
+def is_drained(member: MemberPod) -> bool:
+    """Return True when a request or a taint evicted this member, hence not its node's trouble."""
+    named = _named_reason(member.pod)
+    return named is not None and named[0] is EndReason.DRAINED
+
+
+def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failure:
     """Judge a pod that somebody else deletes: we never do before the attempt's end is written."""
     meta = member.pod.metadata
     # The timestamp is when the grace period ends (API conventions, metadata.deletionTimestamp).
     at = _instant(meta.deletion_timestamp, now) - (meta.deletion_grace_period_seconds or 0)
     named = _named_reason(member.pod)
     if named is not None:
-        text = f"{describe(member)} was evicted: {named[1]}"
+        text = _eviction_message(member, named[1], is_cordoned=is_cordoned)
         return Failure(named[0], text, min(at, now), Weight.NODE, member.rank, member)
     text = f"{describe(member)} lost its pod: somebody deleted {meta.name}"
+    if is_cordoned:
+        text += " from a cordoned node"
     return Failure(EndReason.POD_DELETED, text, min(at, now), Weight.OUTSIDE, member.rank, member)
 
 
@@ -374,7 +404,13 @@ def failures(view: JobView, policy: JobsPolicy, now: float) -> Iterator[Failure]
     pods = view.current
     for name in pods.troubled:
         member = pods.members[name]
-        failure = judge_member(member, view.node_troubles.get(member.node), policy, now)
+        failure = judge_member(
+            member,
+            view.node_troubles.get(member.node),
+            policy,
+            now,
+            is_cordoned=member.node in view.cordoned,
+        )
         if failure is None:
             continue
         if failure.weight is Weight.CONSEQUENCE and view.job.member_count == 1:

@@ -6,7 +6,6 @@ Only what is missing, or in trouble, is walked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -45,6 +44,7 @@ from fairlead.decide.job_status import (
 )
 from fairlead.decide.jobs import judge, members, native
 from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
+from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
@@ -52,8 +52,6 @@ from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.jobs.writing import counts_of, delete_pods, duration, sweep, with_running
 from fairlead.decide.verdict import Decision
 
-#: Ends after which the member needs another node.
-_MOVES = (EndReason.NODE_LOST, EndReason.NOT_BOUND)
 #: How long after a try that the API may have refused the job is looked at again.
 _LOOK_AGAIN_SECONDS = 1.0
 
@@ -132,7 +130,16 @@ def _end(
         if refused.refusal is Refusal.POD_HELD_BACK:
             text += f" (refused for {duration(now - refused.since)})"
         return _End(EndReason(refused.refusal.value), text)
-    return _time_end(view, policy, now) or _vanished(view, policy)
+    return _time_end(view, policy, now) or _cordoned(view) or _vanished(view, policy)
+
+
+def _cordoned(view: JobView) -> _End | None:
+    """Return the end of an attempt that lacks a pod whose node is cordoned: none is made there."""
+    seat = cordoned_seat(view)
+    if seat is None:
+        return None
+    text = f"member {seat.role.name}-{seat.index} (rank {seat.rank}) has no pod, and its node "
+    return _End(EndReason.DRAINED, text + f"{seat.node} is cordoned")
 
 
 def _changed_spec(view: JobView, attempt: Attempt) -> _End | None:
@@ -159,10 +166,10 @@ def _changed_spec(view: JobView, attempt: Attempt) -> _End | None:
 
 
 def _is_single(view: JobView, failure: Failure) -> bool:
-    """True when only this member is replaced: policy Member, and its node is still there."""
-    single = view.job.spec.restart.policy is RestartPolicy.MEMBER
-    # A new node comes with a new placement, hence with a new attempt.
-    return single and failure.reason not in _MOVES
+    """True when only this member is replaced: policy Member, and its node takes it again."""
+    if view.job.spec.restart.policy is not RestartPolicy.MEMBER or failure.reason in MOVES:
+        return False  # a new node comes with a new placement, hence with a new attempt
+    return failure.member is None or failure.member.node not in view.cordoned
 
 
 def _others(view: JobView, culprit: Failure) -> str:
@@ -225,21 +232,13 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     """Write that the attempt has ended, and why, before anything of it is deleted."""
     job, attempt = view.job, status.attempts[-1]
     cause = CAUSES[end.reason]
-    lost = set[str]()
-    if end.reason in _MOVES and end.failure is not None and end.failure.member:
-        lost.add(native.node_for(end.failure.member, view.job.status.placement))
-    if end.reason is EndReason.NOT_BOUND:
-        lost.update(_nodes_refused(view))
-    for member in view.current.members.values() if view.node_troubles else ():
-        if member.node in view.node_troubles and not member.is_terminal:
-            lost.add(member.node)
     closed = replace(
         attempt,
         finished_at=stamp(now),
         cause=cause,
         reason=end.reason.value,
         message=end.message,
-        nodes_lost=tuple(sorted(lost - {""})),
+        nodes_lost=nodes_lost(view, end.reason, end.failure),
         pods_version=view.pods.newest_version,
     )
     new = replace(with_attempt(status, closed), members=counts_of(view), member_restarts=())
@@ -258,14 +257,6 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     new = with_state(new, JobState.RESTARTING)
     text = f"Attempt {attempt.number} ended: {end.message} (cause: {cause.value})"
     return write(view.job, new, Note(EventReason.MEMBER_LOST, text))
-
-
-def _nodes_refused(view: JobView) -> Iterator[str]:
-    """Yield the nodes that were kept for the members that the other scheduler refuses."""
-    pods, placement = view.current, view.job.status.placement
-    for name in pods.troubled:
-        if pods.members[name].is_refused:
-            yield native.node_for(pods.members[name], placement)
 
 
 def _succeed(view: JobView, status: JobStatus, now: float, attempt: Attempt) -> tuple[Action, ...]:
@@ -457,8 +448,8 @@ def _member_restarts(
     new, notes = replace(status, member_restarts=kept), list[Note]()
     for failure in judge.failures(view, policy, now):
         member = failure.member
-        if member is None or member.uid in known:
-            continue
+        if member is None or member.uid in known or member.node in view.cordoned:
+            continue  # known, or the end of the attempt once its cause has settled
         if len(new.member_restarts) >= MEMBER_RESTARTS_MAX:
             break
         user = failure.cause is Cause.USER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -93,6 +93,8 @@ class JobView:
     #: PodGroups of native attempts.
     pod_groups: Mapping[str, Owned] = field(default_factory=dict)
     dependencies: Mapping[str, DependencyState] = field(default_factory=dict)
+    #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
+    cordoned: Collection[str] = ()
     node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
     #: How members are bound on the nodes that say it by their label.

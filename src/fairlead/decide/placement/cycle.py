@@ -226,7 +226,8 @@ class _Cycle:
         if status is not None and status.reason == Reason.REPAIRING.value and status.since:
             since = parse_time(status.since)
         give_up_at = since + self._policy.repair_hold_seconds
-        if self._now >= give_up_at:
+        holds_nothing = wounds.kept_count == 0 and job.spec.adopts is None
+        if holds_nothing or self._now >= give_up_at:
             self._give_up(entry, gang, wounds, room)
             return
         self._wakes.append(give_up_at)

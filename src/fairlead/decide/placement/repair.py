@@ -38,8 +38,9 @@ class Wounds:
 def wounds_of(state: ClusterState, job: Job, gang: GangRequest) -> Wounds | None:
     """Return which members can stay; None when the placement is not one of this gang's shape.
 
-    A member stays when its node exists, is ready, has no NoExecute taint that it does not tolerate
-    and was not lost in the attempt before. A cordoned node keeps what it has.
+    A member stays when its node exists, is ready, is not cordoned, has no NoExecute taint that it
+    does not tolerate and was not lost in the attempt before. Pods of another tool run on while
+    others of their gang move, so a cordoned node keeps them.
     """
     placement = job.status.placement
     assert placement is not None
@@ -49,10 +50,15 @@ def wounds_of(state: ClusterState, job: Job, gang: GangRequest) -> Wounds | None
     slots: list[Ints] = []
     kept: list[Bools] = []
     nodes_lost: dict[str, None] = {}
+    usable = ~state.table.cordoned if job.spec.adopts is None else state.table.exists
     for role, placed in zip(gang.roles, placement.roles, strict=True):
         endured = state.fits.mask(role.member.constraints).endured
         places = np.array([state.table.occupy(n) for n in placed.nodes], dtype=np.int64)
-        stays = endured[places] & np.array([n not in lost_before for n in placed.nodes])
+        stays = (
+            endured[places]
+            & usable[places]
+            & np.array([n not in lost_before for n in placed.nodes])
+        )
         nodes_lost.update((placed.nodes[i], None) for i in np.flatnonzero(~stays))
         slots.append(places)
         kept.append(stays)

@@ -34,7 +34,7 @@ def delete(context: Context, info: ResourceInfo, key: Key, options: DeleteOption
         raise errors.not_found(info, key[1])
     if info is builtins.NAMESPACES and key[1] in _UNDELETABLE:
         raise errors.forbidden(info, key[1], "this namespace may not be deleted")
-    _check_preconditions(info, current, options)
+    check_preconditions(info, current, options)
     old = current.plain()
     metadata = dict(old["metadata"])
     new = {**old, "metadata": metadata}
@@ -55,7 +55,8 @@ def delete(context: Context, info: ResourceInfo, key: Key, options: DeleteOption
     return DeleteResult(record, removed=False)
 
 
-def _check_preconditions(info: ResourceInfo, current: Record, options: DeleteOptions) -> None:
+def check_preconditions(info: ResourceInfo, current: Record, options: DeleteOptions) -> None:
+    """Raise Conflict when the object is not the one that the options ask for."""
     for what, wanted, found in (
         ("UID", options.uid, current.uid),
         ("ResourceVersion", options.resource_version, str(current.version)),

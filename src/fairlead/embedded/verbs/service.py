@@ -7,6 +7,7 @@ the exceptions of `fairlead.api.status`.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from fairlead.embedded.verbs.options import (
     WatchStart,
     WriteOptions,
 )
+from fairlead.embedded.verbs.taint_eviction import TaintEviction
 from fairlead.embedded.verbs.watches import Watch, WatchHub
 from fairlead.embedded.webhooks.admitted import Admitted
 from fairlead.embedded.webhooks.match import Asked, Operation
@@ -81,6 +83,8 @@ class Service:
         self._hub = WatchHub(store, buffer_max=options.watch_buffer_max)
         self._collector = Collector(self._context, options.collector)
         store.subscribe(self._collector.note)
+        self._taints = TaintEviction(self._context)
+        store.subscribe(self._taints.note)
 
     async def bootstrap(self) -> None:
         """Create what every cluster has, unless it is there: namespaces, system priorities."""
@@ -99,16 +103,18 @@ class Service:
             return
 
     async def run(self) -> None:
-        """Collect dependents, contents and old events until cancelled.
+        """Collect dependents, contents and old events, and evict from tainted nodes.
 
-        Raises InternalError when the store can't store any more.
+        Until cancelled. Raises InternalError, in a group, when the store can't store any more.
         """
-        await self._collector.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._collector.run(), name="collector")
+            group.create_task(self._taints.run(), name="taints")
 
     @property
     def backlog(self) -> int:
         """How many things `run` has still to look at; 0 when all deletions are through."""
-        return self._collector.backlog
+        return self._collector.backlog + self._taints.backlog
 
     @property
     def watch_count(self) -> int:

@@ -16,8 +16,9 @@ from fairlead.api.status import InternalError, StatusCause, StatusDetails, TooMa
 from fairlead.embedded import builtins
 from fairlead.embedded.registry import FieldPath, ResourceInfo, ScalePaths
 from fairlead.embedded.storage.records import Key, Record
-from fairlead.embedded.verbs import changes, deletion, errors, writes
+from fairlead.embedded.verbs import changes, errors, writes
 from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.disruption import Disruption, disrupt
 from fairlead.embedded.verbs.errors import Problem, ProblemType
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions
 
@@ -106,7 +107,7 @@ def evict(context: Context, key: Key, options: DeleteOptions) -> DeleteResult:
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 details=StatusDetails(causes=(cause,)),
             )
-    return deletion.delete(context, builtins.PODS, key, options)
+    return disrupt(context, key, options, Disruption.EVICTION)
 
 
 def _is_ready(pod: core.Pod) -> bool:

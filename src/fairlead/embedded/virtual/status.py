@@ -15,6 +15,7 @@ from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Pod
+from fairlead.api.meta import to_wire
 from fairlead.api.times import format_time
 
 REQUESTS_CACHED_MAX = 4096
@@ -69,6 +70,10 @@ class ContainerNow:
     container_id: str = ""
 
 
+#: Conditions of a pod that its node writes.
+_NODE_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+
+
 class Phase(Enum):
     """Phases of a pod."""
 
@@ -116,6 +121,7 @@ def terminated(
 def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
     """Return the merge patch for the `status` sub-resource.
 
+    The conditions of others, such as that of an eviction, go with it: a merge patch replaces lists.
     It carries the uid, as a kubelet's does, so that it can never hit a later pod of the same name.
     """
     ready = now.phase is Phase.RUNNING and all(isinstance(c.state, Running) for c in now.containers)
@@ -123,7 +129,7 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
         "phase": now.phase.value,
         "hostIP": now.host_ip,
         "startTime": format_time(now.bound_at),
-        "conditions": _conditions(now, is_ready=ready),
+        "conditions": [*_conditions(now, is_ready=ready), *_kept_conditions(pod, now)],
         "containerStatuses": [_container(c) for c in now.containers],
     }
     if now.pod_ip:
@@ -163,6 +169,12 @@ def _conditions(now: PodNow, *, is_ready: bool) -> list[dict[str, Any]]:
             }
         )
     return conditions
+
+
+def _kept_conditions(pod: Pod, now: PodNow) -> list[dict[str, Any]]:
+    """Return the conditions of the pod that are not for its node to write."""
+    ours = (*_NODE_CONDITIONS, "DisruptionTarget") if now.disrupted else _NODE_CONDITIONS
+    return [to_wire(c) for c in pod.status.conditions if c.type not in ours]
 
 
 def _container(container: ContainerNow) -> dict[str, Any]:
