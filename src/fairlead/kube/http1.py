@@ -2,13 +2,19 @@
 
 What controllers send by the thousand. aiohttp's client spends twice the CPU on such a request
 (docs/design/performance.md), and the controllers are one thread; so this part of it, and no more,
-is done here on httptools' parser. Streams and proxies stay with aiohttp (`transport.py`). A
-connection carries one request at a time; whoever gives up on a request closes its connection.
+is done here on httptools' parser. Streams and proxies stay with aiohttp (`transport.py`).
+
+A connection carries one request at a time and is kept only while both sides agree where the next
+answer begins. It is closed when a request is given up, when a byte follows a complete answer, when
+an answer comes before its request was sent whole, and when anything else is not as it should be.
+Everything that a server can make us hold is bounded: the head, the framing of chunks with their
+trailer, and the body, before and after decompression.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import zlib
@@ -19,9 +25,13 @@ from urllib.parse import urlsplit
 
 import httptools
 
-#: Of one answer; servers of the field send less than a kilobyte.
-HEAD_BYTES_MAX = 256 * 1024
-_GZIP = 16 + zlib.MAX_WBITS  # as `zlib.decompress` has it
+#: Of one answer and those that announce it; API servers send less than a kilobyte.
+HEAD_BYTES_MAX = 64 * 1024
+#: The size line of a chunk with its line ends and extensions, on average.
+CHUNK_FRAMING_BYTES_MAX = 64
+#: HEAD and CONNECT are missing: their answers have no body, whatever the head says.
+METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_GZIP = 16 + zlib.MAX_WBITS  # as `zlib.decompressobj` has it
 
 
 class ConnectError(OSError):
@@ -48,6 +58,8 @@ class Http1Options:
 
     connections_max: int
     connect_seconds: float
+    #: Of one answer's body, compressed or not.
+    body_bytes_max: int
     #: A connection that was not used for so long is not used again.
     keep_seconds: float
     #: Sets the options of a new connection's socket.
@@ -77,8 +89,8 @@ class Http1Pool:
     ) -> Answer:
         """Send a request; `target` is path and query, quoted. No time limit but for connecting.
 
-        ConnectError; ConnectionError when the connection breaks or what comes is not HTTP;
-        RequestError.
+        ConnectError; ConnectionError when the connection breaks or what comes is not one answer
+        within the limits; RequestError.
         """
         data = self._encode(method, target, headers, body)
         async with self._free:
@@ -105,17 +117,15 @@ class Http1Pool:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
-        text = "\r\n".join(lines)
-        ends = len(lines) - 1
-        if text.count("\n") != ends or text.count("\r") != ends or lines[0].count(" ") != 2:
-            raise RequestError("a path or a header holds a space or a line end")
-        return text.encode() + b"\r\n\r\n" + (body or b"")
+        if method not in METHODS or lines[0].count(" ") != 2 or not "".join(lines).isprintable():
+            raise RequestError("a path or a header holds a space or a control character")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b"")
 
     def _take(self) -> _Connection | None:
         oldest = asyncio.get_running_loop().time() - self._options.keep_seconds
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_open and connection.used_at > oldest:
+            if connection.used_at > oldest and connection.is_silent():
                 return connection
             connection.close()
         return None
@@ -137,8 +147,8 @@ class Http1Pool:
         try:
             async with asyncio.timeout(self._options.connect_seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    _Connection, self._host, self._port, ssl=self._tls,
-                    server_hostname=self._server_name,
+                    lambda: _Connection(self._options.body_bytes_max),
+                    self._host, self._port, ssl=self._tls, server_hostname=self._server_name,
                 )  # fmt: skip
         except OSError as error:  # TimeoutError is one
             raise ConnectError(str(error)) from error
@@ -147,24 +157,33 @@ class Http1Pool:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. The methods `on_...` are called by the parser."""
+    """One connection. The methods `on_...` are called by the parser; what they raise ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, body_bytes_max: int) -> None:
         self.is_open = False
         self.used_at = 0.0
         #: True when something of the current answer has come.
         self.has_begun = False
+        self._body_bytes_max = body_bytes_max
         self._answer: asyncio.Future[Answer] | None = None
         self._parser = httptools.HttpResponseParser(self)
+        self._poll = select.poll()
         self._reset()
 
     def _reset(self) -> None:
-        """Forget the answer that was read; the parser goes on with the next one by itself."""
+        """Prepare for the next answer; the parser does so by itself."""
+        #: What may still come beside the body.
+        self._framing_bytes_left = HEAD_BYTES_MAX
+        self._is_complete = self._is_kept = False
+        self._reset_head()
+
+    def _reset_head(self) -> None:
         self._reason = b""
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0
         self._has_head = False
-        self._parts: list[bytes] = []
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._inflate = None
 
     async def exchange(self, data: bytes) -> Answer:
         """Send a request and return its answer; ConnectionError."""
@@ -180,7 +199,16 @@ class _Connection(asyncio.Protocol):
 
     def prepare(self, prepare: Callable[[socket.socket], None]) -> None:
         """Set the options of the socket."""
-        prepare(self._transport.get_extra_info("socket"))
+        made = self._transport.get_extra_info("socket")
+        self._poll.register(made, select.POLLIN)
+        prepare(made)
+
+    def is_silent(self) -> bool:
+        """True when a request can be sent: open, and nothing came that was not asked for.
+
+        What arrived and was not read yet would pass for the answer to the next request.
+        """
+        return self.is_open and not self._poll.poll(0)
 
     def close(self) -> None:
         """Close in the orderly way."""
@@ -201,19 +229,49 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         if exc is None and self._has_head and not _has_length(self._headers):
-            self._complete()  # its end is the end of the answer
+            self._finish()  # its end is the end of the answer
         self._fail(exc if isinstance(exc, OSError) else None)
 
     def data_received(self, data: bytes) -> None:
         self.has_begun = True
-        if self._answer is None:
+        if self._answer is None or self._answer.done():
             self.abort()  # nothing was asked: the peer is about to close, or no HTTP server
             return
+        self._framing_bytes_left -= len(data)
+        is_last = False
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(ConnectionError(f"this is no HTTP: {error}"))
-            self.abort()
+            # The parser does not say where an answer ends, and skips line ends behind it. One that
+            # is complete before the last byte of what came is followed by something.
+            self._parser.feed_data(memoryview(data)[:-1])
+            if not self._is_complete:
+                self._parser.feed_data(data[-1:])
+                is_last = self._is_complete
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._is_complete:
+                self._refuse(error)
+                return
+        if self._framing_bytes_left < 0:
+            text = f"the answer has more than {HEAD_BYTES_MAX} bytes of head and framing"
+            self._refuse(ConnectionError(text))
+        elif self._is_complete:
+            is_sent = self._transport.get_write_buffer_size() == 0
+            if not (is_last and is_sent):
+                self.abort()
+            elif not self._is_kept:
+                self.close()
+            self._finish()
+
+    def _refuse(self, error: Exception) -> None:
+        """End the request and the connection because of what the server sent."""
+        cause = error.__context__
+        if isinstance(error, httptools.HttpParserUpgrade):
+            error = ConnectionError("the server switched to another protocol, unasked")
+        elif isinstance(cause, ConnectionError):  # raised in a method of ours
+            error = cause
+        elif not isinstance(error, ConnectionError):
+            error = ConnectionError(f"this is no HTTP: {error}")
+        self._fail(error)
+        self.abort()
 
     def _fail(self, error: OSError | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -222,47 +280,66 @@ class _Connection(asyncio.Protocol):
             broken.__cause__ = error
             self._answer.set_exception(broken)
 
+    def _finish(self) -> None:
+        if self._answer is None or self._answer.done():
+            return
+        if self._inflate is not None and self._body and not self._inflate.eof:
+            self._fail(ConnectionError("the answer's compression is broken: it is cut off"))
+            self.abort()
+            return
+        status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
+        self._answer.set_result(Answer(status, reason, self._headers, b"".join(self._body)))
+        self._reset()
+
     # httptools.HttpResponseParser
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            raise ConnectionError("another answer follows")
 
     def on_status(self, status: bytes) -> None:
         self._reason += status
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self._fail(ConnectionError(f"the answer's head is longer than {HEAD_BYTES_MAX} bytes"))
-            self.abort()
-            return
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self._has_head:  # a trailer says nothing that we read
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._has_head = True
+        encoding = self._headers.get("content-encoding")
+        if encoding is None:
+            return
+        if encoding.lower() != "gzip":
+            raise ConnectionError(f"the answer's compression is unknown: {encoding[:40]}")
+        self._inflate = zlib.decompressobj(_GZIP)
+
+    def on_chunk_header(self) -> None:
+        self._framing_bytes_left += CHUNK_FRAMING_BYTES_MAX
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        size = len(body)
+        self._framing_bytes_left += size
+        if self._inflate is not None:
+            try:
+                body = self._inflate.decompress(body, self._body_bytes_max - self._body_bytes + 1)
+            except zlib.error as error:
+                raise ConnectionError(f"the answer's compression is broken: {error}") from error
+            if self._inflate.unused_data:
+                raise ConnectionError("the answer's compression is broken: something follows it")
+        self._body_bytes += max(size, len(body))
+        if self._body_bytes > self._body_bytes_max:
+            raise ConnectionError(f"the answer has more than {self._body_bytes_max} bytes")
+        self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # informational: the answer comes after it
-            self._reset()
-            return
-        if not self._parser.should_keep_alive():
-            self.close()
-        self._complete()
-
-    def _complete(self) -> None:
-        answer, body = self._answer, b"".join(self._parts)
-        if answer is None or answer.done():
-            return
-        headers = self._headers
-        try:
-            if headers.get("content-encoding") == "gzip":
-                body = zlib.decompress(body, _GZIP)
-        except zlib.error as error:
-            self._fail(ConnectionError(f"the answer's compression is broken: {error}"))
-            return
         status = self._parser.get_status_code()
-        answer.set_result(Answer(status, self._reason.decode("latin-1"), headers, body))
-        self._reset()
+        if status == 101:
+            raise ConnectionError("the server switched to another protocol, unasked")
+        if status < 200:  # informational: the answer comes after it
+            self._reset_head()
+            return
+        self._is_complete = True
+        self._is_kept = self._parser.should_keep_alive()
 
 
 def _has_length(headers: Mapping[str, str]) -> bool:

@@ -76,6 +76,8 @@ class HttpOptions:
     #: Objects per page of a list.
     page_size: int = 500
     watch_line_bytes_max: int = 64 << 20
+    #: Of one answer that is read whole, also when it comes compressed.
+    answer_bytes_max: int = 256 << 20
     error_bytes_max: int = 1 << 20
     user_agent: str = "fairlead"
 
@@ -177,7 +179,7 @@ class Transport:
         if self._pool is None:
             options = Http1Options(
                 self.options.connections_max, self.options.connect_seconds,
-                self.options.keep_seconds, self._probe,
+                self.options.answer_bytes_max, self.options.keep_seconds, self._probe,
             )  # fmt: skip
             connection = self.connection
             self._pool = Http1Pool(connection.server, self._tls, options, connection.server_name)
@@ -190,9 +192,8 @@ class Transport:
             self._proxied = self._session(self.options.connections_max)
         url = URL(self.connection.server + target, encoded=True)
         limits = aiohttp.ClientTimeout(sock_connect=self.options.connect_seconds)
-        return await _whole(
-            await self._ask(self._proxied, method, url, headers, body=body, limits=limits)
-        )
+        response = await self._ask(self._proxied, method, url, headers, body=body, limits=limits)
+        return await self._whole(response)
 
     async def _ask(
         self,
@@ -214,6 +215,19 @@ class Transport:
             server_hostname=self.connection.server_name or None,
             timeout=limits,
         )
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> Answer:
+        """Read an answer to its end; ClientPayloadError when it is longer than one may be."""
+        parts: list[bytes] = []
+        bytes_left = self.options.answer_bytes_max
+        async with response:
+            async for part in response.content.iter_any():
+                bytes_left -= len(part)
+                if bytes_left < 0:
+                    raise aiohttp.ClientPayloadError("the answer is too long")
+                parts.append(part)
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, response.reason or "", headers, b"".join(parts))
 
     def _stream_session(self) -> aiohttp.ClientSession:
         if self._streams is None:
@@ -272,7 +286,7 @@ class Transport:
                     answer = await send()
                     if answer.status < 300:
                         return answer
-                    whole = answer if isinstance(answer, Answer) else await _whole(answer)
+                    whole = answer if isinstance(answer, Answer) else await self._whole(answer)
             except _BROKEN as error:
                 raise self._api_error(method, path, error) from error
             error = self._error(whole, f"{method} {path}")
@@ -415,13 +429,6 @@ def probe(made: socket.socket, *, dead_peer_seconds: int) -> None:
         option: int | None = getattr(socket, name, None)
         if option is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-async def _whole(response: aiohttp.ClientResponse) -> Answer:
-    async with response:
-        body = await response.read()
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status, response.reason or "", headers, body)
 
 
 def _plain_status(answer: Answer, place: str, body: bytes) -> Status:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -61,7 +62,10 @@ async def pool_of(server: Server, **options: float) -> AsyncIterator[Http1Pool]:
 
 
 def _pool(port: int, **options: float) -> Http1Pool:
-    given = {"connections_max": 4, "connect_seconds": 5.0, "keep_seconds": 50.0, **options}
+    given = {
+        "connections_max": 4, "connect_seconds": 5.0, "keep_seconds": 50.0,
+        "body_bytes_max": 1 << 20, **options,
+    }  # fmt: skip
     made = Http1Options(**given, prepare=lambda _: None)
     return Http1Pool(f"http://127.0.0.1:{port}/base", None, made)
 
@@ -154,6 +158,42 @@ async def test_a_get_that_meets_a_closed_connection_is_sent_once_more_and_a_post
                 assert (await ask(pool, "POST", b"")).status == 200
 
 
+@pytest.mark.parametrize("surplus", [OK, OK[:20], b"\r\n", b""])
+def test_what_came_before_a_request_is_not_its_answer(surplus: bytes) -> None:
+    """Whether it came with the answer before, behind it unread, or is the connection's end."""
+
+    async def test() -> None:
+        writers: list[asyncio.StreamWriter] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            with suppress(asyncio.IncompleteReadError):
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    path = head.split(b" ", 2)[1]
+                    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
+                    writer.write(whole % (len(path), path))
+                    if path == b"/base/one":
+                        writer.write(surplus)
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            pool = _pool(listening.sockets[0].getsockname()[1])
+            for name in ("one", "two", "three"):
+                answer = await pool.request("POST", f"/{name}", {}, b"")
+                assert answer.body == f"/base/{name}".encode()
+                if name == "two":  # the kernel has it at once; nothing of ours has read it
+                    made = socket.socket(
+                        fileno=os.dup(writers[-1].get_extra_info("socket").fileno())
+                    )
+                    with made:
+                        made.sendall(surplus) if surplus else made.shutdown(socket.SHUT_WR)
+            assert len(writers) == (3 if surplus else 2)
+            pool.retire()
+            await asyncio.sleep(0)
+
+    case(test)()
+
+
 @case
 async def test_a_new_connection_that_closes_is_no_reason_to_try_again() -> None:
     server = Server((b"",))
@@ -168,7 +208,7 @@ async def test_a_new_connection_that_closes_is_no_reason_to_try_again() -> None:
     [
         (b"220 smtp ready\r\n\r\n", "no HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n", "head is longer"),
+        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n", "bytes of head"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok",
             "compression is broken",

@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.kube.kubeconfig import Connection
-from fairlead.kube.transport import Transport, probe
+from fairlead.kube.transport import HttpOptions, Transport, probe
 from fairlead.webhook import certificates
 
 MISSING = b'{"kind":"Status","code":404,"reason":"NotFound","message":"no such thing"}'
@@ -68,6 +68,25 @@ async def test_requests_go_through_a_proxy_when_there_is_one() -> None:
     assert server.lines == [
         "GET http://api.test:6443/a?b=c+d HTTP/1.1", "POST http://api.test:6443/a HTTP/1.1",
     ]  # fmt: skip
+
+
+async def test_an_answer_through_a_proxy_is_bounded_too() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        proxy = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        connection = Connection("http://api.test:6443", "test", proxy_url=proxy)
+        for bytes_max in (4999, 5000):
+            transport = Transport(connection, HttpOptions(answer_bytes_max=bytes_max))
+            if bytes_max < 5000:
+                with pytest.raises(Unavailable, match="the answer is too long"):
+                    await transport.request("GET", "/a")
+            else:
+                assert len(await transport.request("GET", "/a")) == 5000
+            await transport.close()
 
 
 async def test_a_server_is_believed_for_its_certificate_only(tmp_path: Path) -> None:
