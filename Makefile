@@ -50,8 +50,9 @@ lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python tools/generate_crds.py
 
-docs: $(READY)  ## Generate docs/reference/cli.md from the commands
+docs: $(READY)  ## Generate the reference pages from the commands and the checks
 	$(BIN)/python tools/generate_cli_reference.py
+	$(BIN)/python tools/generate_doctor_reference.py
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) bench/out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 
-from click import Context
+from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
 from fairlead.cli.errors import CODES, EXIT_MEANINGS, Code, Exit
@@ -32,6 +32,19 @@ def help_text(name: str) -> str:
     return command.get_help(Context(command, info_name=name, parent=parent))
 
 
+def sections(name: str) -> list[str]:
+    """Return the section of a command, and one for each of its sub-commands."""
+    parent = Context(cli, info_name=PROGRAM)
+    lines = [f"### {PROGRAM} {name}", "", *block(help_text(name))]
+    command = cli.get_command(parent, name)
+    if isinstance(command, Group):
+        context = Context(command, info_name=name, parent=parent)
+        for inner, each in command.commands.items():
+            help_ = each.get_help(Context(each, info_name=inner, parent=context))
+            lines += [f"### {PROGRAM} {name} {inner}", "", *block(help_)]
+    return lines
+
+
 def page() -> str:
     """Return the whole page."""
     lines = [
@@ -47,7 +60,7 @@ def page() -> str:
     for title, part in SECTIONS:
         lines += [f"## {title}", ""]
         for name in part:
-            lines += [f"### {PROGRAM} {name}", "", *block(help_text(name))]
+            lines += sections(name)
     return "\n".join([*lines, *clusters(), *headers(), *exits(), *errors()]) + "\n"
 
 

@@ -66,6 +66,9 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             "webhook": Entry(
                 "webhook", "webhook", "Show what the webhook does to new pods and jobs."
             ),
+            "doctor": Entry(
+                "doctor", "doctor", "Find what will hurt the control plane, and give the fix."
+            ),
         },
     ),
     (

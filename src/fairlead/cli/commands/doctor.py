@@ -1,0 +1,115 @@
+"""`doctor`: finds what will hurt the control plane, says who causes it, and gives the fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fairlead.cli.common import Common, common
+from fairlead.cli.errors import Code, fail
+from fairlead.cli.suggest import nearest
+
+FORMATS = ("text", "json", "yaml", "junit", "html")
+
+
+def _format(given: str, known: tuple[str, ...] = FORMATS) -> str:
+    if given not in known:
+        near = nearest(given, known)
+        raise fail(
+            Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
+            help=(f"-o {near}",) if near else (),
+        )  # fmt: skip
+    return given
+
+
+class DoctorGroup(click.Group):
+    """The group; a misspelt sub-command gets the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the sub-command of the first argument."""
+        if args[0] not in self.commands:
+            near = nearest(args[0], self.commands)
+            raise fail(
+                Code.NO_SUCH_COMMAND, f"no command '{ctx.command_path} {args[0]}'",
+                help=(f"did you mean {ctx.command_path} {near}?" if near else
+                      f"{ctx.command_path} --help",),
+            )  # fmt: skip
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=DoctorGroup,
+    invoke_without_command=True,
+    epilog="""Examples:
+
+    \b
+      fairlead doctor                                   the cluster of the kubeconfig
+      fairlead doctor --metrics etcd=http://10.0.0.1:2381/metrics
+      fairlead doctor --only 'ETCD-*' -o json
+      fairlead doctor --baseline last.json              only what is new
+      fairlead doctor --explain ETCD-16
+
+    Exit codes: 0 clean, 1 warnings, 2 critical findings, 3 something could not be looked at
+    (--allow-unknown: then 0). A wrong command line exits with 2 and an error text.
+    """,
+)
+@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+              help="text, json, yaml, junit or html.")  # fmt: skip
+@click.option("--only", metavar="ID", multiple=True, help="Only these checks; * matches.")
+@click.option("--skip", metavar="ID", multiple=True, help="Not these checks; * matches.")
+@click.option("--explain", metavar="ID", default="", help="Explain one check and exit.")
+@click.option("--baseline", metavar="FILE", default="",
+              help="An earlier report of -o json: show only what is new.")  # fmt: skip
+@click.option("--suppressions", metavar="FILE", default="",
+              help="YAML of checks to leave out, each with a reason and an end date.")  # fmt: skip
+@click.option("--allow-unknown", is_flag=True, help="Unknown checks do not change the exit code.")
+@click.option("--metrics", metavar="NAME=URL", multiple=True,
+              help="A page of metrics: apiserver, etcd, scheduler, controller-manager, coredns, "
+              "kubelet or prometheus.")  # fmt: skip
+@click.option("--metrics-token-file", metavar="FILE", default="",
+              help="Bearer token for --metrics.")  # fmt: skip
+@click.option("--metrics-insecure", is_flag=True,
+              help="Do not verify the certificates of --metrics.")  # fmt: skip
+@click.option("--interval", metavar="SECONDS", type=click.FloatRange(0, 3600), default=10.0,
+              show_default=True, help="Between two scrapes, for rates; 0: one scrape.")  # fmt: skip
+@click.option("--manifests", metavar="DIR", default="",
+              help="Static pod manifests of the control plane, for flags.")  # fmt: skip
+@click.option("--kubelet-config", metavar="FILE", multiple=True,
+              help="A kubelet's configuration, YAML or configz.")  # fmt: skip
+@click.option("--node-facts", metavar="FILE", multiple=True,
+              help="Output of sysctl -a of a node; the file's name is the node's.")  # fmt: skip
+@click.option("--audit", "audit_", metavar="FILE", multiple=True, help="An audit log.")
+@click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
+              help="Number of nodes, where the API does not say.")  # fmt: skip
+@click.option("--at-nodes", metavar="N", type=click.IntRange(0), default=0,
+              help="Project what grows to this number of nodes.")  # fmt: skip
+@click.option("--offline", is_flag=True, help="Do not ask the Kubernetes API.")
+@common(output=False)
+def doctor(common_: Common, *, output_: str, explain: str, **options: Any) -> int:
+    """Find what will hurt the control plane, and give the fix.
+
+    It reads objects and metrics with a few bounded requests, changes nothing, and reports findings
+    in the order of harm. What it could not see is reported as unknown, never as a pass.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return 0
+    from fairlead.cli.doctor.examination import explain_check, run_doctor
+
+    format_ = _format(output_)
+    if explain:
+        return explain_check(common_, explain, format_)
+    return run_doctor(common_, format_, options)
+
+
+@doctor.command()
+@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+              help="text, json or yaml.")  # fmt: skip
+@common(output=False, cluster=False)
+def checks(common_: Common, *, output_: str) -> int:
+    """List the checks that exist."""
+    from fairlead.cli.doctor.examination import list_checks
+
+    return list_checks(common_, _format(output_, ("text", "json", "yaml")))

@@ -1,0 +1,1 @@
+"""What stands behind `fairlead doctor`: the choice of readers, files, and output."""

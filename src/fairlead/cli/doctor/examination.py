@@ -1,0 +1,265 @@
+"""Runs the doctor: reads the files that the flags name, asks the cluster, evaluates, reports."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairlead.api.status import Unavailable
+from fairlead.cli.common import Common, Format, dump, now
+from fairlead.cli.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
+from fairlead.cli.suggest import nearest
+from fairlead.doctor.check import Check
+from fairlead.doctor.configuration import (
+    ConfigurationError,
+    parse_baseline,
+    parse_suppressions,
+)
+from fairlead.doctor.examine import Options, Report, examine, select
+from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.output.junit import junit
+from fairlead.doctor.output.page import html_page
+from fairlead.doctor.output.plain import check_values, report_values
+from fairlead.doctor.output.text import check_lines, report_lines
+from fairlead.doctor.readers.budget import BudgetedGet
+from fairlead.doctor.readers.cluster import ClusterReader
+from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manifests
+from fairlead.doctor.readers.nodefile import TEXT_BYTES_MAX, parse_node_facts
+from fairlead.doctor.readers.pages import Page, PageReader, Target
+from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
+
+#: Exit code when nothing could be looked at.
+COULD_NOT_LOOK = 3
+METRIC_SOURCES: dict[str, Source] = {
+    "apiserver": Source.APISERVER,
+    "etcd": Source.ETCD,
+    "scheduler": Source.SCHEDULER,
+    "controller-manager": Source.CONTROLLER_MANAGER,
+    "coredns": Source.COREDNS,
+    "kubelet": Source.KUBELET,
+    "prometheus": Source.PROMETHEUS,
+}
+DNS_PODS_MAX = 5
+
+
+def list_checks(common: Common, format_: str) -> int:
+    """Write all checks, in order of harm."""
+    if format_ == "text":
+        width = max(len(check.id) for check in CHECKS)
+        common.emit("".join(f"{each.id:<{width}}  {each.worst.word:<8}  {each.title}\n"
+                            for each in CHECKS))  # fmt: skip
+    else:
+        common.emit(dump([check_values(each) for each in CHECKS], Format(format_)))
+    return Exit.OK
+
+
+def explain_check(common: Common, name: str, format_: str) -> int:
+    """Write one check with its reasons; CliError for an id that does not exist."""
+    check = BY_ID.get(name.upper())
+    if check is None:
+        near = nearest(name.upper(), BY_ID)
+        raise fail(
+            Code.BAD_VALUE, f"--explain: there is no check '{name}'",
+            help=(f"fairlead doctor --explain {near}" if near else "fairlead doctor checks",),
+        )  # fmt: skip
+    if format_ in ("json", "yaml"):
+        common.emit(dump(check_values(check), Format(format_)))
+    else:
+        common.emit("".join(f"{line}\n" for line in check_lines(check)))
+    return Exit.OK
+
+
+def run_doctor(common: Common, format_: str, options: Mapping[str, Any]) -> int:
+    """Read, evaluate and report; the exit code is the report's, or 3 when nothing was seen."""
+    checks = _selected(options)
+    files = _Files(options)
+    try:
+        facts, requests = _facts(common, options, files)
+    except CliError as error:
+        if CODES[error.problems[0].code].exit is not Exit.UNREACHABLE:
+            raise
+        sys.stderr.write(render_error(error, with_anchors=bool(common.verbosity)))
+        return COULD_NOT_LOOK
+    report = examine(checks, facts, files.options(common, options, requests))
+    common.emit(render(report, format_, int(options["at_nodes"])))
+    return report.exit_code(allows_unknown=bool(options["allow_unknown"]))
+
+
+def render(report: Report, format_: str, project_to: int = 0) -> str:
+    """Return the report in one of the formats."""
+    if format_ in ("json", "yaml"):
+        return dump(report_values(report), Format(format_))
+    if format_ == "junit":
+        return junit(report)
+    if format_ == "html":
+        return html_page(report)
+    return "".join(f"{line}\n" for line in report_lines(report, project_to))
+
+
+def _selected(options: Mapping[str, Any]) -> tuple[Check, ...]:
+    for flag in ("only", "skip"):
+        for pattern in options[flag]:
+            if not select(CHECKS, (pattern,), ()):
+                near = nearest(pattern.upper(), BY_ID)
+                raise fail(
+                    Code.BAD_VALUE, f"--{flag}: no check matches '{pattern}'",
+                    help=(f"--{flag} {near}" if near else "fairlead doctor checks",),
+                )  # fmt: skip
+    return select(CHECKS, options["only"], options["skip"])
+
+
+class _Files:
+    """What the files that the flags name say; all of them are read before the cluster is asked."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.suppressions = ()
+        self.baseline: frozenset[str] = frozenset()
+        if options["suppressions"]:
+            text = _read(options["suppressions"], "--suppressions")
+            self.suppressions = _parsed(options["suppressions"], parse_suppressions, text)
+        if options["baseline"]:
+            text = _read(options["baseline"], "--baseline")
+            self.baseline = _parsed(options["baseline"], parse_baseline, text)
+        self.token = ""
+        if options["metrics_token_file"]:
+            self.token = _read(options["metrics_token_file"], "--metrics-token-file").strip()
+        self.node_facts = {
+            Path(name).stem: parse_node_facts(_read(name, "--node-facts"))
+            for name in options["node_facts"]
+        }
+        self.kubelets = {Path(name).stem: _kubelet(name) for name in options["kubelet_config"]}
+        self.flags: dict[str, dict[str, str]] = {}
+        if options["manifests"]:
+            try:
+                self.flags = read_manifests(Path(options["manifests"]))
+            except (OSError, BadManifest) as error:
+                raise fail(Code.MANIFEST_UNREADABLE, f"--manifests: {error}") from error
+
+    def options(self, common: Common, options: Mapping[str, Any], requests: int) -> Options:
+        """Return what the evaluation takes out."""
+        today = datetime.datetime.fromtimestamp(now(), datetime.UTC).date().isoformat()
+        for each in self.suppressions:
+            if not select(CHECKS, (each.check,), ()):
+                common.note(f"--suppressions: no check matches '{each.check}'")
+        return Options(self.suppressions, today, self.baseline, int(options["at_nodes"]), requests)
+
+
+def _read(name: str, flag: str) -> str:
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
+    except OSError as error:
+        raise fail(
+            Code.MANIFEST_UNREADABLE, f"{flag}: '{name}' cannot be read: {error.strerror}"
+        ) from error
+
+
+def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except ConfigurationError as error:
+        raise CliError(
+            [Problem(Code.BAD_FIELD, mistake, where=name) for mistake in error.mistakes]
+        ) from error
+
+
+def _kubelet(name: str) -> dict[str, object]:
+    import yaml
+
+    try:
+        value: Any = yaml.safe_load(_read(name, "--kubelet-config"))
+    except yaml.YAMLError as error:
+        raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}' is not YAML") from error
+    if not isinstance(value, dict):
+        raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}' is not a mapping")
+    inner: Any = value.get("kubeletconfig", value)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _facts(
+    common: Common, options: Mapping[str, Any], files: _Files
+) -> tuple[Facts, int]:  # fmt: skip
+    """Return all facts and the number of requests that the API server answered for them."""
+    targets = _url_targets(options, files)
+    objects, absent, nodes, flags = None, dict[Source, str](), options["nodes"] or None, files.flags
+    kubelets: dict[str, dict[str, object]] = dict(files.kubelets)
+    get: BudgetedGet | None = None
+    if options["offline"]:
+        absent[Source.API] = f"{Source.API.value}: not asked (--offline)"
+    else:
+        get = BudgetedGet(_get(common))
+        common.note("reading the Kubernetes API")
+        reader = ClusterReader(get)
+        objects = reader.read()
+        nodes = nodes or reader.nodes
+        kubelets = kubelets or reader.kubelet_configs(objects.nodes)
+        flags = flags or flags_of_pods(objects.control_plane_pods or ())
+        absent |= reader.absent()
+        targets += _proxied(get, objects.dns_pods or (), targets)
+    pages = PageReader(wanted_samples(), now)
+    interval = float(options["interval"])
+    if targets and interval:
+        common.note(f"reading metrics twice, {interval:g} s apart")
+    scrapes = pages.read(targets, (lambda: time.sleep(interval)) if interval else None)
+    audit = None
+    facts = Facts(
+        nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
+        node_facts=files.node_facts, audit=audit, absent=absent | pages.absent,
+    )  # fmt: skip
+    return facts, get.requests if get else 0
+
+
+def _get(common: Common) -> Callable[[str, Mapping[str, str]], bytes]:
+    """Return GET on the cluster of the kubeconfig; one that falls silent later is Unavailable."""
+    api = common.connect(timeout_seconds=30.0)
+    answered = False
+
+    def get(path: str, query: Mapping[str, str]) -> bytes:
+        nonlocal answered
+        try:
+            body: bytes = api.request("GET", path, query=query).body
+        except CliError as error:
+            if not answered:
+                raise
+            raise Unavailable(error.problems[0].message) from error
+        answered = True
+        return body
+
+    return get
+
+
+def _url_targets(options: Mapping[str, Any], files: _Files) -> list[Target]:
+    insecure = bool(options["metrics_insecure"])
+    targets: list[Target] = []
+    for given in options["metrics"]:
+        name, equals, url = given.partition("=")
+        source = METRIC_SOURCES.get(name)
+        if not equals or source is None or not url.startswith(("http://", "https://")):
+            raise fail(
+                Code.BAD_VALUE, f"--metrics: '{given}' is not NAME=URL",
+                detail=(f"NAME is one of {', '.join(METRIC_SOURCES)}",),
+                help=("--metrics etcd=http://127.0.0.1:2381/metrics",),
+            )  # fmt: skip
+        page = Page(url, files.token, skips_verification=insecure)
+        fetch = page.fetch_etcd if source is Source.ETCD else page.fetch
+        targets.append(Target(source, url.split("/")[2], fetch))
+    return targets
+
+
+def _proxied(get: BudgetedGet, dns_pods: Any, given: list[Target]) -> list[Target]:
+    """Return the pages that the API server hands out, of sources that no URL was given for."""
+    known = {target.source for target in given}
+    targets: list[Target] = []
+    if Source.APISERVER not in known:
+        targets.append(Target(Source.APISERVER, "apiserver", lambda: get("/metrics", {})))
+    if Source.COREDNS not in known:
+        for pod in dns_pods[:DNS_PODS_MAX]:
+            path = f"/api/v1/namespaces/kube-system/pods/{pod.metadata.name}:9153/proxy/metrics"
+            targets.append(
+                Target(Source.COREDNS, pod.metadata.name, lambda path=path: get(path, {}))
+            )
+    return targets

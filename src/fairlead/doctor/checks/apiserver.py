@@ -1,0 +1,231 @@
+"""Checks of the API server's own metrics: rejections, errors, fairness, latency, watches, size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.check import Check, Reading
+from fairlead.doctor.checks.levels import IS_WARNING, critical, info, warning
+from fairlead.doctor.expressions import CodeShare, Quantile, Rate, Ratio, Value
+from fairlead.doctor.facts import Facts, NotSeen, Source
+
+A, F = (Source.APISERVER,), (Source.FLAGS,)
+SYSTEM_LEVELS = ("leader-election", "system", "node-high")
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+INFLIGHT_DEFAULTS = (400, 200)
+OBJECTS_PER_TYPE_MAX, EVENTS_MAX = 150_000, 1_000_000
+
+
+def system_rejects(facts: Facts) -> Iterator[Reading]:
+    """Read the rejections per second of levels that the cluster itself depends on."""
+    name = "apiserver_flowcontrol_rejected_requests_total"
+    match = (("priority_level", SYSTEM_LEVELS),)
+    yield from Rate(Source.APISERVER, name, ("priority_level", "flow_schema", "reason"), match)(
+        facts
+    )
+
+
+def object_counts(facts: Facts) -> Iterator[Reading]:
+    """Read the number of objects per resource over the official limit of its type."""
+    try:
+        families = facts.family(Source.APISERVER, "apiserver_resource_objects")
+    except NotSeen:  # the name before Kubernetes 1.34
+        families = facts.family(Source.APISERVER, "apiserver_storage_objects")
+    counts: dict[str, float] = {}
+    for _, family in families:
+        for labels, value in family.values():
+            resource = labels.get("resource", "")
+            counts[resource] = max(counts.get(resource, 0.0), value)
+    for resource, count in counts.items():
+        limit = EVENTS_MAX if resource.startswith("events") else OBJECTS_PER_TYPE_MAX
+        yield Reading(resource, count / limit, f"{count:,.0f} objects, envelope {limit:,}")
+
+
+def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
+    """Read the watches of Endpoints per node, over all API servers."""
+    watches = 0.0
+    for _, family in facts.family(Source.APISERVER, "apiserver_longrunning_requests"):
+        for labels, value in family.values():
+            if labels.get("resource") == "endpoints" and labels.get("verb") == "WATCH":
+                watches += value
+    nodes = max(facts.nodes_count(), 1)
+    few = watches if watches > 5 else 0.0
+    yield Reading("endpoints", few / nodes, f"{watches:,.0f} watches of Endpoints, {nodes:,} nodes")
+
+
+def watches_per_node(facts: Facts) -> Iterator[Reading]:
+    """Read the watches of each resource per node, over all API servers."""
+    counts: dict[str, float] = {}
+    for _, family in facts.family(Source.APISERVER, "apiserver_longrunning_requests"):
+        for labels, value in family.values():
+            if labels.get("verb") == "WATCH":
+                resource = labels.get("resource", "")
+                counts[resource] = counts.get(resource, 0.0) + value
+    nodes = facts.nodes_count()
+    for resource, count in counts.items():
+        share = count / nodes if nodes >= 10 else 0.0
+        yield Reading(resource, share, f"{count:,.0f} watches on {nodes:,} nodes")
+
+
+def _number(facts: Facts, name: str, default: int) -> int:
+    text = facts.seen_flags("kube-apiserver").get(name, str(default))
+    if not text.isdecimal():
+        raise facts.missing(Source.FLAGS, f"--{name}={text} is not a number")
+    return int(text)
+
+
+def inflight(facts: Facts) -> Iterator[Reading]:
+    """Read whether both limits of requests in flight are the defaults."""
+    reads = _number(facts, "max-requests-inflight", INFLIGHT_DEFAULTS[0])
+    writes = _number(facts, "max-mutating-requests-inflight", INFLIGHT_DEFAULTS[1])
+    is_default = (reads, writes) == INFLIGHT_DEFAULTS
+    text = f"--max-requests-inflight={reads} --max-mutating-requests-inflight={writes}"
+    yield Reading("kube-apiserver", float(is_default), text)
+
+
+def audit_policy(facts: Facts) -> Iterator[Reading]:
+    """Read whether requests are recorded at all."""
+    flags = facts.seen_flags("kube-apiserver")
+    policy = flags.get("audit-policy-file", "")
+    text = f"--audit-policy-file={policy}" if policy else "kube-apiserver has no audit policy"
+    yield Reading("kube-apiserver", float(not policy), text)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "API-03", "Requests that the cluster depends on are rejected", A, system_rejects,
+        (critical(0.0),),
+        "Leader election, node heartbeats or system controllers are starved: leaders are lost and "
+        "nodes look dead.",
+        "kubectl get flowschemas,prioritylevelconfigurations\n"
+        "fairlead doctor audit FILE --flow-schema   # isolates the caller that fills the level",
+        "Kubernetes API priority and fairness", unit="/s",
+    ),
+    Check(
+        "API-01", "The API server answers 429", A,
+        Rate(Source.APISERVER, "apiserver_request_total", ("verb", "resource"),
+             match=(("code", ("429",)),)),
+        (warning(0.0), critical(10.0)),
+        "Clients are turned away and come back later, often all at once.",
+        "fairlead doctor audit FILE   # names the caller that fills the priority level",
+        "OpenAI 2021", unit="/s",
+    ),
+    Check(
+        "API-02", "The API server answers with server errors", A,
+        CodeShare(Source.APISERVER, "apiserver_request_total", "code", "5", ("resource",)),
+        (warning(0.001), critical(0.01)),
+        "The error budget of 99.9 % is used up; look for webhooks, aggregated APIs and etcd.",
+        "kubectl get --raw '/readyz?verbose'; then API-21, API-23 and ETCD-01",
+        "kubernetes-mixin; OpenAI 2021", unit="share",
+    ),
+    Check(
+        "NET-09", "Clients still watch Endpoints", A, endpoints_watchers,
+        (warning(0.01), critical(0.5)),
+        "Each change of a Service sends the whole Endpoints object to every watcher: with 20,000 "
+        "endpoints and 5,000 nodes one change is 10 GB, and 50 MB with EndpointSlices.",
+        "upgrade or configure the watcher to use discovery.k8s.io/v1 EndpointSlices;\n"
+        "fairlead doctor audit FILE   # names it",
+        "KEP-752; OpenAI 2021 (1 GB/s)", unit="per node", growth=1,
+    ),
+    Check(
+        "API-16", "The API server sends a large volume of watch events", A,
+        Rate(Source.APISERVER, "apiserver_watch_events_sizes_sum", ("kind",)),
+        (warning(100e6), critical(1e9)),
+        "Every write is sent to every watcher of its kind.",
+        "reduce the watchers of this kind: a few central replicas, or a field selector on nodeName",
+        "OpenAI 2021", unit="bytes/s", growth=2,
+    ),
+    Check(
+        "API-21", "An admission webhook is slow", A,
+        Quantile(Source.APISERVER, "apiserver_admission_webhook_admission_duration_seconds",
+                 by=("name",)),
+        (warning(0.2), critical(1.0)),
+        "Every pod of a job waits for it; mutating webhooks run one after the other.",
+        "run more replicas of the webhook, narrow its rules, add matchConditions",
+        "Kubernetes metrics reference", unit="s",
+    ),
+    Check(
+        "API-04", "A priority level is almost full", A,
+        Ratio(Source.APISERVER, "apiserver_flowcontrol_current_executing_seats",
+              "apiserver_flowcontrol_nominal_limit_seats", ("priority_level",)),
+        (warning(0.8),),
+        "The next step is 429 for everyone in this level.",
+        "isolate the largest caller: fairlead doctor audit FILE --flow-schema",
+        "EKS best practices", unit="share",
+    ),
+    Check(
+        "API-07", "Writes take longer than the objective", A,
+        Quantile(Source.APISERVER, "apiserver_request_sli_duration_seconds",
+                 by=("verb", "resource"), match=(("verb", WRITES),)),
+        (warning(1.0), critical(5.0)),
+        "The official objective is 1 s at p99.",
+        "etcd latency (ETCD-01), webhooks (API-21), then the priority level (API-04)",
+        "sig-scalability SLOs", unit="s",
+    ),
+    Check(
+        "API-08", "Lists take longer than the objective", A,
+        Quantile(Source.APISERVER, "apiserver_request_sli_duration_seconds",
+                 by=("resource", "scope"), match=(("verb", ("LIST",)),)),
+        (warning(30.0),),
+        "The official objective is 30 s at p99 for lists of a namespace or the cluster.",
+        "fairlead doctor audit FILE   # unbounded LISTs", "sig-scalability SLOs", unit="s",
+    ),
+    Check(
+        "API-15", "A resource has several watches per node", A, watches_per_node, (warning(3.0),),
+        "Each watch from every node multiplies every write of that resource by the nodes.",
+        "let a few central replicas hold the watch and answer the agents, or select by nodeName",
+        "OpenAI 2021", unit="per node", growth=1,
+    ),
+    Check(
+        "API-17", "The API server ends watches that do not keep up", A,
+        Rate(Source.APISERVER, "apiserver_terminated_watchers_total", ("resource",)),
+        (warning(1.0),),
+        "Each of these clients lists everything again.",
+        "narrow the watch, or make its consumer faster", "kubernetes #116903", unit="/s",
+    ),
+    Check(
+        "API-10", "The API server gives requests up", A,
+        Rate(Source.APISERVER, "apiserver_request_terminations_total", ("resource",)),
+        (warning(1.0),),
+        "The server ended requests to protect itself.",
+        "fairlead doctor audit FILE", "kubernetes-mixin", unit="/s",
+    ),
+    Check(
+        "API-13", "Consistent reads wait long for the watch cache", A,
+        Quantile(Source.APISERVER, "apiserver_watch_cache_read_wait_seconds", by=("resource",)),
+        (warning(0.2),),
+        "Two progress requests to etcd were not enough.",
+        "etcd latency (ETCD-01)", "KEP-2340", unit="s",
+    ),
+    Check(
+        "API-19", "A resource has more objects than the scalability envelope", A, object_counts,
+        (warning(1.0),),
+        "LISTs and the memory of API servers and etcd are proven up to 150,000 objects per type "
+        "and 1,000,000 events.",
+        "ttlSecondsAfterFinished on jobs; remove custom resources that have ended",
+        "sig-scalability thresholds", unit="x envelope", growth=1,
+    ),
+    Check(
+        "API-18", "The API server's heap is large", A,
+        Value(Source.APISERVER, "go_memstats_heap_inuse_bytes"),
+        (info(40e9), warning(100e9)),
+        "7,500 nodes took about 70 GB; out of memory moves the load to the next replica.",
+        "unbounded LISTs first (AUD-02); Kubernetes 1.33 or newer streams lists",
+        "OpenAI 2021", unit="bytes", growth=1,
+    ),
+    Check(
+        "API-06", "The limits of requests in flight are the defaults", F, inflight,
+        (info(0.5, nodes_from=1001),),
+        "600 seats in all are few for a large cluster.",
+        "--max-requests-inflight=1600 --max-mutating-requests-inflight=800, with memory to match",
+        "EKS best practices", unit="bool",
+    ),
+    Check(
+        "API-24", "The API server keeps no audit log", F, audit_policy, IS_WARNING,
+        "Without an audit log no caller can be named when the API server is overloaded.",
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n"
+        "omitManagedFields: true\nrules:\n- level: None\n  nonResourceURLs: [/healthz*, /livez*, "
+        "/readyz*]\n- level: Metadata",
+        "Kubernetes documentation, auditing", unit="bool",
+    ),
+)  # fmt: skip

@@ -1,0 +1,207 @@
+"""Checks of etcd: disk latency, quota, members, load, and the split of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.check import Check, Reading
+from fairlead.doctor.checks.levels import IS_CRITICAL, IS_WARNING, critical, info, warning
+from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
+from fairlead.doctor.facts import Facts, Source
+
+E, F = (Source.ETCD,), (Source.FLAGS,)
+GIB = 1 << 30
+QUOTA_DEFAULT = 2 * GIB
+#: Made by the reader from what /health says; etcd exports no metric of its alarms.
+ALARM = "fairlead_etcd_nospace"
+COMPACTION_DEFAULT = ("5m", "5m0s", "300s")
+SPLIT_FIX = (
+    "start a second etcd cluster for events (they may be lost) and set on every API server\n"
+    "--etcd-servers-overrides=/events#https://EVENTS-ETCD:2379"
+)
+QUOTA_FIX = (
+    "etcdctl compact $(etcdctl endpoint status -w json | jq .[0].Status.header.revision)\n"
+    "etcdctl defrag --endpoints=MEMBER   # one member at a time, the leader last\n"
+    "etcdctl alarm disarm\n"
+    "and raise --quota-backend-bytes=8589934592"
+)
+
+
+def events_split(facts: Facts) -> Iterator[Reading]:
+    """Read whether events have an etcd of their own."""
+    flags = facts.seen_flags("kube-apiserver")
+    overrides = flags.get("etcd-servers-overrides", "")
+    is_split = "/events#" in overrides
+    text = f"--etcd-servers-overrides={overrides}" if overrides else (
+        "kube-apiserver has no --etcd-servers-overrides")  # fmt: skip
+    yield Reading("events", 0.0 if is_split else 1.0, text)
+
+
+def compaction(facts: Facts) -> Iterator[Reading]:
+    """Read whether the compaction interval is the default."""
+    value = facts.seen_flags("kube-apiserver").get("etcd-compaction-interval", "5m0s")
+    is_odd = value not in COMPACTION_DEFAULT
+    yield Reading("kube-apiserver", float(is_odd), f"--etcd-compaction-interval={value}")
+
+
+def members(facts: Facts) -> Iterator[Reading]:
+    """Read the number of members from the servers that the API server is given."""
+    servers = facts.seen_flags("kube-apiserver").get("etcd-servers", "")
+    if not servers:
+        raise facts.missing(Source.FLAGS, "kube-apiserver has no --etcd-servers")
+    count = len(servers.split(","))
+    if "127.0.0.1" in servers or "localhost" in servers:
+        cluster = facts.seen_flags("etcd").get("initial-cluster", "")
+        count = len(cluster.split(",")) if cluster else count
+    is_fragile = count % 2 == 0 or count == 1 or count > 7
+    yield Reading("etcd", float(is_fragile), f"{count} members")
+
+
+def fragmentation(facts: Facts) -> Iterator[Reading]:
+    """Read the share of the database file that is not in use, for files over 100 MiB in use."""
+    total = dict(facts.family(Source.ETCD, "etcd_mvcc_db_total_size_in_bytes"))
+    used = dict(facts.family(Source.ETCD, "etcd_mvcc_db_total_size_in_use_in_bytes"))
+    for instance, family in total.items():
+        size = sum(family.now.values())
+        in_use = sum(used[instance].now.values()) if instance in used else size
+        share = 1 - in_use / size if size > 0 and in_use > 100 << 20 else 0.0
+        yield Reading(instance, share, f"{in_use:,.0f} of {size:,.0f} bytes are in use")
+
+
+def default_quota(facts: Facts) -> Iterator[Reading]:
+    """Read whether a member's quota is the default of 2 GiB or less."""
+    for reading in Value(Source.ETCD, "etcd_server_quota_backend_bytes")(facts):
+        is_small = 0 < reading.value <= QUOTA_DEFAULT
+        yield Reading(reading.subject, float(is_small), reading.evidence)
+
+
+def no_leader(facts: Facts) -> Iterator[Reading]:
+    """Read whether a member sees no leader."""
+    for reading in Value(Source.ETCD, "etcd_server_has_leader")(facts):
+        yield Reading(reading.subject, float(reading.value < 1), reading.evidence)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "ETCD-04", "The etcd database is close to its quota", E,
+        Ratio(Source.ETCD, "etcd_mvcc_db_total_size_in_bytes", "etcd_server_quota_backend_bytes"),
+        (warning(0.6), critical(0.8)),
+        "At the quota the cluster is read-only: node heartbeats fail, and an autoscaler may then "
+        "remove every worker.",
+        QUOTA_FIX, "etcd documentation, system limits; OpenAI 2018", unit="share", growth=1,
+    ),
+    Check(
+        "ETCD-08", "etcd has an active NOSPACE alarm", E,
+        Value(Source.ETCD, ALARM), IS_CRITICAL,
+        "Every write is refused until the alarm is disarmed by hand.",
+        QUOTA_FIX, "etcd FAQ", unit="bool",
+    ),
+    Check(
+        "ETCD-09B", "An etcd member has no leader", E, no_leader, IS_CRITICAL,
+        "Without a leader the member serves no consistent read and no write.",
+        "etcdctl endpoint status --cluster -w table   # find the member, then its disk and network",
+        "etcd mixin etcdNoLeader", unit="bool",
+    ),
+    Check(
+        "ETCD-01", "etcd writes its log slowly", E,
+        Quantile(Source.ETCD, "etcd_disk_wal_fsync_duration_seconds"),
+        (warning(0.01), critical(0.1)),
+        "Writes are sequential: with 2 ms per fsync a network disk of 5,000 IOPS gives 10 % of "
+        "its rate. Every API write waits for this.",
+        "move the data directory to a local NVMe disk; until then:\n"
+        "ionice -c2 -n0 -p $(pgrep -x etcd)",
+        "etcd FAQ (p99 below 10 ms); OpenAI 2018", unit="s",
+    ),
+    Check(
+        "ETCD-02", "etcd commits its database slowly", E,
+        Quantile(Source.ETCD, "etcd_disk_backend_commit_duration_seconds"),
+        (warning(0.025), critical(0.25)),
+        "The disk or a neighbour on it is slow; reads wait behind the commit.",
+        "move the data directory to a local NVMe disk; look for other writers on the device:\n"
+        "iostat -x 1",
+        "etcd FAQ (p99 below 25 ms); etcd mixin", unit="s",
+    ),
+    Check(
+        "ETCD-15", "etcd sends a large volume to its clients", E,
+        Rate(Source.ETCD, "etcd_network_client_grpc_sent_bytes_total"),
+        (warning(100e6), critical(500e6)),
+        "The API servers read whole collections from etcd: agents LIST without the cache.",
+        "fairlead doctor audit /var/log/kubernetes/audit*.log   # names the callers",
+        "OpenAI 2018 (500 MB/s before, almost none after)", unit="bytes/s", growth=2,
+    ),
+    Check(
+        "ETCD-16", "Events share the main etcd", F, events_split,
+        (warning(0.5, nodes_from=501), critical(0.5, nodes_from=2501)),
+        "A burst of events competes with every other write.",
+        SPLIT_FIX, "Kubernetes documentation, large clusters; OpenAI 2018 and 2021", unit="bool",
+    ),
+    Check(
+        "ETCD-05", "The etcd quota is the default of 2 GiB", E, default_quota,
+        (warning(0.5, nodes_from=501),),
+        "A cluster of 1,000 nodes has reached 2 GiB; 8 GiB is the suggested maximum.",
+        "--quota-backend-bytes=8589934592   # memory must cover the quota",
+        "etcd documentation, system limits", unit="bool",
+    ),
+    Check(
+        "ETCD-07", "Most of the etcd database file is free space", E, fragmentation,
+        (warning(0.5),),
+        "Free pages count towards the quota until the member is defragmented.",
+        "etcdctl defrag --endpoints=MEMBER   # one at a time, the leader last; blocks that member",
+        "etcd mixin; kubernetes #45037", unit="share",
+    ),
+    Check(
+        "ETCD-09", "The etcd leader changes often", E,
+        Increase(Source.ETCD, "etcd_server_leader_changes_seen_total"), (warning(3.0),),
+        "A slow disk or network looks like a dead leader; each election stops writes.",
+        "fix the disk (ETCD-01) or the round trip (ETCD-12) before any election timeout",
+        "etcd mixin etcdHighNumberOfLeaderChanges", unit="changes",
+    ),
+    Check(
+        "ETCD-11", "An etcd member cannot send to a peer", E,
+        Rate(Source.ETCD, "etcd_network_peer_sent_failures_total", by=("To",)), (warning(0.01),),
+        "One more lost member can cost the quorum.",
+        "etcdctl endpoint health --cluster", "etcd mixin etcdMemberCommunicationSlow", unit="/s",
+    ),
+    Check(
+        "ETCD-12", "The round trip between etcd members is long", E,
+        Quantile(Source.ETCD, "etcd_network_peer_round_trip_time_seconds", by=("To",)),
+        (info(0.05), warning(0.15)),
+        "The election timeout must be at least ten round trips.",
+        "--heartbeat-interval and --election-timeout, equal on all members",
+        "etcd tuning", unit="s",
+    ),
+    Check(
+        "ETCD-13", "etcd applies requests slowly", E,
+        Rate(Source.ETCD, "etcd_server_slow_apply_total"), (warning(1.0),),
+        "Very large range reads or a slow disk hold up all writes.",
+        "fairlead doctor audit FILE   # unbounded LISTs; then the disk (ETCD-01)", "etcd FAQ",
+        unit="/s",
+    ),
+    Check(
+        "ETCD-14", "etcd fails requests", E,
+        CodeShare(Source.ETCD, "grpc_server_handled_total", "grpc_code", "Unavailable"),
+        (warning(0.01), critical(0.05)),
+        "The API server answers these with errors or repeats them.",
+        "etcdctl endpoint status --cluster -w table", "etcd mixin",
+        unit="share",
+    ),
+    Check(
+        "ETCD-19", "etcd has slow watchers", E,
+        Value(Source.ETCD, "etcd_debugging_mvcc_slow_watcher_total"), (warning(0.5),),
+        "A client of etcd does not keep up; API servers are the only clients that should watch.",
+        "etcdctl member list; look at the connections of port 2379", "etcd metrics",
+        unit="watchers",
+    ),
+    Check(
+        "ETCD-10", "The number of etcd members gives little tolerance", F, members, IS_WARNING,
+        "An even number tolerates no more losses than one fewer; one tolerates none; more than "
+        "seven make writes slow.",
+        "etcdctl member list   # remove a member before you add one", "etcd FAQ", unit="bool",
+    ),
+    Check(
+        "ETCD-17", "The compaction interval of etcd is not the default", F, compaction, IS_WARNING,
+        "History that is kept for longer fills the quota.",
+        "--etcd-compaction-interval=5m0s on every API server", "kube-apiserver flags",
+        unit="bool",
+    ),
+)  # fmt: skip

@@ -1,0 +1,197 @@
+"""Expressions over metrics: data that says how readings follow from scrapes (pure).
+
+Values of several instances are never averaged: each instance gives readings of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.doctor.check import Reading
+from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.metrics import Family, quantile
+
+NO_LABELS: tuple[str, ...] = ()
+
+
+def _matches(labels: dict[str, str], match: tuple[tuple[str, tuple[str, ...]], ...]) -> bool:
+    return all(labels.get(key, "") in values for key, values in match)
+
+
+def _subject(instance: str, labels: dict[str, str], by: tuple[str, ...]) -> str:
+    parts = [f"{key}={labels[key]}" for key in by if labels.get(key)]
+    return " ".join([instance, *parts])
+
+
+def _window(family: Family) -> str:
+    if family.seconds is None:
+        return "since the process started"
+    if not family.before:
+        return f"over the {family.seconds:,.0f} s since the process started"
+    return f"over {family.seconds:,.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The latest value of a gauge, summed by the labels `by`, times `factor`."""
+
+    source: Source
+    name: str
+    by: tuple[str, ...] = NO_LABELS
+    factor: float = 1.0
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per instance and group."""
+        for instance, family in facts.family(self.source, self.name):
+            sums: dict[str, float] = {}
+            for labels, value in family.values():
+                subject = _subject(instance, labels, self.by)
+                sums[subject] = sums.get(subject, 0.0) + value * self.factor
+            for subject, value in sums.items():
+                yield Reading(subject, value, f"{self.name} = {value:,.4g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One gauge over another of the same instance and group; groups without a divisor are left."""
+
+    source: Source
+    name: str
+    over: str
+    by: tuple[str, ...] = NO_LABELS
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per instance and group."""
+        divisors: dict[str, float] = {}
+        for instance, family in facts.family(self.source, self.over):
+            for labels, value in family.values():
+                subject = _subject(instance, labels, self.by)
+                divisors[subject] = divisors.get(subject, 0.0) + value
+        for reading in Value(self.source, self.name, self.by)(facts):
+            divisor = divisors.get(reading.subject, 0.0)
+            if divisor > 0:
+                text = f"{self.name} {reading.value:,.4g} of {self.over} {divisor:,.4g}"
+                yield Reading(reading.subject, reading.value / divisor, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The rate per second of a counter, summed by the labels `by`."""
+
+    source: Source
+    name: str
+    by: tuple[str, ...] = NO_LABELS
+    match: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per instance and group; NotSeen without two scrapes or a start time."""
+        for instance, family in facts.family(self.source, self.name):
+            if not family.seconds:
+                raise facts.missing(self.source, f"{self.name}: one scrape gives no rate")
+            sums: dict[str, float] = {}
+            for labels, increase in family.increases():
+                if _matches(labels, self.match):
+                    subject = _subject(instance, labels, self.by)
+                    sums[subject] = sums.get(subject, 0.0) + increase / family.seconds
+            for subject, rate in sums.items():
+                yield Reading(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Increase:
+    """How much a counter rose, summed by the labels `by`, with the largest possible window."""
+
+    source: Source
+    name: str
+    by: tuple[str, ...] = NO_LABELS
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per instance and group."""
+        for instance, family in facts.family(self.source, self.name):
+            sums: dict[str, float] = {}
+            for labels, increase in family.increases():
+                subject = _subject(instance, labels, self.by)
+                sums[subject] = sums.get(subject, 0.0) + increase
+            for subject, rise in sums.items():
+                yield Reading(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeShare:
+    """The share of a counter's samples whose label `label` begins with `prefix`, by `by`.
+
+    Groups with fewer than `count_min` events are too small to give a share.
+    """
+
+    source: Source
+    name: str
+    label: str
+    prefix: str
+    by: tuple[str, ...] = NO_LABELS
+    count_min: float = 50.0
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per instance and group."""
+        for instance, family in facts.family(self.source, self.name):
+            all_: dict[str, float] = {}
+            bad: dict[str, float] = {}
+            for labels, increase in family.increases():
+                subject = _subject(instance, labels, self.by)
+                all_[subject] = all_.get(subject, 0.0) + increase
+                if labels.get(self.label, "").startswith(self.prefix):
+                    bad[subject] = bad.get(subject, 0.0) + increase
+            for subject, total in all_.items():
+                if total >= self.count_min:
+                    count = bad.get(subject, 0.0)
+                    text = (f"{count:,.0f} of {total:,.0f} in {self.name} have {self.label} "
+                            f"{self.prefix}, {_window(family)}")  # fmt: skip
+                    yield Reading(subject, count / total, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """A quantile of a histogram `name` (without `_bucket`), by the labels `by`.
+
+    Groups with fewer than `count_min` observations are left out: one slow request is no p99.
+    """
+
+    source: Source
+    name: str
+    q: float = 0.99
+    by: tuple[str, ...] = NO_LABELS
+    match: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    count_min: float = 100.0
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per instance and group that has enough observations."""
+        for instance, family in facts.family(self.source, f"{self.name}_bucket"):
+            groups: dict[str, dict[float, float]] = {}
+            for labels, increase in family.increases():
+                if "le" in labels and _matches(labels, self.match):
+                    bound = float(labels["le"])
+                    group = groups.setdefault(_subject(instance, labels, self.by), {})
+                    group[bound] = group.get(bound, 0.0) + increase
+            for subject, buckets in groups.items():
+                count = max(buckets.values(), default=0.0)
+                value = quantile(buckets.items(), self.q)
+                if value is not None and count >= self.count_min:
+                    text = (f"p{self.q * 100:g} of {self.name} is {value:.4g} s in {count:,.0f} "
+                            f"observations {_window(family)}")  # fmt: skip
+                    yield Reading(subject, value, text)
+
+
+MetricExpression = Value | Ratio | Rate | Increase | CodeShare | Quantile
+
+
+def sample_names(expression: object) -> tuple[tuple[Source, str], ...]:
+    """Return the (source, sample name) pairs that an expression reads; () for other measures."""
+    match expression:
+        case Quantile():
+            return ((expression.source, f"{expression.name}_bucket"),)
+        case Ratio():
+            return ((expression.source, expression.name), (expression.source, expression.over))
+        case Value() | Rate() | Increase() | CodeShare():
+            return ((expression.source, expression.name),)
+        case _:
+            return ()

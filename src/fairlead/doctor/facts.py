@@ -1,0 +1,125 @@
+"""What the readers saw, in types; every part that was not read is absent, with the reason.
+
+An absent part is not an empty one: asking for it raises `NotSeen`, and the check is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fairlead.doctor.audit.summary import AuditSummary
+from fairlead.doctor.metrics import Family, Scrapes
+from fairlead.doctor.objects import Objects
+
+
+class Source(Enum):
+    """Where facts come from; a check names the ones it needs."""
+
+    API = "Kubernetes API"
+    APISERVER = "API server metrics"
+    ETCD = "etcd metrics"
+    SCHEDULER = "scheduler metrics"
+    CONTROLLER_MANAGER = "controller manager metrics"
+    COREDNS = "CoreDNS metrics"
+    KUBELET = "kubelet metrics"
+    PROMETHEUS = "Prometheus metrics"
+    FLAGS = "component flags"
+    KUBELET_CONFIG = "kubelet configuration"
+    NODE = "node facts"
+    AUDIT = "audit log"
+
+
+#: How each source is shown to the doctor.
+SHOW: dict[Source, str] = {
+    Source.API: "run with a kubeconfig that may list the objects",
+    Source.APISERVER: "grant get on the non-resource URL /metrics, or --metrics apiserver=URL",
+    Source.ETCD: "--metrics etcd=http://HOST:2381/metrics, once per member",
+    Source.SCHEDULER: "--metrics scheduler=https://HOST:10259/metrics",
+    Source.CONTROLLER_MANAGER: "--metrics controller-manager=https://HOST:10257/metrics",
+    Source.COREDNS: "grant get on pods/proxy in kube-system, or --metrics coredns=URL",
+    Source.KUBELET: "--metrics kubelet=URL",
+    Source.PROMETHEUS: "--metrics prometheus=http://HOST:9090/metrics",
+    Source.FLAGS: "--manifests DIR with the static pod manifests of the control plane",
+    Source.KUBELET_CONFIG: "grant get on nodes/proxy, or --kubelet-config FILE",
+    Source.NODE: "--node-facts FILE with the output of sysctl -a, see docs/howto/doctor.md",
+    Source.AUDIT: "--audit FILE with an audit log of the API server",
+}
+
+
+class NotSeen(Exception):
+    """A fact is absent: why, and how to show it."""
+
+    def __init__(self, source: Source, reason: str = "") -> None:
+        self.source = source
+        self.reason = reason or f"{source.value}: not read"
+        self.show = SHOW[source]
+        super().__init__(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that was seen of one cluster.
+
+    `flags` are by component (`kube-apiserver`, `etcd` ...), each a mapping of names without dashes
+    to values. `node_facts` and `kubelet_configs` are by node. `absent` says why a source could not
+    be read.
+    """
+
+    nodes: int | None = None
+    objects: Objects | None = None
+    scrapes: Mapping[Source, tuple[Scrapes, ...]] = field(
+        default_factory=dict[Source, tuple[Scrapes, ...]]
+    )
+    flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    kubelet_configs: Mapping[str, Mapping[str, object]] = field(
+        default_factory=dict[str, Mapping[str, object]]
+    )
+    node_facts: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict[str, Mapping[str, str]]
+    )
+    audit: AuditSummary | None = None
+    absent: Mapping[Source, str] = field(default_factory=dict[Source, str])
+
+    def missing(self, source: Source, what: str = "") -> NotSeen:
+        """Return the exception for a part that was not seen."""
+        reason = self.absent.get(source, "")
+        if what:
+            reason = f"{source.value}: {what}"
+        return NotSeen(source, reason)
+
+    def nodes_count(self) -> int:
+        """Return the number of nodes; NotSeen when it is not known."""
+        if self.nodes is None:
+            raise self.missing(Source.API, "the number of nodes is not known; see --nodes")
+        return self.nodes
+
+    def seen_objects(self) -> Objects:
+        """Return the objects of the Kubernetes API; NotSeen."""
+        if self.objects is None:
+            raise self.missing(Source.API)
+        return self.objects
+
+    def seen_audit(self) -> AuditSummary:
+        """Return the summary of the audit log; NotSeen."""
+        if self.audit is None:
+            raise self.missing(Source.AUDIT)
+        return self.audit
+
+    def seen_flags(self, component: str) -> Mapping[str, str]:
+        """Return the flags of a component; NotSeen."""
+        found = self.flags.get(component)
+        if found is None:
+            raise self.missing(Source.FLAGS, f"no flags of {component} were seen")
+        return found
+
+    def family(self, source: Source, name: str) -> tuple[tuple[str, Family], ...]:
+        """Return (instance, family) of each instance that exports the metric; NotSeen if none."""
+        scrapes = self.scrapes.get(source)
+        if not scrapes:
+            raise self.missing(source)
+        found = [(each.instance, each.families[name]) for each in scrapes if name in each.families]
+        if not found:
+            raise self.missing(source, f"{name} is not exported")
+        return tuple(found)

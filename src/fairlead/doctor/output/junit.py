@@ -1,0 +1,48 @@
+"""A report as JUnit XML: a test case per check; unknown checks are skipped ones (pure)."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape, quoteattr
+
+from fairlead.doctor.check import Check, Finding, Severity
+from fairlead.doctor.examine import Report
+
+
+def _clean(text: str) -> str:
+    """Return the text without characters that XML 1.0 cannot hold."""
+    return "".join(c for c in text if c in "\t\n\r" or 0x20 <= ord(c) < 0xD800 or 0xE000 <=
+                   ord(c) < 0xFFFE or ord(c) >= 0x10000)  # fmt: skip
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_clean(text))
+
+
+def _case(check: Check, inner: str) -> str:
+    name = _attribute(f"{check.id} {check.title}")
+    return f'  <testcase classname="fairlead.doctor" name={name}>{inner}</testcase>\n'
+
+
+def junit(report: Report) -> str:
+    """Return the XML document; findings of severity info are no failures."""
+    by_check: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        if finding.severity > Severity.INFO:
+            by_check.setdefault(finding.check.id, []).append(finding)
+    cases: list[str] = []
+    for findings in by_check.values():
+        inner = "".join(
+            f"<failure type={_attribute(each.severity.word)} message={_attribute(each.subject)}>"
+            f"{escape(_clean(each.evidence))}\n{escape(_clean(each.check.fix))}</failure>"
+            for each in findings
+        )
+        cases.append(_case(findings[0].check, inner))
+    cases += [
+        _case(each.check, f"<skipped message={_attribute(each.reason)}/>")
+        for each in report.unknown
+    ]
+    cases += [_case(each.check, "") for each in report.passed]
+    failures = len(by_check)
+    head = (f'<testsuite name="fairlead doctor" tests="{len(cases)}" failures="{failures}" '
+            f'skipped="{len(report.unknown)}">\n')  # fmt: skip
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}{"".join(cases)}</testsuite>\n'

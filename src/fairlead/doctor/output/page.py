@@ -1,0 +1,43 @@
+"""A report as one HTML page without scripts or outside resources (pure)."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fairlead.doctor.check import Finding
+from fairlead.doctor.examine import Report
+from fairlead.doctor.output.text import number, summary
+
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+article{border-left:.4rem solid #888;padding:.2rem 1rem;margin:1rem 0}
+.critical{border-color:#b00020}.warning{border-color:#c77700}.info{border-color:#2266aa}
+pre{white-space:pre-wrap;background:#8882;padding:.5rem}h2{font-size:1.1rem}
+dt{font-weight:600}dd{margin:0 0 .5rem}"""
+
+
+def _article(finding: Finding) -> str:
+    check = finding.check
+    value = f"{number(finding.value, check.unit)}, limit {number(finding.limit, check.unit)}"
+    return (
+        f'<article class="{finding.severity.word}"><h2>{escape(check.id)} '
+        f"{escape(check.title)} <small>{finding.severity.word}</small></h2><dl>"
+        f"<dt>{escape(finding.subject)}</dt><dd>{escape(finding.evidence)} ({escape(value)})</dd>"
+        f"<dt>Why</dt><dd>{escape(check.why)}</dd><dt>Fix</dt><dd><pre>{escape(check.fix)}</pre>"
+        f"</dd><dt>Reference</dt><dd>{escape(check.reference)}</dd></dl></article>"
+    )
+
+
+def html_page(report: Report) -> str:
+    """Return the page."""
+    unknown = "".join(
+        f"<li><b>{escape(each.check.id)}</b> {escape(each.check.title)}: {escape(each.reason)}. "
+        f"To show: {escape(each.show)}</li>"
+        for each in report.unknown
+    )
+    passed = ", ".join(escape(each.check.id) for each in report.passed)
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>fairlead doctor</title>"
+        f"<style>{STYLE}</style><h1>fairlead doctor</h1><p>{escape(summary(report))}</p>"
+        f"{''.join(_article(each) for each in report.findings)}"
+        f"<h2>Unknown</h2><ul>{unknown}</ul><h2>Passed</h2><p>{passed}</p></html>\n"
+    )

@@ -1,0 +1,103 @@
+"""A report for a terminal: findings in order of harm, then unknown checks, then counts (pure)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from fairlead.doctor.check import Check, Finding, Severity, Unknown
+from fairlead.doctor.examine import Report
+
+WIDTH = 100
+
+
+def number(value: float, unit: str = "") -> str:
+    """Return a value with its unit, in at most four significant digits."""
+    if unit == "share":
+        return f"{value * 100:.3g} %"
+    if unit == "bool":
+        return "yes" if value else "no"
+    text = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{text} {unit}".rstrip()
+
+
+def _wrapped(label: str, text: str) -> Iterator[str]:
+    """Yield the text under a label, indented; lines of a command or manifest stay as they are."""
+    head = f"  {label:<10} "
+    if "\n" in text:
+        yield head.rstrip()
+        yield from (f"    {line}".rstrip() for line in text.splitlines())
+        return
+    yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+                             break_long_words=False, break_on_hyphens=False)  # fmt: skip
+
+
+def finding_lines(finding: Finding, project_to: int = 0) -> Iterator[str]:
+    """Yield one finding with its evidence, reason, fix and reference."""
+    check = finding.check
+    yield f"{finding.severity.word.upper():<9} {check.id}  {check.title}"
+    measured = ""
+    if check.unit != "bool":
+        measured = (f" ({number(finding.value, check.unit)}; limit: {check.side.value} "
+                    f"{number(finding.limit, check.unit)})")  # fmt: skip
+    yield from _wrapped("found", f"{finding.subject}: {finding.evidence}{measured}")
+    if finding.projected is not None and project_to:
+        yield from _wrapped("at scale", f"{number(finding.projected, check.unit)} at "
+                            f"{project_to:,} nodes")  # fmt: skip
+    yield from _wrapped("why", check.why)
+    yield from _wrapped("fix", check.fix)
+    yield from _wrapped("reference", check.reference)
+    yield ""
+
+
+def _grouped(unknown: Sequence[Unknown]) -> Iterator[str]:
+    """Yield the unknown checks, one line per reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in unknown:
+        groups.setdefault((each.reason, each.show), []).append(each.check.id)
+    for (reason, show), ids in groups.items():
+        yield from _wrapped("not seen", f"{reason}: {', '.join(ids)}")
+        yield from _wrapped("to show", show)
+
+
+def report_lines(report: Report, project_to: int = 0) -> Iterator[str]:
+    """Yield the lines of the whole report."""
+    for finding in report.findings:
+        yield from finding_lines(finding, project_to)
+    for check_id, count in sorted((report.left_out or {}).items()):
+        yield f"{check_id}: {count:,} more findings are not shown"
+    if report.unknown:
+        yield f"UNKNOWN   {len(report.unknown)} checks could not be evaluated"
+        yield from _grouped(report.unknown)
+        yield ""
+    for expired in report.expired:
+        yield (f"The suppression of {expired.check} ended on {expired.until}: {expired.reason}")
+    yield summary(report)
+
+
+def summary(report: Report) -> str:
+    """Return the last line: how many of what."""
+    counts = dict.fromkeys(sorted(Severity, reverse=True), 0)
+    for finding in report.findings:
+        counts[finding.severity] += 1
+    parts = [f"{count} {severity.word}" for severity, count in counts.items()]
+    parts += [f"{len(report.unknown)} unknown", f"{len(report.passed)} passed"]
+    if report.suppressed:
+        parts.append(f"{len(report.suppressed)} suppressed")
+    if report.known:
+        parts.append(f"{report.known} known from the baseline")
+    return ", ".join(parts)
+
+
+def check_lines(check: Check) -> Iterator[str]:
+    """Yield the explanation of one check."""
+    yield f"{check.id}  {check.title}"
+    yield from _wrapped("needs", ", ".join(need.value for need in check.needs))
+    for level in sorted(check.levels, key=lambda each: (-each.severity, each.nodes_from)):
+        size = f" from {level.nodes_from:,} nodes on" if level.nodes_from else ""
+        limit = "is true" if check.unit == "bool" else (
+            f"is {check.side.value} {number(level.limit, check.unit)}")  # fmt: skip
+        yield from _wrapped(level.severity.word, f"when the value {limit}{size}")
+    yield from _wrapped("why", check.why)
+    yield from _wrapped("fix", check.fix)
+    yield from _wrapped("reference", check.reference)

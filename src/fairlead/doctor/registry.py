@@ -1,0 +1,33 @@
+"""All checks, in order of harm within a severity: what takes the control plane down comes first."""
+
+from __future__ import annotations
+
+from fairlead.doctor.check import Check
+from fairlead.doctor.checks import apiserver, etcd, objects
+from fairlead.doctor.expressions import sample_names
+from fairlead.doctor.facts import Source
+
+CHECKS: tuple[Check, ...] = (*etcd.CHECKS, *apiserver.CHECKS, *objects.CHECKS)
+BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
+
+#: Sample names that measures read which are functions rather than expressions.
+_MORE: tuple[tuple[Source, str], ...] = (
+    (Source.ETCD, "etcd_mvcc_db_total_size_in_use_in_bytes"),
+    (Source.ETCD, "etcd_server_quota_backend_bytes"),
+    (Source.ETCD, "etcd_server_has_leader"),
+    (Source.APISERVER, "apiserver_flowcontrol_rejected_requests_total"),
+    (Source.APISERVER, "apiserver_resource_objects"),
+    (Source.APISERVER, "apiserver_storage_objects"),
+    (Source.APISERVER, "apiserver_longrunning_requests"),
+)
+
+
+def wanted_samples() -> dict[Source, frozenset[str]]:
+    """Return the sample names that the checks read, by source."""
+    names: dict[Source, set[str]] = {}
+    for check in CHECKS:
+        for source, name in sample_names(check.measure):
+            names.setdefault(source, set()).add(name)
+    for source, name in _MORE:
+        names.setdefault(source, set()).add(name)
+    return {source: frozenset(found) for source, found in names.items()}

@@ -1,0 +1,52 @@
+"""Builds facts for tests: from pages of metrics, from objects as they are on the wire, flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.metrics import pair, parse_page
+from fairlead.doctor.objects import (
+    ApiService,
+    ConfigMap,
+    FlowSchema,
+    Node,
+    Objects,
+    Pod,
+    WebhookConfiguration,
+    Workload,
+)
+from fairlead.doctor.registry import wanted_samples
+
+TYPES: dict[str, Any] = {
+    "nodes": tuple[Node, ...], "dns_pods": tuple[Pod, ...], "control_plane_pods": tuple[Pod, ...],
+    "deployments": tuple[Workload, ...], "daemonsets": tuple[Workload, ...],
+    "webhooks": tuple[WebhookConfiguration, ...], "flow_schemas": tuple[FlowSchema, ...],
+    "api_services": tuple[ApiService, ...], "config_maps": dict[str, ConfigMap],
+}  # fmt: skip
+
+
+def scraped(source: Source, page: str, *, before: str | None = None, nodes: int = 10) -> Facts:
+    """Facts of one instance whose page was `before` ten seconds ago."""
+    wanted = wanted_samples()[source]
+    now = parse_page(page.encode(), wanted)
+    earlier = None if before is None else parse_page(before.encode(), wanted)
+    scrapes = pair("a", now, before=earlier, seconds=10.0, at=1000.0)
+    return Facts(nodes=nodes, scrapes={source: (scrapes,)})
+
+
+def seen(nodes: int = 10, **parts: Any) -> Facts:
+    """Facts of objects, given as on the wire."""
+    typed = {
+        name: msgspec.convert(value, TYPES[name]) if name in TYPES else value
+        for name, value in parts.items()
+    }
+    return Facts(nodes=nodes, objects=Objects(**typed))
+
+
+def histogram(name: str, buckets: dict[str, int], labels: str = "") -> str:
+    """A page of one histogram; `buckets` are cumulative counts by upper bound."""
+    comma = f"{labels}," if labels else ""
+    return "".join(f'{name}_bucket{{{comma}le="{le}"}} {n}\n' for le, n in buckets.items())

@@ -1,0 +1,237 @@
+"""Every check has a healthy, a bad and an unknown case, and gives the right result for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.doctor.facts_of import histogram, scraped, seen
+
+from fairlead.doctor.check import Finding, Passed, Severity, Unknown, evaluate
+from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.objects import Image, Node, NodeStatus, Objects
+from fairlead.doctor.registry import BY_ID, CHECKS
+
+E, A = Source.ETCD, Source.APISERVER
+C, W, I = Severity.CRITICAL, Severity.WARNING, Severity.INFO  # noqa: E741
+FAST = {"0.001": 990, "0.008": 1000, "+Inf": 1000}
+
+
+def flags(component: str = "kube-apiserver", nodes: int = 3000, **values: str) -> Facts:
+    return Facts(
+        nodes=nodes, flags={component: {k.replace("_", "-"): v for k, v in values.items()}}
+    )
+
+
+def slow(bound: str) -> dict[str, int]:
+    return {"0.001": 0, bound: 0, "99": 1000, "+Inf": 1000}
+
+
+def counter(source: Source, sample: str, rise: float, **more: Any) -> Facts:
+    return scraped(source, f"{sample} {rise + 5}\n", before=f"{sample} 5\n", **more)
+
+
+def hook(**spec: Any) -> dict[str, Any]:
+    rules = [
+        {"operations": ["*"], "apiGroups": ["*"], "resources": spec.pop("resources", ["pods"])}
+    ]
+    return {"metadata": {"name": "conf"}, "webhooks": [{"name": "h", "rules": rules, **spec}]}
+
+
+def dns(replicas: int = 4, **spec: Any) -> dict[str, Any]:
+    meta = {"name": "coredns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}}
+    return {"metadata": meta, "spec": {"replicas": replicas, "template": {"spec": spec}}}
+
+
+def dns_on(*nodes: str) -> list[dict[str, Any]]:
+    return [{"metadata": {"name": f"d{i}"}, "spec": {"nodeName": n}} for i, n in enumerate(nodes)]
+
+
+def agent(name: str = "agent", update: Any = None, **spec: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"template": {"spec": spec}}
+    if update is not None:
+        body["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": update}}
+    return {"metadata": {"name": name, "namespace": "m"}, "spec": body}
+
+
+def corefile(text: str) -> dict[str, Any]:
+    return {"coredns": {"data": {"Corefile": text}}}
+
+
+def gauge(source: Source, page: str, nodes: int = 10) -> Facts:
+    return scraped(source, page, nodes=nodes)
+
+
+def _images(size: int) -> Facts:
+    node = Node(status=NodeStatus(images=[Image(names=["r/i@sha256:1", "r/i:1"], size_bytes=size)]))
+    return Facts(nodes=3, objects=Objects(nodes=(node,)))
+
+
+SIZE = "etcd_mvcc_db_total_size_in_bytes"
+USED = "etcd_mvcc_db_total_size_in_use_in_bytes"
+QUOTA = "etcd_server_quota_backend_bytes"
+RTT = "etcd_network_peer_round_trip_time_seconds"
+SLI = "apiserver_request_sli_duration_seconds"
+REJECTED = "apiserver_flowcontrol_rejected_requests_total"
+HOOK = "apiserver_admission_webhook_admission_duration_seconds"
+LONG = "apiserver_longrunning_requests"
+SPREAD = {"topologySpreadConstraints": [{"maxSkew": 1}]}
+PROXY = {"kube-proxy": {"data": {"config.conf": 'kind: KubeProxyConfiguration\nmode: ""\n'}}}
+NFT = {"kube-proxy": {"data": {"config.conf": "mode: nftables\n"}}}
+
+#: Check -> (healthy, bad, severity of the bad one).
+CASES: dict[str, tuple[Facts, Facts, Severity]] = {
+    "ETCD-04": (gauge(E, f"{SIZE} 1e9\n{QUOTA} 8e9\n"), gauge(E, f"{SIZE} 7e9\n{QUOTA} 8e9\n"), C),
+    "ETCD-08": (gauge(E, "fairlead_etcd_nospace 0\n"), gauge(E, "fairlead_etcd_nospace 1\n"), C),
+    "ETCD-09B": (gauge(E, "etcd_server_has_leader 1\n"), gauge(E, "etcd_server_has_leader 0\n"), C),
+    "ETCD-01": (
+        gauge(E, histogram("etcd_disk_wal_fsync_duration_seconds", FAST)),
+        gauge(E, histogram("etcd_disk_wal_fsync_duration_seconds", slow("0.128"))), C),
+    "ETCD-02": (
+        gauge(E, histogram("etcd_disk_backend_commit_duration_seconds", FAST)),
+        gauge(E, histogram("etcd_disk_backend_commit_duration_seconds", slow("0.032"))), C),
+    "ETCD-15": (counter(E, "etcd_network_client_grpc_sent_bytes_total", 1e6),
+                counter(E, "etcd_network_client_grpc_sent_bytes_total", 6e9), C),
+    "ETCD-16": (flags(etcd_servers_overrides="/events#https://e:2379"), flags(), C),
+    "ETCD-05": (gauge(E, f"{QUOTA} 8589934592\n", 900), gauge(E, f"{QUOTA} 2147483648\n", 900), W),
+    "ETCD-07": (gauge(E, f"{SIZE} 2e9\n{USED} 1.9e9\n"), gauge(E, f"{SIZE} 2e9\n{USED} 2e8\n"), W),
+    "ETCD-09": (counter(E, "etcd_server_leader_changes_seen_total", 0),
+                counter(E, "etcd_server_leader_changes_seen_total", 5), W),
+    "ETCD-11": (counter(E, 'etcd_network_peer_sent_failures_total{To="b"}', 0),
+                counter(E, 'etcd_network_peer_sent_failures_total{To="b"}', 9), W),
+    "ETCD-12": (gauge(E, histogram(RTT, FAST, 'To="b"')),
+                gauge(E, histogram(RTT, slow("0.2"), 'To="b"')), W),
+    "ETCD-13": (counter(E, "etcd_server_slow_apply_total", 0),
+                counter(E, "etcd_server_slow_apply_total", 90), W),
+    "ETCD-14": (
+        gauge(E, 'grpc_server_handled_total{grpc_code="OK"} 1000\n'),
+        gauge(E, 'grpc_server_handled_total{grpc_code="OK"} 900\n'
+                 'grpc_server_handled_total{grpc_code="Unavailable"} 100\n'), C),
+    "ETCD-19": (gauge(E, "etcd_debugging_mvcc_slow_watcher_total 0\n"),
+                gauge(E, "etcd_debugging_mvcc_slow_watcher_total 4\n"), W),
+    "ETCD-10": (flags(etcd_servers="https://a,https://b,https://c"),
+                flags(etcd_servers="https://a,https://b"), W),
+    "ETCD-17": (flags(), flags(etcd_compaction_interval="1h"), W),
+    "API-03": (counter(A, f'{REJECTED}{{priority_level="workload-low"}}', 50),
+               counter(A, f'{REJECTED}{{priority_level="leader-election"}}', 50), C),
+    "API-01": (counter(A, 'apiserver_request_total{code="200"}', 50),
+               counter(A, 'apiserver_request_total{code="429",resource="pods"}', 50), W),
+    "API-02": (
+        counter(A, 'apiserver_request_total{code="200"}', 500),
+        counter(A, 'apiserver_request_total{code="503",resource="pods"}', 500), C),
+    "NET-09": (gauge(A, f'{LONG}{{resource="endpointslices",verb="WATCH"}} 900\n', 900),
+               gauge(A, f'{LONG}{{resource="endpoints",verb="WATCH"}} 900\n', 900), C),
+    "API-16": (counter(A, 'apiserver_watch_events_sizes_sum{kind="Pod"}', 1e6),
+               counter(A, 'apiserver_watch_events_sizes_sum{kind="Pod"}', 2e10), C),
+    "API-21": (gauge(A, histogram(HOOK, FAST, 'name="h"')),
+               gauge(A, histogram(HOOK, slow("2"), 'name="h"')), C),
+    "API-04": (
+        gauge(A, 'apiserver_flowcontrol_current_executing_seats{priority_level="l"} 1\n'
+                 'apiserver_flowcontrol_nominal_limit_seats{priority_level="l"} 10\n'),
+        gauge(A, 'apiserver_flowcontrol_current_executing_seats{priority_level="l"} 9\n'
+                 'apiserver_flowcontrol_nominal_limit_seats{priority_level="l"} 10\n'), W),
+    "API-07": (gauge(A, histogram(SLI, FAST, 'verb="POST",resource="pods"')),
+               gauge(A, histogram(SLI, slow("2"), 'verb="POST",resource="pods"')), C),
+    "API-08": (gauge(A, histogram(SLI, FAST, 'verb="LIST",resource="pods"')),
+               gauge(A, histogram(SLI, slow("40"), 'verb="LIST",resource="pods"')), W),
+    "API-15": (gauge(A, f'{LONG}{{resource="pods",verb="WATCH"}} 200\n', 100),
+               gauge(A, f'{LONG}{{resource="pods",verb="WATCH"}} 500\n', 100), W),
+    "API-17": (counter(A, 'apiserver_terminated_watchers_total{resource="pods"}', 0),
+               counter(A, 'apiserver_terminated_watchers_total{resource="pods"}', 90), W),
+    "API-10": (counter(A, 'apiserver_request_terminations_total{resource="pods"}', 0),
+               counter(A, 'apiserver_request_terminations_total{resource="pods"}', 90), W),
+    "API-13": (
+        gauge(A, histogram("apiserver_watch_cache_read_wait_seconds", FAST, 'resource="pods"')),
+        gauge(A, histogram("apiserver_watch_cache_read_wait_seconds", slow("1"),
+                           'resource="pods"')), W),
+    "API-19": (gauge(A, 'apiserver_resource_objects{resource="pods"} 1000\n'),
+               gauge(A, 'apiserver_storage_objects{resource="pods"} 400000\n'), W),
+    "API-18": (gauge(A, "go_memstats_heap_inuse_bytes 1e9\n"),
+               gauge(A, "go_memstats_heap_inuse_bytes 2e11\n"), W),
+    "API-06": (flags(max_requests_inflight="1600"), flags(), I),
+    "API-24": (flags(audit_policy_file="/etc/policy.yaml"), flags(), W),
+    "API-22": (seen(webhooks=[hook(resources=["pods"])]),
+               seen(webhooks=[hook(resources=["*"])]), C),
+    "API-22B": (seen(webhooks=[hook(timeoutSeconds=3)]),
+                seen(webhooks=[hook(timeoutSeconds=10, failurePolicy="Fail")]), W),
+    "API-22C": (seen(webhooks=[hook(timeoutSeconds=10, failurePolicy="Ignore")]),
+                seen(webhooks=[hook(timeoutSeconds=30), hook(timeoutSeconds=30)]), C),
+    "API-22D": (seen(webhooks=[hook(timeoutSeconds=10)]),
+                seen(webhooks=[hook(timeoutSeconds=30)]), W),
+    "DNS-01": (seen(dns_pods=dns_on("a", "b")), seen(dns_pods=dns_on("a", "a", "a", "b")), C),
+    "DNS-02": (seen(deployments=[dns(**SPREAD)]), seen(deployments=[dns()]), W),
+    "DNS-03": (seen(deployments=[dns(4)]), seen(900, deployments=[dns(4)]), W),
+    "DNS-07": (seen(900, daemonsets=[agent("node-local-dns")]), seen(900, daemonsets=[agent()]), W),
+    "DNS-10": (seen(config_maps=corefile("health {\n lameduck 30s\n}")),
+               seen(config_maps=corefile("health")), W),
+    "DNS-11": (seen(config_maps=corefile("cache 30 {\n serve_stale\n}")),
+               seen(config_maps=corefile("cache 30")), I),
+    "DNS-12": (
+        seen(deployments=[], daemonsets=[agent(hostNetwork=True,
+                                               dnsPolicy="ClusterFirstWithHostNet")]),
+        seen(deployments=[], daemonsets=[agent(hostNetwork=True)]), W),
+    "API-23": (
+        seen(api_services=[{"metadata": {"name": "v1."}}]),
+        seen(api_services=[{"metadata": {"name": "v1beta1.metrics.k8s.io"}, "status": {
+            "conditions": [{"type": "Available", "status": "False", "reason": "Gone"}]}}]), W),
+    "API-12": (seen(version="v1.34.1"), seen(version="v1.29.9-eks"), W),
+    "API-14": (seen(5000, version="v1.34.1"), seen(5000, version="v1.32.0"), W),
+    "CA-06": (seen(900, daemonsets=[agent(update=1)]), seen(900, daemonsets=[agent(update="25%")]),
+              W),
+    "API-05": (
+        seen(900, flow_schemas=[{"metadata": {"name": "mine"}}]),
+        seen(900, flow_schemas=[{"metadata": {"name": "exempt", "annotations": {
+            "apf.kubernetes.io/autoupdate-spec": "true"}}}]), W),
+    "IMG-07": (_images(2_000_000_000), _images(17_000_000_000), W),
+    "NET-04": (seen(counts={"services": 4000}, config_maps=NFT),
+               seen(counts={"services": 4000}, config_maps=PROXY), W),
+    "API-20": (seen(counts={"nodes": 100}), seen(counts={"nodes": 7500}), I),
+}  # fmt: skip
+
+
+def test_every_check_has_a_case() -> None:
+    assert set(CASES) == {check.id for check in CHECKS if Source.AUDIT not in check.needs}
+
+
+@pytest.mark.parametrize("id_", CASES)
+def test_a_healthy_cluster_passes(id_: str) -> None:
+    results = evaluate(BY_ID[id_], CASES[id_][0])
+    assert [type(each) for each in results] == [Passed], results
+
+
+@pytest.mark.parametrize("id_", CASES)
+def test_a_bad_cluster_is_found_with_its_severity_and_evidence(id_: str) -> None:
+    _, facts, severity = CASES[id_]
+    results = evaluate(BY_ID[id_], facts)
+    assert all(isinstance(each, Finding) for each in results), results
+    first = results[0]
+    assert isinstance(first, Finding)
+    assert first.severity is severity
+    assert first.evidence
+    assert first.subject
+
+
+@pytest.mark.parametrize("id_", CASES)
+def test_a_cluster_that_was_not_seen_is_unknown_with_a_way_to_show_it(id_: str) -> None:
+    results = evaluate(BY_ID[id_], Facts(nodes=3000))
+    assert [type(each) for each in results] == [Unknown], results
+    (result,) = results
+    assert isinstance(result, Unknown)
+    assert result.reason
+    assert result.show
+
+
+def test_ids_are_unique_and_in_capitals() -> None:
+    assert len(BY_ID) == len(CHECKS)
+    assert all(check.id == check.id.upper() for check in CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_a_check_says_what_and_why_and_how(check: Any) -> None:
+    assert check.title
+    assert not check.title.endswith(".")
+    assert check.why.endswith(".")
+    assert check.fix
+    assert check.reference
+    assert check.needs
+    assert check.levels
