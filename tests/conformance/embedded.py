@@ -18,17 +18,18 @@ class EmbeddedTarget(HttpTarget):
     def __init__(self, server: Running) -> None:
         super().__init__(server.session, server.server.url)
         self.server = server
-        self.kubectl_url = server.server.kubectl_url
 
 
 @asynccontextmanager
-async def embedded_target(store: Store | None = None) -> AsyncIterator[EmbeddedTarget]:
+async def embedded_target(
+    store: Store | None = None, *, with_tls: bool = False
+) -> AsyncIterator[EmbeddedTarget]:
     """A fresh embedded server, set up and torn down in one task, as task groups demand."""
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     done = asyncio.Event()
 
     async def hold() -> None:
-        async with running(store) as server:
+        async with running(store, with_tls=with_tls) as server:
             ready.set_result(server)
             await done.wait()
 

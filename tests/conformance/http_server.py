@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +19,10 @@ from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
+from fairlead.kube.kubeconfig import write_kubeconfig
 from fairlead.runtime.clock import SystemClock
+from fairlead.webhook.certificates import Times, make
+from fairlead.webhook.tls import load_pair, server_context
 
 TOKEN = "secret-of-the-test"
 PATIENCE = aiohttp.ClientTimeout(total=60)  # a test that waits for nothing fails, not hangs
@@ -30,6 +35,11 @@ class Running:
     service: Service
     server: Server
     session: aiohttp.ClientSession
+    authority: bytes = b""
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """Write what kubectl needs; kubectl sends a token over TLS only."""
+        write_kubeconfig(path, self.server.url, TOKEN, "x", authority=self.authority)
 
     async def call(
         self, method: str, path: str, body: Any = None, **headers: str
@@ -48,13 +58,21 @@ class Running:
             return response.status, value, response.headers
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return a bare connection."""
+        """Return a bare connection: TCP, also where the server expects TLS."""
         return await asyncio.open_connection(self.server.host, self.server.port)
 
 
 @asynccontextmanager
-async def running(store: Store | None = None, **options: Any) -> AsyncIterator[Running]:
+async def running(
+    store: Store | None = None, *, with_tls: bool = False, **options: Any
+) -> AsyncIterator[Running]:
     """Serve an empty cluster, in memory unless told otherwise, with these options of `serve`."""
+    authority, trust = b"", None
+    if with_tls:
+        authority, pair = make(("127.0.0.1",), now=SystemClock().now(), times=Times())
+        options["tls"] = server_context()
+        load_pair(options["tls"], pair)
+        trust = ssl.create_default_context(cadata=authority.decode())
     rng = random.Random(7)
     numbers = itertools.count(1)
     store = store or Store.open(None)
@@ -71,9 +89,11 @@ async def running(store: Store | None = None, **options: Any) -> AsyncIterator[R
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with (
             serve(service, token=TOKEN, **options) as server,
-            aiohttp.ClientSession(headers=headers, timeout=PATIENCE) as session,
+            aiohttp.ClientSession(
+                headers=headers, timeout=PATIENCE, connector=aiohttp.TCPConnector(ssl=trust or True)
+            ) as session,
         ):
-            yield Running(service, server, session)
+            yield Running(service, server, session, authority)
         sweeping.cancel()
 
 

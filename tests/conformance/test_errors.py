@@ -16,6 +16,7 @@ from tests.conformance.target import Answer, Target
 
 from fairlead.embedded.http.request import BodyLimits
 from fairlead.embedded.http.server import ServerLimits
+from fairlead.runtime.connections import ConnectionLimits
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -354,10 +355,92 @@ async def test_a_stop_does_not_wait_for_idle_connections() -> None:
     writer.close()
 
 
-async def test_the_token_also_comes_as_the_password_of_the_url_that_kubectl_gets() -> None:
+async def test_the_token_counts_only_as_a_bearer_and_not_from_other_sites() -> None:
     async with running() as api, aiohttp.ClientSession() as bare:
-        async with bare.get(api.server.kubectl_url + PODS) as answer:
-            assert answer.status == 200
-        wrong = api.server.kubectl_url.replace(TOKEN, "wrong")
-        async with bare.get(wrong + PODS) as answer:
+        with_password = api.server.url.replace("://", f"://fairlead:{TOKEN}@")
+        async with bare.get(with_password + PODS) as answer:
             assert answer.status == 401
+        host = api.server.url.partition("://")[2]
+        for origin, code in ((f"http://{host}", 200), ("https://evil.example", 403), ("null", 403)):
+            assert (await api.call("GET", PODS, Origin=origin))[0] == code, origin
+
+
+async def test_ready_is_what_all_parts_are_and_alive_is_who_answers() -> None:
+    failing: list[str] = []
+    async with running(not_ready=lambda: failing) as api:
+        assert await probes(api) == {"healthz": 200, "livez": 200, "readyz": 200}
+        failing.append("scheduler")
+        assert await probes(api) == {"healthz": 200, "livez": 200, "readyz": 500}
+        _, text, _ = await api.call("GET", "/readyz")
+        assert text == ("[+]ping ok\n[-]scheduler failed: reason withheld\nreadyz check failed\n")
+
+
+async def probes(api: Running) -> dict[str, int]:
+    return {name: (await api.call("GET", f"/{name}"))[0] for name in ("healthz", "livez", "readyz")}
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """True when the server ends the connection within a few seconds."""
+    try:
+        async with asyncio.timeout(5):
+            await reader.read()
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_a_head_that_does_not_come_in_time_ends_its_connection() -> None:
+    limits = ServerLimits(connections=ConnectionLimits(100, 50, stranger_seconds_max=0.3))
+    for with_tls in (False, True):
+        async with running(limits=limits, with_tls=with_tls) as api:
+            for sent in (
+                b"",
+                b"GET /healthz HTTP/1.1\r\nX-",
+                b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n",
+            ):
+                reader, writer = await api.connect()
+                writer.write(sent)
+                assert await is_closed(reader), (with_tls, sent)
+                writer.close()
+            # who has shown the token stays
+            assert (await api.call("GET", PODS))[0] == 200
+            first = api.server.connections.counts
+            await asyncio.sleep(0.5)
+            assert api.server.connections.counts == first == (0, 1)
+            assert (await api.call("GET", PODS))[0] == 200
+
+
+async def test_strangers_keep_out_neither_those_who_are_known_nor_new_ones() -> None:
+    limits = ServerLimits(connections=ConnectionLimits(40, 8, stranger_seconds_min=0.05))
+    for with_tls in (False, True):
+        async with (
+            running(limits=limits, with_tls=with_tls) as api,
+            api.session.get(f"{api.server.url}{PODS}?watch=1") as watch,
+        ):
+            held = [await api.connect() for _ in range(60)]
+            assert (await api.call("POST", PODS, pod("late")))[0] == 201
+            assert b"late" in await watch.content.readline()
+            strangers, settled = api.server.connections.counts
+            assert strangers <= 8
+            assert settled == 2
+            for _, writer in held:
+                writer.close()
+
+
+async def test_of_those_who_are_known_the_oldest_idle_one_makes_room() -> None:
+    limits = ServerLimits(connections=ConnectionLimits(6, 3))
+    async with running(limits=limits) as api:
+        request = f"GET {PODS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        for _ in range(10):
+            reader, writer = await api.connect()
+            writer.write(request.encode())
+            await reader.readuntil(b"}")
+            held.append((reader, writer))
+        assert (await api.call("GET", PODS))[0] == 200
+        assert sum(api.server.connections.counts) <= 6
+        assert await is_closed(held[0][0])
+        for _, writer in held:
+            writer.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -11,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fairlead.kube.kubeconfig import load_connection
 
 ANSWER_SECONDS_MAX = 60.0
 
@@ -75,6 +79,13 @@ class Shell:
     def pid(self) -> int:
         """Return the process of the cluster."""
         return int(json.loads((self.data / "run.json").read_text())["pid"])
+
+    def https(self) -> http.client.HTTPSConnection:
+        """Return a connection of a client that trusts the cluster's authority, and only that."""
+        connection = load_connection(path=self.data / "kubeconfig")
+        context = ssl.create_default_context(cadata=connection.certificate_authority.decode())
+        address = connection.server.removeprefix("https://")
+        return http.client.HTTPSConnection(address, timeout=30, context=context)
 
     def job(self, name: str) -> dict[str, Any]:
         """Return a job as the API has it."""

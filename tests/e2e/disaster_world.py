@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
 import json
 import os
 import re
@@ -157,10 +156,9 @@ def _is_unlocked(lock: Path) -> bool:
 
 def write_config_map(shell: Shell, name: str) -> tuple[int, str]:
     """Write a ConfigMap of 1 kB and return the code and the message of the answer."""
-    record = json.loads((shell.data / "run.json").read_text())
     token = (shell.data / "token").read_text().strip()
     body = json.dumps({"metadata": {"name": name}, "data": {"a": "x" * 1000}})
-    connection = http.client.HTTPConnection(record["server"].removeprefix("http://"), timeout=30)
+    connection = shell.https()
     try:
         connection.request("POST", "/api/v1/namespaces/default/configmaps", body,
                            {"Authorization": f"Bearer {token}"})  # fmt: skip

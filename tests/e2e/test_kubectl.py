@@ -108,13 +108,8 @@ def node(name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def cluster(home: Path) -> AsyncIterator[Kubectl]:
-    async with running(logs=Lines()) as api:
-        (home / "kubeconfig").write_text(
-            "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
-            f"clusters: [{{name: x, cluster: {{server: '{api.server.kubectl_url}'}}}}]\n"
-            "users: [{name: x, user: {}}]\n"
-            "contexts: [{name: x, context: {cluster: x, user: x}}]\n"
-        )
+    async with running(logs=Lines(), with_tls=True) as api:
+        api.write_kubeconfig(home / "kubeconfig")
         yield Kubectl(home, api)
 
 

@@ -257,3 +257,49 @@ def test_kubectl_works_with_the_kubeconfig_that_up_writes(shell: Shell) -> None:
     assert row.split()[:2] == ["done", "Succeeded"]
     assert "Succeeded: its one member ended well" in kubectl("describe", "fj", "done")
     assert "restart" in kubectl("explain", "fj.spec")
+
+
+CLIENT = """
+import sys
+import kubernetes
+kubernetes.config.load_kube_config(sys.argv[1])
+core = kubernetes.client.CoreV1Api()
+core.create_namespaced_config_map("default", {"metadata": {"name": "a"}, "data": {"k": "v"}})
+watch = kubernetes.watch.Watch()
+for event in watch.stream(core.list_namespaced_config_map, "default", timeout_seconds=20):
+    if event["object"].metadata.name == "a":
+        print(event["type"], event["object"].data["k"])
+        break
+"""
+
+
+def test_everybody_comes_over_tls_and_no_url_holds_the_token(shell: Shell) -> None:
+    told = shell.up("--nodes", "1", "--listen", "127.0.0.1:0").out
+    token = (shell.data / "token").read_text().strip()
+    server = json.loads((shell.data / "run.json").read_text())["server"]
+    assert server.startswith("https://127.0.0.1:")
+    told += shell.run("status", "--data", str(shell.data)).out
+    told += (shell.data / "log" / "fairlead.log").read_text()
+    told += (shell.data / "run.json").read_text()
+    assert server in told
+    assert token not in told
+    kubeconfig = shell.data / "kubeconfig"
+    text = kubeconfig.read_text()
+    assert text.count(token) == text.count(f'token: "{token}"') == 1
+    command = [sys.executable, "-c", CLIENT, str(kubeconfig)]
+    client = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert client.stdout == "ADDED v\n", client.stderr
+    with socket.create_connection(("127.0.0.1", int(server.rpartition(":")[2])), 10) as plain:
+        plain.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP" not in plain.recv(1000)
+    # an authority of somebody else is not enough, nor is the system's
+    stranger = shell.root / "stranger"
+    stranger.write_text("".join(
+        line for line in text.splitlines(keepends=True) if "certificate-authority" not in line
+    ))  # fmt: skip
+    refused = shell.run("ps", "--kubeconfig", str(stranger), code=6).err
+    assert f"no safe connection to {server}" in refused
+    # and the same after a restart, when nothing is due
+    shell.down()
+    shell.up()
+    assert kubeconfig.read_text() == text

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from fairlead.decide.admission import Rules
 from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.connections import ConnectionLimits
 from fairlead.runtime.metrics import Metrics
 from fairlead.testing.fake_client import FakeClient
 from fairlead.webhook.answers import Answers
@@ -29,7 +30,8 @@ from fairlead.webhook.service import Webhook, WebhookOptions
 
 pytestmark = pytest.mark.e2e
 LIMITS = ServerLimits(
-    body_bytes_max=64 << 10, bodies_bytes_max=96 << 10, requests_max=8, connections_max=10,
+    body_bytes_max=64 << 10, bodies_bytes_max=96 << 10, requests_max=8,
+    connections=ConnectionLimits(10, 5),
     body_seconds_max=0.3, linger_seconds=0.1, stop_seconds_max=0.5,
 )  # fmt: skip
 HOSTS = ("127.0.0.1",)
@@ -173,7 +175,7 @@ async def test_more_requests_or_connections_than_allowed_are_turned_away_and_it_
 async def test_who_only_keeps_connections_open_shuts_nobody_out(sent: bytes) -> None:
     async with serving() as up:
         held: list[asyncio.StreamWriter] = []
-        for _ in range(2 * LIMITS.connections_max):
+        for _ in range(2 * LIMITS.connections.total_max):
             _, writer = await asyncio.open_connection(
                 "127.0.0.1", up.port, ssl=trusting(up.material)
             )

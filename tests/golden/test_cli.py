@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -109,12 +110,14 @@ def test_history() -> None:
 
 
 SETTINGS = Settings(Path("/home/ana/.local/share/fairlead"), 200, 8, "", "127.0.0.1", 7443, True)
-RUNNING = Running(4711, 1, "b", "http://127.0.0.1:7443", "0.1.0", NOW - 7500)
+RUNNING = Running(4711, 1, "b", "https://127.0.0.1:7443", "0.1.0", NOW - 7500)
 
 
 def test_first_commands_of_up() -> None:
     check("up/default.txt", cluster_view.first_commands(SETTINGS, RUNNING, default=True))
     check("up/elsewhere.txt", cluster_view.first_commands(SETTINGS, RUNNING, default=False))
+    settings = dataclasses.replace(SETTINGS, host="0.0.0.0")
+    check("up/open.txt", cluster_view.first_commands(settings, RUNNING, default=True))
 
 
 def test_status() -> None:

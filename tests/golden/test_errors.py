@@ -19,7 +19,7 @@ from fairlead.api.status import (
     StatusDetails,
     Unauthorized,
 )
-from fairlead.cli.cluster.datadir import unusable
+from fairlead.cli.cluster.datadir import foreign, unusable
 from fairlead.cli.cluster.process import explain
 from fairlead.cli.cluster.serve import ListenFailed, StartFailed, StoreLost
 from fairlead.cli.cluster.settings import Settings
@@ -54,6 +54,8 @@ def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "contexts: [{name: a, context: {cluster: a}}]\ncurrent-context: a\n"
     )
     Path("broken.yaml").write_text("clusters: [\n")
+    Path("open").mkdir()
+    Path("open").chmod(0o777)
 
 
 COMMANDS: dict[str, tuple[list[str], Exit]] = {
@@ -88,6 +90,7 @@ COMMANDS: dict[str, tuple[list[str], Exit]] = {
     "listen-port": (["up", "--listen", "127.0.0.1:99999"], Exit.USAGE),
     "nodes": (["up", "--nodes", "-1"], Exit.USAGE),
     "data-is-a-file": (["up", "--data", "ok.sh"], Exit.REFUSED),
+    "data-writable-by-others": (["up", "--data", "open"], Exit.REFUSED),
     "profile": (["up", "--data", "d", "--profile", "trainin"], Exit.USAGE),
 }  # fmt: skip
 
@@ -166,6 +169,7 @@ CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
                      Exit.CONFLICT),
     "data-not-writable": (_raise(unusable(DATA, OSError(errno.EACCES, "Permission denied"))),
                           Exit.REFUSED),
+    "data-of-another-user": (_raise(foreign(DATA, DATA / "token", 4_242_424)), Exit.REFUSED),
     "disk-full": (_raise(explain(SETTINGS, StoreLost(OSError(errno.ENOSPC, "No space left")))),
                   Exit.REFUSED),
     "file-size-limit": (_raise(explain(SETTINGS, StoreLost(OSError(errno.EFBIG, "Too large")))),

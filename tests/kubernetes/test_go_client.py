@@ -55,12 +55,7 @@ class Lines:
 @asynccontextmanager
 async def started(api: Running, home: Path) -> AsyncIterator[Lines]:
     kubeconfig = home / "kubeconfig"
-    kubeconfig.write_text(
-        "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
-        f"clusters: [{{name: x, cluster: {{server: '{api.server.kubectl_url}'}}}}]\n"
-        "users: [{name: x, user: {}}]\n"
-        "contexts: [{name: x, context: {cluster: x, user: x}}]\n"
-    )
+    api.write_kubeconfig(kubeconfig)
     process = await asyncio.create_subprocess_exec(
         str(_program()), str(kubeconfig), stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -87,7 +82,10 @@ async def test_an_informer_of_client_go_stays_equal_to_the_server(
 ) -> None:
     store = Store.open(None, StoreOptions(history_max=history_max))
     limits = ServerLimits(watch=WatchLimits(sweep_seconds=0.01))
-    async with running(store=store, limits=limits) as api, started(api, tmp_path) as lines:
+    async with (
+        running(store=store, limits=limits, with_tls=True) as api,
+        started(api, tmp_path) as lines,
+    ):
         await lines.until("leading")
         await lines.until("counted")
         await lines.until("synced")

@@ -239,16 +239,6 @@ async def _play(kubectl: Kubectl, story: list[Type]) -> list[Said]:
     ]
 
 
-def _kubeconfig(path: Path, url: str) -> Path:
-    path.write_text(
-        "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
-        f"clusters: [{{name: x, cluster: {{server: '{url}'}}}}]\n"
-        "users: [{name: x, user: {}}]\n"
-        "contexts: [{name: x, context: {cluster: x, user: x}}]\n"
-    )
-    return path
-
-
 @pytest.mark.parametrize("name", STORIES)
 async def test_kubectl_says_the_same_of_both(
     name: str, plane: ControlPlane, tmp_path: Path
@@ -259,8 +249,9 @@ async def test_kubectl_says_the_same_of_both(
     story = STORIES[name]
     for part in ("ours", "theirs"):
         (tmp_path / part).mkdir()
-    async with embedded_target() as ours:
-        config_path = _kubeconfig(tmp_path / "embedded", ours.kubectl_url)
+    async with embedded_target(with_tls=True) as ours:
+        config_path = tmp_path / "embedded"
+        ours.server.write_kubeconfig(config_path)
         embedded = await _play(Kubectl(binary, tmp_path / "ours", config_path), story)
     async with connected(plane) as theirs:
         try:

@@ -96,6 +96,7 @@ class Code(Enum):
     PROFILE = "E708"
     DATA_DAMAGED = "E709"
     STOP_FAILED = "E710"
+    DATA_UNSAFE = "E711"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,9 @@ CODES: dict[Code, CodeInfo] = {
     Code.PROFILE: CodeInfo(Exit.USAGE, "The profile cannot be used."),
     Code.DATA_DAMAGED: CodeInfo(Exit.CONFLICT, "The data directory is damaged."),
     Code.STOP_FAILED: CodeInfo(Exit.CONFLICT, "The cluster's process did not end."),
+    Code.DATA_UNSAFE: CodeInfo(
+        Exit.REFUSED, "Another user owns the data directory or a part of it, or can write to it."
+    ),
 }
 
 

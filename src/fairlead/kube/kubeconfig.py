@@ -173,7 +173,7 @@ def resolve(config: Kubeconfig, context: str = "") -> Connection:
             f"{cluster.place}.server: want a URL such as https://host:6443, got '{server}'"
         )
     return Connection(
-        server=_without_user(server),
+        server=server,
         source=f"context '{name}' of {files}",
         namespace=_text(chosen.values, "namespace", chosen.place) or "default",
         certificate_authority=_bytes(cluster, "certificate-authority"),
@@ -183,17 +183,6 @@ def resolve(config: Kubeconfig, context: str = "") -> Connection:
         exec_plugin=_exec_plugin(user, cluster),
         **_credentials(user),
     )
-
-
-def _without_user(server: str) -> str:
-    """Return a server's URL without `user:password@`.
-
-    kubectl sends no token over plain HTTP, but takes Basic credentials from the URL; a kubeconfig
-    of the embedded cluster therefore holds the token in both places, and we use the user's.
-    """
-    scheme, _, rest = server.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def load_connection(
@@ -424,14 +413,19 @@ def _exec_config(cluster: Entry) -> Any:
 
 
 def write_kubeconfig(
-    path: Path, server: str, token: str, context: str, *, namespace: str = "default"
-) -> None:
+    path: Path, server: str, token: str, context: str, *, authority: bytes = b"",
+    namespace: str = "default",
+) -> None:  # fmt: skip
     """Write a kubeconfig with one cluster, user and context, all named `context`.
 
-    The file appears whole or not at all, and only its owner may read it (0600). KubeconfigError
-    when the directory does not exist or cannot be written.
+    `authority` is who signed the server's certificate, in PEM. The file appears whole or not at
+    all, and only its owner may read it (0600). KubeconfigError when the directory does not exist
+    or cannot be written.
     """
     name = json.dumps(context)  # a JSON text is a YAML text
+    trust = ""
+    if authority:
+        trust = f"\n    certificate-authority-data: {base64.b64encode(authority).decode()}"
     document = f"""\
 apiVersion: v1
 kind: Config
@@ -439,7 +433,7 @@ current-context: {name}
 clusters:
 - name: {name}
   cluster:
-    server: {json.dumps(server)}
+    server: {json.dumps(server)}{trust}
 users:
 - name: {name}
   user:

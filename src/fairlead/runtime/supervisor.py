@@ -58,6 +58,8 @@ class SupervisorOptions:
     backoff: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.5, 60.0))
     #: A service that ran this long starts its back-off from the first step again.
     healthy_seconds: float = 120.0
+    #: A service that has crashed counts as ready again only after it has run this long.
+    proven_seconds: float = 5.0
     stop_seconds_max: float = 10.0
 
 
@@ -93,13 +95,15 @@ class _Running:
         self.state = ServiceState.STOPPED
         self.crash_count = 0
         self.last_error = ""
+        self.started_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
 
-    def health(self) -> ServiceHealth:
+    def health(self, now: float, proven_seconds: float) -> ServiceHealth:
         ready = self.state is ServiceState.ENDED
         if self.state is ServiceState.RUNNING:
-            ready = self.service.is_ready is None or self.service.is_ready()
+            is_proven = not self.crash_count or now - self.started_at >= proven_seconds
+            ready = is_proven and (self.service.is_ready is None or self.service.is_ready())
         return ServiceHealth(
             self.service.name, self.state, ready, self.crash_count, self.last_error
         )
@@ -135,7 +139,9 @@ class Supervisor:
 
     def health(self) -> Health:
         """Return the state of everything, now."""
-        return Health(live=self._fatal is None, services=tuple(r.health() for r in self._running))
+        now, proven = self._clock.now(), self._options.proven_seconds
+        services = tuple(running.health(now, proven) for running in self._running)
+        return Health(live=self._fatal is None, services=services)
 
     def stop(self) -> None:
         """Begin the orderly shutdown; `run` returns when it is done."""
@@ -161,7 +167,7 @@ class Supervisor:
         backoff = Backoff(self._rng, self._options.backoff)
         try:
             while True:
-                started_at = self._clock.now()
+                started_at = running.started_at = self._clock.now()
                 running.state = ServiceState.RUNNING
                 error = await self._run_once(running)
                 if error is None:

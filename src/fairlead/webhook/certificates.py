@@ -86,16 +86,18 @@ class BadCertificate(Exception):
 # Making
 
 
-def make(hosts: Sequence[str], *, now: float, times: Times) -> tuple[bytes, Pair]:
+def make(
+    hosts: Sequence[str], *, now: float, times: Times, name: str = "fairlead-webhook"
+) -> tuple[bytes, Pair]:
     """Return a new authority, in PEM, and a pair for `hosts` that it has signed.
 
-    The authority's key is not kept. Hosts are names or addresses.
+    The authority's key is not kept. Hosts are names or addresses; `name` is who is certified.
     """
     authority_key = ec.generate_private_key(ec.SECP256R1())
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # Authorities of two rotations stand in one bundle: different names keep them apart.
-    issuer = _name(f"fairlead-webhook-ca {serial:x}"[:64])
+    issuer = _name(f"{name}-ca {serial:x}"[:64])
     life = (_instant(now - times.skew_seconds), _instant(now + times.life_seconds))
     authority = (
         _builder(issuer, life)
@@ -104,12 +106,16 @@ def make(hosts: Sequence[str], *, now: float, times: Times) -> tuple[bytes, Pair
         .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
+        # RFC 5280, 4.2.1.2; clients that verify strictly (Python 3.13) insist on it.
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False
+        )
         .sign(authority_key, hashes.SHA256())
     )
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
         _builder(issuer, life)
-        .subject_name(_name("fairlead-webhook"))
+        .subject_name(_name(name))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -13,21 +13,19 @@ refused before it gets there.
 from __future__ import annotations
 
 import asyncio
-import ssl
-import tempfile
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path as FilePath
-from typing import cast
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook.answers import Answer, Answers, Outcome, Path, failed, path_of
-from fairlead.webhook.certificates import BadCertificate, Pair, check_pair, life_of
+from fairlead.webhook.certificates import Pair, life_of
 from fairlead.webhook.metrics import WebhookMetrics
+from fairlead.webhook.tls import load_pair, server_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,16 @@ class ServerLimits:
     #: Of all bodies that are being read, together.
     bodies_bytes_max: int = 128 << 20
     requests_max: int = 1024
-    connections_max: int = 2048
     #: For a body to come in; below the shortest time that a configuration gives us.
     body_seconds_max: float = 1.5
-    handshake_seconds_max: float = 5.0
     #: How long a refused body is still read, so that its answer is seen.
     linger_seconds: float = 1.0
     #: Longer than API servers keep an idle connection (90 s), so that they close it, not we.
     keepalive_seconds: float = 120.0
     stop_seconds_max: float = 2.0
-    backlog_max: int = 1024
+    connections: ConnectionLimits = field(
+        default_factory=lambda: ConnectionLimits(2048, 1024, stranger_seconds_max=5.0)
+    )
 
 
 class _NotRead(Exception):
@@ -56,56 +54,6 @@ class _NotRead(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.outcome.value)
         self.answer = answer
-
-
-class _Connections:
-    """The open connections, and which of them have a request that is being answered.
-
-    When there is no room for one more, the oldest without a request makes room: who only keeps
-    connections open, or never ends a request's head, shuts nobody out. An API server whose idle
-    connection goes makes a new one.
-    """
-
-    def __init__(self, server: web.Server, most: int) -> None:
-        self.server = server
-        self._most = most
-        self._busy: set[asyncio.BaseTransport | None] = set()
-
-    @contextmanager
-    def answering(self, transport: asyncio.BaseTransport | None) -> Generator[None]:
-        """Keep this connection until the end of the block."""
-        self._busy.add(transport)
-        try:
-            yield
-        finally:
-            self._busy.discard(transport)
-
-    def has_room(self) -> bool:
-        """Make room for one connection; False when all are needed."""
-        transports = [handler.transport for handler in self.server.connections]
-        open_ = [each for each in transports if each is not None and not each.is_closing()]
-        if len(open_) < self._most:
-            return True
-        idle = next((each for each in open_ if each not in self._busy), None)
-        if idle is not None:
-            idle.abort()
-        return idle is not None
-
-
-class _Door(asyncio.Protocol):
-    """Hands a connection to the server once its handshake is over, if there is room for it."""
-
-    def __init__(self, connections: _Connections) -> None:
-        self._connections = connections
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        door = cast("asyncio.Transport", transport)
-        if not self._connections.has_room():
-            door.abort()
-            return
-        handler = self._connections.server()
-        door.set_protocol(handler)
-        handler.connection_made(transport)
 
 
 class WebhookServer:
@@ -123,7 +71,7 @@ class WebhookServer:
         self._metrics = metrics
         self._limits = limits or ServerLimits()
         self._log = log
-        self._context = _context()
+        self._context = server_context()
         self._ends_at = 0.0
         self._requests_count = 0
         self._held_bytes = 0
@@ -140,18 +88,7 @@ class WebhookServer:
 
     def use(self, pair: Pair) -> None:
         """Show this certificate from now on; BadCertificate, and the old one stays."""
-        check_pair(pair)
-        # A context can be given a certificate by way of files only. They are the process's own
-        # (0700), and gone after a moment.
-        with tempfile.TemporaryDirectory(prefix="fairlead-") as directory:
-            certificate, key = FilePath(directory, "tls.crt"), FilePath(directory, "tls.key")
-            certificate.write_bytes(pair.certificate)
-            key.write_bytes(pair.key)
-            try:
-                _context().load_cert_chain(certificate, key)  # on trial
-                self._context.load_cert_chain(certificate, key)
-            except ssl.SSLError as error:
-                raise BadCertificate(f"not usable for TLS: {error}") from error
+        load_pair(self._context, pair)
         life = life_of(pair)
         self._ends_at = life.ends_at
         self._log.info("Serving certificate", ends_at=life.ends_at)
@@ -168,6 +105,7 @@ class WebhookServer:
         limits = self._limits
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            connections.settle(request.transport)  # its request's head has come
             with connections.answering(request.transport):
                 return await self._handle(request)
 
@@ -175,19 +113,13 @@ class WebhookServer:
             handle, access_log=None, auto_decompress=False,
             keepalive_timeout=limits.keepalive_seconds, lingering_time=limits.linger_seconds,
         )  # fmt: skip
-
-        connections = _Connections(server, limits.connections_max)
-        listener = await asyncio.get_running_loop().create_server(
-            lambda: _Door(connections), host, port, ssl=self._context,
-            backlog=limits.backlog_max,
-            ssl_handshake_timeout=limits.handshake_seconds_max,
-        )  # fmt: skip
+        connections = Connections(server, limits.connections, self._context)
         try:
-            yield int(listener.sockets[0].getsockname()[1])
-            self._is_leaving = True
-            await asyncio.sleep(linger_seconds)
+            async with connections.listening(host, port) as bound:
+                yield bound
+                self._is_leaving = True
+                await asyncio.sleep(linger_seconds)
         finally:
-            listener.close()
             server.pre_shutdown()
             await server.shutdown(limits.stop_seconds_max)
 
@@ -255,10 +187,3 @@ class WebhookServer:
         finally:
             self._held_bytes -= size
         return b"".join(chunks)
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    return context

@@ -105,6 +105,14 @@ def test_a_record_counts_only_while_its_very_process_lives(tmp_path: Path) -> No
     assert read_running(tmp_path) is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_record_of_another_user_names_none_of_our_processes(tmp_path: Path) -> None:
+    write_running(tmp_path, running(os.getpid()))
+    assert read_running(tmp_path) is not None
+    os.chown(tmp_path / "run.json", 65_534, 65_534)
+    assert read_running(tmp_path) is None
+
+
 def test_only_the_process_itself_removes_its_record(tmp_path: Path) -> None:
     write_running(tmp_path, running(os.getpid()))
     clear_running(tmp_path, os.getpid() + 1)

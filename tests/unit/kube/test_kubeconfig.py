@@ -211,8 +211,9 @@ def test_importing_it_loads_neither_yaml_nor_aiohttp_nor_asyncio() -> None:
     assert answer.stdout.decode().strip() == "[]"
 
 
-def test_credentials_in_the_url_are_for_kubectl_alone(tmp_path: Path) -> None:
+def test_the_authority_is_written_beside_the_server_that_it_vouches_for(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    write_kubeconfig(path, "http://fairlead:secret@127.0.0.1:7443", "secret", "fairlead")
+    write_kubeconfig(path, "https://127.0.0.1:7443", "secret", "fairlead", authority=b"PEM\n")
     connection = load_connection(path=path)
-    assert (connection.server, connection.token) == ("http://127.0.0.1:7443", "secret")
+    assert (connection.server, connection.token) == ("https://127.0.0.1:7443", "secret")
+    assert connection.certificate_authority == b"PEM\n"

@@ -213,6 +213,27 @@ def test_readiness_asks_the_service_while_it_runs() -> None:
     run(main())
 
 
+def test_a_service_that_keeps_crashing_is_never_ready_in_between() -> None:
+    async def main() -> None:
+        story = Story()
+        crasher = story.crasher("jobs", [3.0, 3.0, 3.0, 3.0])
+        supervisor = supervise(story, crasher, proven_seconds=5.0, backoff=BackoffOptions(1.0, 1.0))
+        ready: list[bool] = []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            for _ in range(30):
+                await asyncio.sleep(1.0)
+                ready.append(supervisor.health().ready)
+            supervisor.stop()
+        assert story.lines.count("jobs starts") == 5
+        assert ready[:2] == [True, True], "before the first crash"
+        first_ready = ready.index(True, 2)
+        assert all(ready[first_ready:]), "and after the last"
+        assert first_ready >= 4 * 3 + 5
+
+    run(main())
+
+
 def test_two_services_of_one_name_are_refused() -> None:
     async def main() -> None:
         story = Story()

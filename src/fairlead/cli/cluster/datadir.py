@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import pwd
 import secrets
+import stat
 import tempfile
 from pathlib import Path
 
@@ -12,18 +15,77 @@ from fairlead.cli.errors import CliError, Code, fail
 
 _TOKEN_BYTES = 32
 _PARTS = ("log", "store")
+_WRITABLE_BY_ALL = stat.S_IWOTH
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def prepare(data: Path) -> None:
     """Make the directory and its parts, private to the user; CliError when it cannot be used."""
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_own(data)
         for part in _PARTS:
             (data / part).mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=data) as probe:
             probe.write(b"\0" * 4096)
     except OSError as error:
         raise unusable(data, error) from error
+
+
+def require_own(data: Path) -> None:
+    """Return when nobody else can have put anything into the directory. CliError E711, OSError.
+
+    It holds what makes a caller an administrator of the cluster, and what runs as this user: its
+    owner, or who may write to it, could plant a token or lead a write elsewhere by a link.
+    """
+    for parent in data.resolve().parents:
+        mode = parent.stat().st_mode
+        if mode & _WRITABLE_BY_ALL and not mode & stat.S_ISVTX:
+            raise _writable(data, parent, mode)
+    _require_owner(data, data)
+    mode = data.stat().st_mode
+    if mode & _WRITABLE_BY_OTHERS:
+        raise _writable(data, data, mode)
+    store = data / "store"
+    parts = [*data.iterdir(), *(store.iterdir() if store.is_dir() else ())]
+    for part in sorted(parts):
+        _require_owner(data, part)
+        mode = part.stat().st_mode if part.exists() else 0
+        if mode & _WRITABLE_BY_ALL:
+            raise _writable(data, part, mode)
+
+
+def _require_owner(data: Path, path: Path) -> None:
+    """Refuse what belongs to somebody else, and a link of anybody's to such a place."""
+    owners = {path.lstat().st_uid, path.stat().st_uid} if path.exists() else {path.lstat().st_uid}
+    for uid in owners - {os.geteuid()}:
+        raise foreign(data, path, uid)
+
+
+def foreign(data: Path, path: Path, uid: int) -> CliError:
+    """Return what to say of a part of the directory that belongs to another user."""
+    return fail(
+        Code.DATA_UNSAFE, f"{path} belongs to {user_name(uid)}, not to you",
+        detail=("its owner could act as an administrator of the cluster, and run programs as you",),
+        help=(f"--data DIR chooses another directory; {data} is left as it is",),
+    )  # fmt: skip
+
+
+def _writable(data: Path, path: Path, mode: int) -> CliError:
+    return fail(
+        Code.DATA_UNSAFE, f"other users can write to {path} (mode {stat.S_IMODE(mode):04o})",
+        detail=("they could act as administrators of the cluster, and run programs as you",),
+        help=(f"chmod go-w {path}, if you trust what {data} holds already",
+              "--data DIR chooses another directory"),
+    )  # fmt: skip
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name for a message, or the number where there is none."""
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
 
 
 def unusable(data: Path, error: OSError) -> CliError:

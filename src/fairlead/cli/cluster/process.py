@@ -66,7 +66,9 @@ def run_cluster(
     def announce(server: Server) -> None:
         remember(settings, server.port)
         kubeconfig = settings.data / KUBECONFIG_FILE
-        write_kubeconfig(kubeconfig, server.kubectl_url, cluster.token, CONTEXT)
+        write_kubeconfig(
+            kubeconfig, server.url, cluster.token, CONTEXT, authority=cluster.authority
+        )
         running = _this_process(server.url, clock.now())
         write_running(settings.data, running)
         settle_garbage_collector()

@@ -26,7 +26,8 @@ from fairlead.api.status import AlreadyExists
 from fairlead.cli.cluster.controllers import Controllers
 from fairlead.cli.cluster.extensions import Extensions, Parts
 from fairlead.cli.cluster.nodes import Nodes
-from fairlead.cli.cluster.settings import Settings
+from fairlead.cli.cluster.server_tls import server_tls
+from fairlead.cli.cluster.settings import OPEN_ADDRESS, Settings
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.server import Server, serve
@@ -76,6 +77,7 @@ class Cluster:
 
     def __init__(self, settings: Settings, token: str, *, clock: Clock, log: Logger) -> None:
         self.token = token
+        self.authority = b""  # of the server's certificate; known once it listens
         self._settings = settings
         self._clock = clock
         self._log = log
@@ -137,7 +139,9 @@ class Cluster:
                 self._settings, client, store, history, self._metrics, supervisor, nodes.archive
             )
             extensions = Extensions(parts, self._clock)
-            server = await stack.enter_async_context(self._listen(service, nodes, extensions))
+            server = await stack.enter_async_context(
+                self._listen(service, nodes, extensions, supervisor)
+            )
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
                 await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
@@ -161,26 +165,36 @@ class Cluster:
 
     @asynccontextmanager
     async def _listen(
-        self, service: ApiService, nodes: Nodes, extensions: Extensions
+        self,
+        service: ApiService,
+        nodes: Nodes,
+        extensions: Extensions,
+        supervisor: Supervisor,
     ) -> AsyncGenerator[Server]:
         """Serve on the address; on a free port when a busy one was not asked for."""
         host, port = self._settings.host, self._settings.port
         if port and not self._settings.is_port_asked and not await _is_free(host, port):
             self._log.warning("Port is in use, taking a free one", port=port)
             port = 0
+        tls = server_tls(self._settings.data, host, self._clock.now())
+        self.authority = tls.authority
+
+        def not_ready() -> tuple[str, ...]:
+            return tuple(s.name for s in supervisor.health().services if not s.ready)
+
         async with AsyncExitStack() as stack:
             try:
                 server = await stack.enter_async_context(
                     serve(
                         service, token=self.token, host=host, port=port,
                         extensions=extensions.handlers(), logs=nodes.archive,
-                        clock=self._clock,
+                        not_ready=not_ready, clock=self._clock, tls=tls.context,
                     )
                 )  # fmt: skip
             except OSError as error:
                 raise ListenFailed(host, port, error) from error
             if not self._settings.is_loopback:
-                self._log.warning("Others can reach this address, and it is plain HTTP", host=host)
+                self._log.warning(OPEN_ADDRESS, host=host)
             yield server
 
 

@@ -20,6 +20,8 @@ from fairlead.cli.errors import Code, fail
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7443
+#: The warning of a cluster that listens beyond loopback.
+OPEN_ADDRESS = "other machines can reach this cluster: its token runs programs here, as this user"
 NODES_MAX = 100_000
 GPUS_MAX = 1_000
 _FILE_BYTES_MAX = 64 * 1024

@@ -64,12 +64,19 @@ def is_same(running: Running) -> bool:
 
 
 def read_running(data: Path) -> Running | None:
-    """Return the process that runs the cluster of this directory now, or None."""
+    """Return the process that runs the cluster of this directory now, or None.
+
+    A record counts only for a process of the user who owns it: else anybody could have another
+    user's `fairlead down` signal a process of their choice.
+    """
     path = data / RUN_FILE
     try:
-        if path.stat().st_size > _RUN_BYTES_MAX:
+        record = path.stat()
+        if record.st_size > _RUN_BYTES_MAX:
             return None
         running = msgspec.json.decode(path.read_bytes(), type=Running)
+        if Path(f"/proc/{running.pid}").stat().st_uid != record.st_uid:
+            return None
     except (OSError, msgspec.DecodeError):
         return None
     return running if is_same(running) else None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api.job import JobState
-from fairlead.cli.cluster.settings import Settings
+from fairlead.cli.cluster.settings import OPEN_ADDRESS, Settings
 from fairlead.cli.cluster.state import KUBECONFIG_FILE, LOG_FILE, Running
 from fairlead.cli.embedded import ClusterStatus
 from fairlead.cli.table import Align, Column, render_table
@@ -31,9 +31,10 @@ def first_commands(settings: Settings, running: Running, *, default: bool) -> st
         f"Cluster     {running.server}",
         f"Nodes       {nodes}",
         f"Kubeconfig  {kubeconfig}",
-        "",
-        "Try",
     ]
+    if not settings.is_loopback:
+        lines.append(f"Warning     {OPEN_ADDRESS}")
+    lines += ["", "Try"]
     if not default:
         lines.append(f"  export FAIRLEAD_KUBECONFIG={kubeconfig}")
     lines += [

@@ -4,9 +4,11 @@ It is aiohttp's low-level server with a router of our own (the framework's appli
 as much as the request itself). Every request passes the same few steps: path, token, admission by
 number, answer, and one place where errors become a `Status`.
 
-The token comes as `Authorization: Bearer`. But kubectl and all of client-go send a kubeconfig's
-token only over TLS. Over plain HTTP, which is meant for the loopback interface, they are given the
-same secret as the password in the server's URL (`kubectl_url`), and send it as Basic credentials.
+The token comes as `Authorization: Bearer` and in no other way: a browser never sends it by itself,
+so no page of another site can act with it. A request that says it comes from one (`Origin`) is
+refused anyway. kubectl and all of client-go send a token only over TLS; so `fairlead up` serves it.
+
+A connection is settled once a request on it has shown the token (`runtime.connections`).
 """
 
 from __future__ import annotations
@@ -15,19 +17,18 @@ import asyncio
 import hmac
 import logging
 import ssl
-from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeAlias
-from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from fairlead.api.status import (
     ApiError,
+    Forbidden,
     InternalError,
     MethodNotAllowed,
     StatusDetails,
@@ -48,11 +49,11 @@ from fairlead.embedded.http.request import (
 )
 from fairlead.embedded.http.resources import Resources
 from fairlead.embedded.http.respond import error_answer, text_answer
-from fairlead.embedded.http.reviews import USER
 from fairlead.embedded.http.watching import Watching
 from fairlead.embedded.http.webhook_caller import calling_webhooks
 from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import Clock, SystemClock
+from fairlead.runtime.connections import ConnectionLimits, Connections
 
 #: Answers one request; raises ApiError for what goes wrong.
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -60,6 +61,8 @@ Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _LOGGER = logging.getLogger(__name__)
 _OPEN_PATHS = frozenset(("/healthz", "/livez", "/readyz", "/version"))
 _HEALTH_PATHS = frozenset(("healthz", "livez", "readyz"))
+#: Addresses to listen on that are none to connect to, and what to connect to instead.
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 # not to listen on
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ class ServerLimits:
     keepalive_seconds: float = 180.0
     linger_seconds: float = 2.0  # how long a refused body is still read, so that its 413 is seen
     stop_seconds_max: float = 5.0
-    connection_backlog_max: int = 4096
+    connections: ConnectionLimits = field(
+        default_factory=lambda: ConnectionLimits(16_384, 512, backlog_max=4096)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,13 @@ class Extras:
     """What else is served: extra path prefixes, behind the same token, and who watches requests.
 
     A prefix such as "/fairlead/v1" covers itself and all below it; "/metrics" is one of them.
+    `not_ready` names the parts of the process that do not work now, for /readyz.
     """
 
     extensions: Mapping[str, Handler] = field(default_factory=dict)
     logs: LogSource | None = None
     observer: Observer | None = None
+    not_ready: Callable[[], Sequence[str]] = tuple
 
 
 class _ClientsFault(logging.Filter):
@@ -120,6 +127,8 @@ class _ClientsFault(logging.Filter):
 class Server:
     """A running API server. `url` is what goes into a kubeconfig."""
 
+    connections: Connections
+
     def __init__(
         self,
         service: Service,
@@ -137,9 +146,7 @@ class Server:
             service.registry, lambda: service.store.version, limits.watch
         )
         self.in_flight = 0
-        self._token = token
-        basic = b64encode(f"{USER}:{token}".encode())
-        self._credentials = (b"Bearer " + token.encode(), b"Basic " + basic)
+        self._credentials = b"Bearer " + token.encode()
         self._extras = extras
         self._streams = 0
         self._is_stopping = False
@@ -156,19 +163,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:6443`, without the token."""
+        """`https://127.0.0.1:6443`: where clients on this machine reach it."""
         return f"{self._scheme}://{self._address}"
 
     @property
-    def kubectl_url(self) -> str:
-        """The server's URL for a kubeconfig that kubectl reads: it holds the token, so keep it."""
-        if self._scheme == "https":
-            return self.url
-        return f"{self._scheme}://{USER}:{quote(self._token, safe='')}@{self._address}"
-
-    @property
     def _address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = _WILDCARDS.get(self.host, self.host)
+        host = f"[{host}]" if ":" in host else host
         return f"{host}:{self.port}"
 
     def listens_on(self, host: str, port: int, *, scheme: str) -> None:
@@ -181,12 +182,17 @@ class Server:
         self._is_stopping = True
         self.broadcaster.stop()
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request, whatever it is: this is the server's top."""
+    async def handle(
+        self, request: web.BaseRequest, settle: Callable[[], None]
+    ) -> web.StreamResponse:
+        """Answer one request, whatever it is: this is the server's top.
+
+        `settle` is called when it has shown the token.
+        """
         started = self._loop.time()
         observed = _Observed()
         try:
-            response = await self._answer(request, observed)
+            response = await self._answer(request, observed, settle)
         except ApiError as error:
             response = error_answer(error)
         except ConnectionError:
@@ -207,10 +213,13 @@ class Server:
             )
         return response
 
-    async def _answer(self, request: web.BaseRequest, observed: _Observed) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.BaseRequest, observed: _Observed, settle: Callable[[], None]
+    ) -> web.StreamResponse:
         path, _, raw_query = request.raw_path.partition("?")
         if path not in _OPEN_PATHS:
             self._authenticate(request)
+            settle()
         segments = split_path(path)
         target = resource_path(segments)
         query = Query(raw_query)
@@ -245,14 +254,15 @@ class Server:
 
     def _authenticate(self, request: web.BaseRequest) -> None:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        bearer, basic = self._credentials
-        # Both are compared whatever the first says: the time taken tells nothing.
-        if not hmac.compare_digest(given, bearer) | hmac.compare_digest(given, basic):
+        if not hmac.compare_digest(given, self._credentials):
             raise Unauthorized("Unauthorized")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
+            raise Forbidden("requests from pages of other sites are not accepted")
 
     async def _other(self, request: web.BaseRequest, segments: list[str]) -> web.StreamResponse:
         if segments[0] in _HEALTH_PATHS and len(segments) == 1:
-            return text_answer("ok")
+            return self._health(segments[0])
         handler = self._extension(segments)
         if handler is not None:
             return await handler(request)
@@ -262,6 +272,14 @@ class Server:
             self._documents.answer(request, segments)  # 404 comes before 405
             raise MethodNotAllowed(f"{request.method} is not supported here: only GET is")
         return self._documents.answer(request, segments)
+
+    def _health(self, probe: str) -> web.Response:
+        """Answer as kube-apiserver does: alive while it answers, ready while all parts work."""
+        failing = self._extras.not_ready() if probe == "readyz" else ()
+        if not failing:
+            return text_answer("ok")
+        lines = "".join(f"[-]{name} failed: reason withheld\n" for name in failing)
+        return text_answer(f"[+]ping ok\n{lines}{probe} check failed\n", 500)
 
     def _extension(self, segments: list[str]) -> Handler | None:
         for prefix, handler in self._extras.extensions.items():
@@ -301,6 +319,7 @@ async def serve(
     extensions: Mapping[str, Handler] | None = None,
     logs: LogSource | None = None,
     observer: Observer | None = None,
+    not_ready: Callable[[], Sequence[str]] = tuple,
     limits: ServerLimits | None = None,
     clock: Clock | None = None,
     tls: ssl.SSLContext | None = None,
@@ -313,15 +332,21 @@ async def serve(
     server = Server(
         service,
         token,
-        extras=Extras(extensions or {}, logs, observer),
+        extras=Extras(extensions or {}, logs, observer, not_ready),
         limits=limits,
         clock=clock or SystemClock(),
     )
     quiet = logging.getLogger(f"{__name__}.protocol")
     if not quiet.filters:
         quiet.addFilter(_ClientsFault())
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        transport = request.transport
+        with connections.answering(transport):
+            return await server.handle(request, lambda: connections.settle(transport))
+
     protocol = web.Server(
-        server.handle,
+        handle,
         access_log=None,
         keepalive_timeout=limits.keepalive_seconds,
         lingering_time=limits.linger_seconds,
@@ -329,23 +354,19 @@ async def serve(
         max_line_size=32 * 1024,
         logger=quiet,
     )
-    loop = asyncio.get_running_loop()
-    listener = await loop.create_server(
-        protocol, host, port, backlog=limits.connection_backlog_max, ssl=tls
-    )
-    scheme = "http" if tls is None else "https"
-    server.listens_on(host, listener.sockets[0].getsockname()[1], scheme=scheme)
+    server.connections = connections = Connections(protocol, limits.connections, tls)
     unsubscribe = service.store.subscribe(server.broadcaster.publish)
     try:
-        async with calling_webhooks(service), asyncio.TaskGroup() as group:
-            sweeping = group.create_task(server.broadcaster.run())
-            try:
-                yield server
-            finally:
-                sweeping.cancel()
+        async with connections.listening(host, port) as bound:
+            server.listens_on(host, bound, scheme="http" if tls is None else "https")
+            async with calling_webhooks(service), asyncio.TaskGroup() as group:
+                sweeping = group.create_task(server.broadcaster.run())
+                try:
+                    yield server
+                finally:
+                    sweeping.cancel()
     finally:
         unsubscribe()
-        listener.close()
         server.stop()
         protocol.pre_shutdown()  # idle connections go now, others after their answer
         await protocol.shutdown(limits.stop_seconds_max)
