@@ -161,7 +161,7 @@ class Store:
                 else:
                     live[key] = entry
 
-            self.recovery, number = replay(directory, apply)
+            self.recovery, number = replay(directory, apply, self.options.log)
             self.version = self._assigned = self._floor = self.recovery.version
             for (name, key), entry in live.items():
                 assert entry.data is not None

@@ -14,8 +14,10 @@ way, never acknowledged, so it is cut away. Anywhere else, also before the begin
 batch, damage is an error: acknowledged writes would be lost.
 
 Compaction starts log-N+1, writes snapshot-N+1 beside it in a second thread, renames it into place
-once it is on disk, and only then deletes what it replaces. A failed write or sync of the log is
-fatal: the file is cut back to what was acknowledged, and nothing is accepted any more.
+once it is on disk, and only then deletes what it replaces. When a step of it fails, the logs that
+it was to replace stay, and it is tried again later. A failed write or sync of the log, and anything
+else that ends the writer thread, is fatal: the file is cut back to what was acknowledged, all that
+wait for a write get the failure, and nothing is accepted any more.
 """
 
 from __future__ import annotations
@@ -125,16 +127,28 @@ class DiskFile:
         os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:
-        """Close it."""
-        os.close(self._descriptor)
+        """Close it; once, for the number may be another file's by then."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor != -1:
+            os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Return once the names in a directory are on disk; OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How the log behaves. `open_file` is where tests put faults in."""
+    """How the log behaves. `open_file` and `sync_directory` are where tests put faults in."""
 
     compact_bytes_min: int = 64 << 20  # a shorter log is never compacted
     open_file: Callable[[Path], LogFile] = DiskFile
+    sync_directory: Callable[[Path], None] = sync_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +166,6 @@ class _Rotate:
 
     version: int
     entries: Iterable[Entry]
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lock_directory(directory: Path) -> int:
@@ -200,7 +206,7 @@ def _check_format(directory: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
 def _numbered(directory: Path, stem: str) -> list[int]:
@@ -208,10 +214,13 @@ def _numbered(directory: Path, stem: str) -> list[int]:
     return sorted(int(n[len(stem) + 1 :]) for n in names if n[len(stem) + 1 :].isdigit())
 
 
-def replay(directory: Path, apply: Callable[[Entry], None]) -> tuple[Recovery, int]:
+def replay(
+    directory: Path, apply: Callable[[Entry], None], options: LogOptions
+) -> tuple[Recovery, int]:
     """Give every logged write to `apply`, oldest first; return what was found and the last log.
 
-    Cuts a torn last batch off the last log. Raises DamagedData when anything else is damaged.
+    Cuts a torn last batch off the last log. Raises DamagedData when anything else is damaged, and
+    OSError.
     """
     for leftover in directory.glob("*.tmp"):
         leftover.unlink()
@@ -234,11 +243,22 @@ def replay(directory: Path, apply: Callable[[Entry], None]) -> tuple[Recovery, i
             raise DamagedData(path, end)
         if bytes_cut:
             os.truncate(path, end)
-    for stem in ("snapshot", "log"):
-        for number in _numbered(directory, stem):
-            if number < first:
-                (directory / f"{stem}-{number}").unlink()
+    _delete_replaced(directory, first, options)
     return Recovery(version, writes, bytes_cut), (logs[-1] if logs else first + 1)
+
+
+def _delete_replaced(directory: Path, number: int, options: LogOptions) -> None:
+    """Delete what snapshot `number` replaces, once its name is on disk; OSError."""
+    replaced = [
+        directory / f"{stem}-{old}"
+        for stem in ("snapshot", "log")
+        for old in _numbered(directory, stem)
+        if old < number
+    ]
+    if replaced:
+        options.sync_directory(directory)
+    for path in replaced:
+        path.unlink()
 
 
 def _replay_snapshot(path: Path, apply: Callable[[Entry], None]) -> tuple[int, int]:
@@ -273,7 +293,7 @@ class Log:
         self._on_failed = on_failed
         path = directory / f"log-{number}"
         self._file = options.open_file(path)
-        _sync_directory(directory)
+        options.sync_directory(directory)
         self._good_bytes = path.stat().st_size  # of the current file; the writer thread's
         self._log_bytes = sum(p.stat().st_size for p in directory.glob("log-*"))
         self._batch: list[Entry] = []
@@ -282,7 +302,7 @@ class Log:
         self._thread = threading.Thread(target=self._run, name="fairlead-log", daemon=True)
         self._compaction: threading.Thread | None = None
         #: Why the last compaction failed, or None. Not fatal: the logs that it was to replace stay.
-        self.compaction_error: OSError | None = None
+        self.compaction_error: OSError | MemoryError | None = None
 
     @property
     def needs_compaction(self) -> bool:
@@ -343,9 +363,16 @@ class Log:
                         break
                 if not self._write(work):
                     return
-        except OSError as error:
+        except BaseException as error:
             self._cut_back()
-            self._tell(self._on_failed, error)
+            if isinstance(error, OSError):
+                self._tell(self._on_failed, error)
+                return
+            failure = OSError(f"the writer thread ended: {error!r}")
+            failure.__cause__ = error
+            self._tell(self._on_failed, failure)
+            if not isinstance(error, MemoryError):
+                raise  # a fault of ours
 
     def _write(self, work: list[list[Entry] | _Rotate | None]) -> bool:
         """Carry out orders; False when the last was to stop."""
@@ -387,15 +414,31 @@ class Log:
             self._loop.call_soon_threadsafe(callback, value)
 
     def _rotate(self, order: _Rotate) -> None:
-        self._file.close()
+        """Go on in a new log; in the old one when there can be none."""
+        path = self._directory / f"log-{self._number + 1}"
+        try:
+            file = self._open_new(path)
+        except OSError as error:
+            self.compaction_error = error
+            return
+        old, self._file = self._file, file
         self._number += 1
-        self._file = self._options.open_file(self._directory / f"log-{self._number}")
         self._good_bytes = 0
-        _sync_directory(self._directory)
+        old.close()
         self._compaction = threading.Thread(
             target=self._compact, args=(order, self._number), name="fairlead-compact", daemon=True
         )
         self._compaction.start()
+
+    def _open_new(self, path: Path) -> LogFile:
+        file = self._options.open_file(path)
+        try:
+            self._options.sync_directory(self._directory)
+        except OSError:
+            file.close()
+            path.unlink()  # only the last log may have a torn end
+            raise
+        return file
 
     # ------------------------------------------------------------------ the compaction thread
 
@@ -403,7 +446,7 @@ class Log:
         try:
             self._write_snapshot(order, number)
             self.compaction_error = None
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.compaction_error = error
         finally:
             self._compaction = None
@@ -426,14 +469,10 @@ class Log:
             chunk.append(encode_end(order.version, count))
             file.write(b"".join(chunk))
             file.sync()
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         finally:
             file.close()
         temporary.rename(path)
-        _sync_directory(self._directory)
-        for stem in ("snapshot", "log"):
-            for old in _numbered(self._directory, stem):
-                if old < number:
-                    (self._directory / f"{stem}-{old}").unlink()
+        _delete_replaced(self._directory, number, self._options)
