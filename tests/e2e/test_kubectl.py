@@ -298,7 +298,11 @@ async def test_cordon_taint_and_drain(tmp_path: Path) -> None:
         assert '"value":"a"' in await kubectl("get", "node", "n1", "-o", taints)
         await kubectl("taint", "nodes", "n1", "team=b:NoSchedule", "--overwrite")
         assert '"value":"b"' in await kubectl("get", "node", "n1", "-o", taints)
+        await kubectl("taint", "nodes", "n1", "team=b:NoExecute")  # one key, two effects
+        await kubectl("taint", "nodes", "n1", "other=c:NoSchedule")
         await kubectl("taint", "nodes", "n1", "team-")
+        assert '"key":"other"' in await kubectl("get", "node", "n1", "-o", taints)
+        await kubectl("taint", "nodes", "n1", "other-")
         assert await kubectl("get", "node", "n1", "-o", taints) == ""
         await kubectl("create", "-f", "-", stdin=pod("p", nodeName="n1"))
         await kubectl("drain", "n1", "--force", "--grace-period=0", "--timeout=20s")

@@ -153,7 +153,7 @@ def _feed(checkers: Checkers, new: Any, old: Any) -> None:
     elif isinstance(some, Pod):
         checkers.pod(new, None if new is old else old, CLOCK.now())
     elif isinstance(some, Node):
-        checkers.node(new, old)
+        checkers.node(new, old, CLOCK.now())
 
 
 @asynccontextmanager

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.kubectl import Kubectl
 from tests.kubernetes.operating import (
     POLICY,
     controllers,
@@ -26,6 +28,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
 
 from fairlead.api import names
+from fairlead.api.job import Cause
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS
 from fairlead.decide.jobs.judge import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
@@ -123,6 +126,41 @@ async def test_a_member_that_the_stock_scheduler_refuses_moves_and_nobody_is_bla
     assert "anti-affinity" in first.message
     assert job.status.infrastructure_failures == job.status.user_failures == 0
     assert job.status.placement is None or home not in job.status.placement.roles[0].nodes
+
+
+async def test_a_gang_moves_off_a_node_that_is_drained_and_stays_off(
+    client: HttpClient, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    kubectl = Kubectl(cluster.binaries / "kubectl", tmp_path, cluster.kubeconfig())
+
+    async def nodes_of_the_running() -> set[str]:
+        pods = (await client.list(PODS)).items
+        return {pod.spec.node_name for pod in pods if pod.status.phase == "Running"}
+
+    async with watched(client), virtual_nodes(client, 4), controllers(client, policy=PINNED):
+        await client.create(JOBS, job_body("drained", 3, seconds=600), namespace="default")
+
+        async def runs() -> bool:
+            return len(await nodes_of_the_running()) == 3
+
+        await until(runs, 30)
+        home = min(await nodes_of_the_running())
+        drained = await kubectl("drain", home, "--delete-emptydir-data", "--timeout=50s")
+        assert drained.code == 0, drained
+
+        async def moved() -> bool:
+            job = await client.get(JOBS, "drained", namespace="default")
+            return job.status.attempt == 2 and await runs()
+
+        await until(moved, 60)
+        assert home not in await nodes_of_the_running()
+        job = await client.get(JOBS, "drained", namespace="default")
+    first = job.status.attempts[0]
+    assert (first.reason, first.cause, first.nodes_lost) == (
+        EndReason.DRAINED.value, Cause.INFRASTRUCTURE, (home,),
+    )  # fmt: skip
+    assert "was evicted from a cordoned node" in first.message
+    assert job.status.user_failures == 0
 
 
 async def test_gangs_get_their_turn_on_nodes_that_the_stock_scheduler_fills_as_well(

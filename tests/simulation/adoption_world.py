@@ -142,7 +142,7 @@ class AdoptionWorld:
                 if is_released and self.checks_places:
                     self._released(pod)
             elif event.info.name == NODES.name and self.checks_places:
-                self.checkers.node(_typed(new, Node), _typed(old, Node))
+                self.checkers.node(_typed(new, Node), _typed(old, Node), now)
 
     @staticmethod
     def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:

@@ -11,7 +11,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as msgspec_replace
 
+from fairlead.api.core import Node
+from fairlead.api.job import Job
+from fairlead.decide.placement.repair import Wounds, wounds_of
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest
+from fairlead.model.nodes import NodeTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.workload import WorkloadOptions
@@ -23,6 +30,7 @@ HARSH = WorldOptions(
     workload=WorkloadOptions(40, 4 * 3600.0, members_max=16),
     calls_between_kills_mean=60.0,
     node_failures_per_day=60.0,
+    drains_per_day=60.0,
     user_acts_per_day=300.0,
 )
 
@@ -34,6 +42,7 @@ def test_200_nodes_and_500_gangs_live_through_a_day_of_faults() -> None:
     assert outcome.kills > 20
     assert outcome.faults > 500
     assert outcome.node_failures > 5
+    assert outcome.evictions > 0
     assert outcome.seconds >= DAY
 
 
@@ -115,6 +124,7 @@ def test_without_faults_every_job_ends_as_its_program_says() -> None:
         faults=PERFECT,
         calls_between_kills_mean=0.0,
         node_failures_per_day=0.0,
+        drains_per_day=0.0,
         user_acts_per_day=0.0,
     )
     outcome = simulate(calm, seed=3)
@@ -172,3 +182,57 @@ def test_a_broken_promise_names_the_command_that_replays_it(
     monkeypatch.setattr("fairlead.sim.world.World", _Overcommitting)
     with pytest.raises(PromiseBroken, match=r"replay: python -m fairlead.sim --seed 4 --nodes 20"):
         simulate(HARSH, seed=4)
+
+
+#: Few nodes with much work: the node that was drained is the only one with room.
+FULL = replace(
+    HARSH,
+    nodes=3,
+    workload=WorkloadOptions(60, 3600.0, members_max=2),
+    drains_per_day=600.0,
+    cordon_seconds=600.0,
+)
+
+
+def test_the_promises_hold_on_a_full_cluster_that_is_drained_all_the_time() -> None:
+    outcome = simulate(FULL, seed=0)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 60
+    assert outcome.evictions > 5
+
+
+def _hide_cordons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scheduler see no cordon."""
+    see = NodeTable.set_node
+
+    def blind(table: NodeTable, node: Node) -> object:
+        open_ = msgspec_replace(node.spec, unschedulable=False)
+        return see(table, msgspec_replace(node, spec=open_))
+
+    monkeypatch.setattr(NodeTable, "set_node", blind)
+
+
+def test_the_checkers_notice_a_gang_that_returns_to_a_node_from_which_it_was_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The canary: an eviction is taken for a deletion, and the gang's place is confirmed."""
+
+    def blind(state: ClusterState, job: Job, gang: GangRequest) -> Wounds | None:
+        cordoned, state.table.cordoned = state.table.cordoned, state.table.exists & False
+        try:
+            return wounds_of(state, job, gang)
+        finally:
+            state.table.cordoned = cordoned
+
+    monkeypatch.setattr("fairlead.decide.placement.cycle.wounds_of", blind)
+    monkeypatch.setattr("fairlead.decide.jobs.live.cordoned_seat", lambda _: None)
+    monkeypatch.setattr("fairlead.decide.jobs.judge._DISRUPTIONS", {})
+    with pytest.raises(PromiseBroken, match=r"7: attempt .* is back on v.*, which is cordoned"):
+        simulate(FULL, seed=0)
+
+
+def test_the_checkers_notice_an_attempt_that_is_placed_on_a_cordoned_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _hide_cordons(monkeypatch)
+    with pytest.raises(PromiseBroken, match=r"7: attempt .* is placed on v.* been cordoned for"):
+        simulate(FULL, seed=0)

@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--members-max", type=int, default=64)
     parser.add_argument("--calls-between-kills", type=float, default=400.0, metavar="MEAN")
     parser.add_argument("--node-failures-per-day", type=float, default=20.0)
+    parser.add_argument("--drains-per-day", type=float, default=50.0)
     parser.add_argument("--user-acts-per-day", type=float, default=100.0)
     parser.add_argument("--stall", type=float, default=ROUGH.stall, metavar="PROBABILITY")
     given = parser.parse_args()
@@ -30,6 +31,7 @@ def main() -> int:
         workload=WorkloadOptions(given.jobs, given.seconds, members_max=given.members_max),
         calls_between_kills_mean=given.calls_between_kills,
         node_failures_per_day=given.node_failures_per_day,
+        drains_per_day=given.drains_per_day,
         user_acts_per_day=given.user_acts_per_day,
         faults=replace(ROUGH, stall=given.stall),
     )

@@ -20,6 +20,8 @@ from fairlead.decide.verdict import ObjectKey
 #: (role, index) of a member
 MemberKey = tuple[str, int]
 
+#: A write that was decided on before its author could see a cordon comes at most this much later.
+_STALE_SECONDS = 150.0
 #: Pods of another tool run on while a replacement for a lost node is looked for.
 _REPAIR_SECONDS = 300.0
 
@@ -72,14 +74,24 @@ class Checkers:
         )
         self._uncovered: defaultdict[str, dict[ObjectKey, dict[str, int]]] = defaultdict(dict)
         self._pods_of: defaultdict[ObjectKey, dict[ObjectKey, _PodModel]] = defaultdict(dict)
+        #: Since when each node is cordoned.
+        self._cordoned: dict[str, float] = {}
+        #: Who was evicted from a node since it was cordoned: node -> job -> attempt.
+        self._evicted: defaultdict[str, dict[ObjectKey, int]] = defaultdict(dict)
+        self.evictions = 0
         self.accepted: set[ObjectKey] = set()
         self.finished: dict[ObjectKey, Job] = {}
 
     # Changes
 
-    def node(self, new: Node | None, old: Node | None) -> None:
+    def node(self, new: Node | None, old: Node | None, now: float) -> None:
         """A node was added, changed or removed."""
         self.checked += 1
+        if new is not None and new.spec.unschedulable:
+            self._cordoned.setdefault(new.metadata.name, now)
+        elif (name := (new or old or Node()).metadata.name) in self._cordoned:
+            del self._cordoned[name]
+            self._evicted.pop(name, None)
         if new is not None:
             self._capacity[new.metadata.name] = resources_to_base(new.status.allocatable)
             self._check_node(new.metadata.name)
@@ -115,7 +127,10 @@ class Checkers:
         if new.is_finished:
             self.finished.setdefault(key, new)
         self._claim(key, model, {} if new.is_finished else _claims(new, model))
+        placed_before = model.placed_attempt
         model.placed_attempt = new.status.placement.attempt if new.status.placement else 0
+        if model.placed_attempt > placed_before:
+            self._check_cordons(key, model, now)
         self._check_gang(key, model, now)
 
     def pod(self, new: Pod | None, old: Pod | None, now: float) -> None:
@@ -141,6 +156,9 @@ class Checkers:
         if model.job is not None:
             self._pods_of[model.job][key] = model
             self._check_attempts(model.job, model, is_new=old is None)
+            self._note_eviction(new, old, model)
+            if old is None:
+                self._check_return(model.job, model)
         self._cover(key, model)
         self._check_node(model.node)
         if model.job in self._jobs:
@@ -229,6 +247,37 @@ class Checkers:
                 f"{now - model.partial_since:.0f} s"
             )
 
+    def _note_eviction(self, new: Pod, old: Pod | None, pod: _PodModel) -> None:
+        """Note an eviction of a member of a job's present attempt, which ends with it."""
+        job = self._jobs.get(pod.job) if pod.job else None
+        if pod.job is None or job is None or job.attempt != pod.attempt:
+            return
+        if _is_evicted(new) and not (old is not None and _is_evicted(old)):
+            self.evictions += 1
+            if pod.node in self._cordoned:
+                self._evicted[pod.node][pod.job] = pod.attempt
+
+    def _check_return(self, job: ObjectKey, pod: _PodModel) -> None:
+        """7: what is evicted from a node does not return to it while it is cordoned."""
+        evicted = self._evicted[pod.node].get(job) if pod.node in self._cordoned else None
+        if evicted is not None and pod.attempt > evicted:
+            raise PromiseBroken(
+                f"7: attempt {pod.attempt} of {job} is back on {pod.node}, which is cordoned and "
+                f"from which attempt {evicted} was evicted"
+            )
+
+    def _check_cordons(self, key: ObjectKey, model: _JobModel, now: float) -> None:
+        """7: no attempt begins on a cordoned node; pods of other tools stay where they run."""
+        if model.adopts:
+            return
+        for node in model.claims.values():
+            since = self._cordoned.get(node, now)
+            if now > since + _STALE_SECONDS:
+                raise PromiseBroken(
+                    f"7: attempt {model.placed_attempt} of {key} is placed on {node}, which has "
+                    f"been cordoned for {now - since:.0f} s"
+                )
+
     def check_partial(self, now: float) -> None:
         """2, by the clock: a gang may also stay partial because nothing happens to it."""
         for key, model in self._jobs.items():
@@ -263,6 +312,13 @@ def _claims(job: Job, model: _JobModel) -> dict[MemberKey, str]:
             )
         claims.update({(role.role, i): node for i, node in enumerate(role.nodes)})
     return claims
+
+
+def _is_evicted(pod: Pod) -> bool:
+    return any(
+        c.type == "DisruptionTarget" and c.reason == "EvictionByEvictionAPI"
+        for c in pod.status.conditions
+    )
 
 
 def _pod_model(pod: Pod) -> _PodModel:

@@ -17,6 +17,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from fairlead.api.core import Lease, Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
-from fairlead.api.status import ApiError
+from fairlead.api.status import ApiError, NotFound
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
@@ -35,6 +36,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store, StoreEvent
+from fairlead.embedded.verbs.options import DeleteOptions
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
@@ -69,6 +71,8 @@ class WorldOptions:
     down_seconds_max: float = 20.0
     node_failures_per_day: float = 20.0
     node_repair_seconds: float = 3600.0
+    drains_per_day: float = 50.0  # a random node is cordoned and its pods are evicted
+    cordon_seconds: float = 1800.0
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
     settle_seconds_max: float = 12 * 3600.0
     look_seconds: float = 60.0  # how often promises are checked by the clock
@@ -88,6 +92,7 @@ class Outcome:
     faults: int
     late: int
     node_failures: int
+    evictions: int
     user_acts: int
     seconds: float
 
@@ -151,7 +156,7 @@ class World:
             elif event.info.name == PODS.name:
                 self.checkers.pod(_typed(new, Pod), _typed(previous, Pod), now)
             elif event.info.name == NODES.name:
-                self.checkers.node(_typed(new, Node), _typed(previous, Node))
+                self.checkers.node(_typed(new, Node), _typed(previous, Node), now)
 
     # The parts
 
@@ -174,9 +179,11 @@ class World:
             ]
             end = self.options.workload.seconds
             breaks = group.create_task(self._break_nodes(end))
+            drains = group.create_task(self._drain_nodes(end))
             acts = group.create_task(self._act_as_users(end))
             await self._submit(arrivals)
             await breaks
+            await drains
             await acts
             await self._settle()
             for task in tasks:
@@ -309,6 +316,39 @@ class World:
         for name in broken:
             self._virtual.recover_node(name)
 
+    async def _drain_nodes(self, until: float) -> None:
+        """Drain random nodes at exponential intervals; each is open again after a while."""
+        rng, names = self._rng("drains"), self._virtual.node_names()
+        rate = self.options.drains_per_day / _DAY
+        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
+        cordoned: dict[str, float] = {}  # name -> until when, in the order of draining
+        while (now := min([next_at, *cordoned.values()])) < until:
+            await asyncio.sleep(max(0.0, now - self._elapsed()))
+            for name in [name for name, at in cordoned.items() if at <= now]:
+                del cordoned[name]
+                await self._cordon(name, value=False)
+            if next_at <= now:
+                next_at = now + rng.expovariate(rate)
+                name = rng.choice(names)
+                if name not in cordoned:
+                    cordoned[name] = now + self.options.cordon_seconds
+                    await self._drain(name, rng)
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for name in cordoned:
+            await self._cordon(name, value=False)
+
+    async def _cordon(self, name: str, *, value: bool) -> None:
+        await self._client.patch(NODES, name, {"spec": {"unschedulable": value or None}})
+
+    async def _drain(self, name: str, rng: random.Random) -> None:
+        """Cordon a node and evict what is there, one after the other, as `kubectl drain` does."""
+        await self._cordon(name, value=True)
+        found = await self._client.list(PODS, field_selector=f"spec.nodeName={name}")
+        for pod in found.items:
+            await asyncio.sleep(rng.random() * 0.5)
+            with suppress(NotFound):
+                await self._service.evict(pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
+
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self.options.look_seconds)
@@ -338,6 +378,7 @@ class World:
             faults=self._switch.injected,
             late=self._switch.late.arrived,
             node_failures=self.node_failures,
+            evictions=self.checkers.evictions,
             user_acts=self.user_acts,
             seconds=self._elapsed(),
         )
@@ -375,6 +416,7 @@ def replay_command(options: WorldOptions, seed: int) -> str:
         f"--seconds {workload.seconds:g} --members-max {workload.members_max} "
         f"--calls-between-kills {options.calls_between_kills_mean:g} "
         f"--node-failures-per-day {options.node_failures_per_day:g} "
+        f"--drains-per-day {options.drains_per_day:g} "
         f"--user-acts-per-day {options.user_acts_per_day:g} "
         f"--stall {options.faults.stall:g}"
     )
