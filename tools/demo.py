@@ -2,10 +2,16 @@
 
 It uses the command line as a person would, and leaves nothing running. Exit code 0 means that
 everything shown has really happened: each step checks what it claims.
+
+Each run has a directory of its own, which it locks. The process that it kills is a descendant of
+the supervisor that its own cluster recorded in that directory, and is signalled through a process
+descriptor, so no process of another cluster or user can be meant. A run removes the directories of
+earlier runs that nobody holds any more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import queue
@@ -16,6 +22,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +35,8 @@ STEPS = 600
 KILL_AT_STEP = 300
 SECONDS_MAX = 240.0  # for a machine that has other work; about 30 on a quiet one
 LOST_RANK = 2
+TRAINING = b"examples/digits/train.py"
+LOCK_FILE = "demo.lock"
 
 
 class Failed(Exception):
@@ -39,16 +49,18 @@ class Cluster:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.started = time.monotonic()
+        self._printing = threading.Lock()
+        own = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD_")}
         self.environment = {
-            **os.environ,
+            **own,
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "FAIRLEAD_KUBECONFIG": str(data / "kubeconfig"),
         }
 
-    def say(self, text: str, *, at: float | None = None) -> None:
-        """Print one line with the time since the start; `at` is that of `time.monotonic`."""
-        at = time.monotonic() if at is None else at
-        print(f"{at - self.started:6.1f} s  {text}", flush=True)
+    def say(self, text: str) -> None:
+        """Print one line with the time since the start; lines are in the order of their times."""
+        with self._printing:
+            print(f"{time.monotonic() - self.started:6.1f} s  {text}", flush=True)
 
     def run(self, *arguments: str, code: int = 0, seconds: float = SECONDS_MAX) -> str:
         """Run `fairlead ARGUMENTS` and return its standard output."""
@@ -63,8 +75,9 @@ class Cluster:
 
     def show(self, *arguments: str) -> None:
         """Run a command for its looks: print it and what it prints."""
-        print(f"\n$ fairlead {' '.join(arguments)}")
-        print(self.run(*arguments), flush=True)
+        shown = self.run(*arguments)
+        with self._printing:
+            print(f"\n$ fairlead {' '.join(arguments)}\n{shown}", flush=True)
 
     def job(self, name: str) -> dict[str, Any]:
         """Return a job as the API has it."""
@@ -81,27 +94,64 @@ class Cluster:
             if holds(job.get("status", {})):
                 return job
             if job["status"].get("state") in ("Failed", "Cancelled"):
-                raise Failed(f"job {name} ended as {job['status']['state']}: {job['status']}")
+                raise Failed(f"job {name} ended as {job['status']['state']}; {story(job)}")
             time.sleep(0.1)
         raise Failed(f"{what} did not happen within {SECONDS_MAX:.0f} s")
 
 
-def rank_process(job: str, rank: int) -> int:
-    """Return the process id of a rank of the training: the one that runs the training itself."""
-    for directory in sorted(Path("/proc").glob("[0-9]*"), reverse=True):
+def story(job: dict[str, Any]) -> str:
+    """Return the attempts of a job in words."""
+    attempts = job.get("status", {}).get("attempts", [])
+    told = [f"attempt {a['number']}: {a.get('message') or a.get('reason') or 'goes on'}"
+            for a in attempts]  # fmt: skip
+    return "; ".join(told) or "it had no attempt"
+
+
+def kill_rank(data: Path, job: str, rank: int) -> int:
+    """Kill the process of a rank of the training in the cluster of `data`; return its number."""
+    for pid in sorted(member_processes(data, job, rank), reverse=True):
         try:
-            command = (directory / "cmdline").read_bytes().split(b"\0")
-            environment = (directory / "environ").read_bytes().split(b"\0")
-        except OSError:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
             continue
-        mine = f"FAIRLEAD_JOB={job}".encode() in environment
-        if (
-            mine
-            and f"RANK={rank}".encode() in environment
-            and command[1:2] == [b"examples/digits/train.py"]
-        ):
-            return int(directory.name)
-    raise Failed(f"rank {rank} of job {job} has no process on this machine")
+        try:  # what is read below is of the process that the descriptor means, while it lives
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            if command[1:2] == [TRAINING] and os.fsencode(data) in environment:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return pid
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        finally:
+            os.close(descriptor)
+    raise Failed(f"rank {rank} of job {job} has no process in the cluster of {data}")
+
+
+def member_processes(data: Path, job: str, rank: int) -> set[int]:
+    """Return the processes of a member: below the supervisors that the cluster has recorded."""
+    found: set[int] = set()
+    for record in (data / "local" / "pods").glob("*/pod.json"):
+        name = json.loads(record.read_bytes())["name"]
+        if not name.startswith(f"{job}-") or not name.endswith(f"-worker-{rank}"):
+            continue
+        for shim in record.parent.glob("containers/*/*/shim.json"):
+            waiting = {int(json.loads(shim.read_bytes())["pid"])}
+            while waiting:
+                pid = waiting.pop()
+                found.add(pid)
+                waiting |= children(pid) - found
+    return found
+
+
+def children(pid: int) -> set[int]:
+    """Return the processes whose parent this one is."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found |= {int(word) for word in file.read_text().split()}
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
 
 
 def left_over(data: Path) -> list[str]:
@@ -149,7 +199,7 @@ class Loss(threading.Thread):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(daemon=True)
         self._cluster = cluster
-        self._told: queue.SimpleQueue[tuple[float, str] | Exception] = queue.SimpleQueue()
+        self._outcome: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Wait for the step, then kill."""
@@ -159,21 +209,20 @@ class Loss(threading.Thread):
 
         try:
             job = self._cluster.until("digits", f"step {KILL_AT_STEP}", half_way)
-            pid = rank_process("digits", LOST_RANK)
-            os.kill(pid, signal.SIGKILL)
+            pid = kill_rank(self._cluster.data, "digits", LOST_RANK)
         except (Failed, OSError, subprocess.TimeoutExpired) as error:
-            self._told.put(error)
+            self._outcome.put(error)
             return
         step = job["status"]["progress"]["step"]
-        text = f"digits: killed the process of rank {LOST_RANK} (pid {pid}) at step {step}"
-        self._told.put((time.monotonic(), text))
+        rank = f"rank {LOST_RANK} (pid {pid})"
+        self._cluster.say(f"digits: killed the process of {rank} at step {step}")
+        self._outcome.put(None)
 
-    def tell(self) -> None:
-        """Say what was done and when; raise what kept it from being done."""
-        told = self._told.get()
-        if isinstance(told, Exception):
-            raise told
-        self._cluster.say(told[1], at=told[0])
+    def check(self) -> None:
+        """Wait until the process was killed; raise what kept it from being killed."""
+        error = self._outcome.get()
+        if error is not None:
+            raise error
 
 
 def timeline(job: dict[str, Any]) -> None:
@@ -206,33 +255,68 @@ def demo(cluster: Cluster) -> None:
     loss = Loss(cluster)
     loss.start()
     virtual_gangs(cluster)
-    loss.tell()
+    loss.check()
     job = cluster.until("digits", "the end of digits", lambda s: s.get("state") == "Succeeded")
     attempts = job["status"]["attempts"]
     if len(attempts) != 2 or attempts[1].get("resumedFromStep", 0) < KILL_AT_STEP:
-        raise Failed(f"digits did not restart from its checkpoint: {attempts}")
+        raise Failed(f"digits did not restart once, from its checkpoint; {story(job)}")
     cluster.say("digits: succeeded")
     cluster.run("wait", "gang", "all-a", "all-b", "--timeout", "60s")
     cluster.show("ps", "--all")
     timeline(job)
     accuracy = [line for line in cluster.run("logs", "digits").splitlines() if "accuracy" in line]
     if not accuracy or float(accuracy[0].split("accuracy ")[1].split()[0]) < 0.9:
-        raise Failed(f"the training did not reach its accuracy: {accuracy}")
+        raise Failed(f"the training did not reach its accuracy: {accuracy or 'none was logged'}")
     print(f"\nResult:  {accuracy[0].partition('] ')[2] or accuracy[0]}")
     logs = sorted((cluster.data / "logs").rglob("*.log"))
     print(f"Logs:    {logs[0].parent.parent if logs else cluster.data / 'logs'}")
 
 
+@contextmanager
+def own_directory() -> Iterator[Path]:
+    """Give a new directory, locked for the length of the block; it stays for a look."""
+    prefix = f"fairlead-demo-{os.getuid()}-"
+    base = Path(tempfile.gettempdir()).resolve()
+    for old in base.glob(f"{prefix}*"):
+        remove_unused(old)
+    data = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    with (data / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield data
+
+
+def remove_unused(data: Path) -> None:
+    """Remove the directory of an earlier run, and stop its cluster, unless a demo holds it."""
+    try:
+        if data.stat().st_uid != os.getuid():
+            return
+        with (data / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stop(data):
+                shutil.rmtree(data, ignore_errors=True)
+    except (FileNotFoundError, NotADirectoryError, PermissionError, BlockingIOError):
+        return  # being made, being removed, or in use
+
+
+def stop(data: Path) -> bool:
+    """Stop the cluster of this directory, if it has one; False when it did not stop."""
+    if not (data / "run.json").exists():
+        return True
+    done = subprocess.run(
+        [BIN / "fairlead", "down", "--data", str(data)], capture_output=True, check=False,
+    )  # fmt: skip
+    return done.returncode == 0
+
+
 def main() -> int:
-    """Run the demo in a directory that stays for a look, and stop all of it again."""
-    data = Path(tempfile.gettempdir()) / f"fairlead-demo-{os.getuid()}"
-    cluster = Cluster(data)
-    if (data / "run.json").exists():  # a demo that was killed, or still runs, has left its cluster
-        subprocess.run(
-            [BIN / "fairlead", "down", "--data", str(data)], capture_output=True, check=False,
-        )  # fmt: skip
-    shutil.rmtree(data, ignore_errors=True)
-    code = 0
+    """Run the demo in a directory of its own, and stop all of it again."""
+    with own_directory() as data:
+        return run(Cluster(data))
+
+
+def run(cluster: Cluster) -> int:
+    """Run the demo on its cluster and return the exit code; nothing is left running."""
+    data, code = cluster.data, 0
     try:
         demo(cluster)
     except (Failed, OSError, subprocess.TimeoutExpired) as error:
@@ -244,11 +328,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; stopping the cluster", file=sys.stderr)
         code = 130
-    if (data / "kubeconfig").exists():
-        subprocess.run(
-            [BIN / "fairlead", "down", "--data", str(data)], capture_output=True, check=False,
-            env=cluster.environment,
-        )  # fmt: skip
+    stop(data)
     left = left_over(data)
     if left:
         print(f"demo failed: processes are left running: {', '.join(left)}", file=sys.stderr)

@@ -20,6 +20,7 @@ from tests.e2e.local_world import Api, LocalWorld, local_world, pod_body
 from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
+from fairlead.embedded.local.process import Run, start_ticks
 
 pytestmark = pytest.mark.e2e
 
@@ -417,3 +418,26 @@ async def test_a_shut_down_node_ends_its_processes_and_says_so_at_the_next_start
     task.cancel()
     await asyncio.wait([task])
     await again.shut_down(0.0)
+
+
+@pytest.mark.parametrize(("is_ours", "survives"), [(True, False), (False, True)])
+def test_a_session_whose_number_another_program_has_by_now_is_left_alone(
+    tmp_path: Path, *, is_ours: bool, survives: bool
+) -> None:
+    program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        ticks = start_ticks(program.pid)
+        assert ticks is not None
+        shim = {"pid": 1, "ticks": 1, "boot": "this"}
+        started = {"pid": program.pid, "ticks": ticks if is_ours else ticks - 1}
+        (tmp_path / "shim.json").write_text(json.dumps(shim))
+        (tmp_path / "started.json").write_text(json.dumps(started))
+        Run(tmp_path, "this").kill_survivors()
+        if survives:
+            with pytest.raises(subprocess.TimeoutExpired):
+                program.wait(0.2)
+        else:
+            assert program.wait(10) == -signal.SIGKILL
+    finally:
+        program.kill()
+        program.wait()

@@ -243,9 +243,15 @@ class Run:
             return
 
     def kill_survivors(self) -> None:
-        """Kill what is left of the child's session, when its shim was killed from outside."""
+        """Kill what is left of the child's session, when its shim was killed from outside.
+
+        The number of a session is in use for as long as it has members. A process of that number
+        that is not the child shows that the session is gone and its number another program's.
+        """
         started = self.started()
         if started is None or not self.same_boot():
+            return
+        if start_ticks(started.pid) not in (None, started.ticks):
             return
         for pid in _session_members(started.pid):
             try:
