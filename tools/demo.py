@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,18 +79,26 @@ class Cluster:
         with self._printing:
             print(f"\n$ fairlead {' '.join(arguments)}\n{shown}", flush=True)
 
-    def job(self, name: str) -> dict[str, Any]:
-        """Return a job as the API has it."""
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Return all jobs by name, as the API has them at one instant."""
         found = json.loads(self.run("ps", "--all", "-o", "json"))
-        for item in found["items"]:
-            if item["metadata"]["name"] == name:
-                return item
-        raise Failed(f"job {name} is not there")
+        return {item["metadata"]["name"]: item for item in found["items"]}
 
-    def until(self, name: str, what: str, holds: Any) -> dict[str, Any]:
-        """Poll a job until `holds(status)`; Failed when it does not come true in time."""
+    def until(
+        self,
+        name: str,
+        what: str,
+        holds: Callable[[dict[str, Any]], bool],
+        check: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Poll a job until `holds(status)`; Failed when that takes too long.
+
+        `check` is called with all jobs of each poll.
+        """
         while time.monotonic() - self.started < SECONDS_MAX:
-            job = self.job(name)
+            jobs = self.jobs()
+            check(jobs)
+            job = jobs[name]
             if holds(job.get("status", {})):
                 return job
             if job["status"].get("state") in ("Failed", "Cancelled"):
@@ -180,16 +188,24 @@ def virtual_gangs(cluster: Cluster) -> None:
     if len(places) != GANG:
         raise Failed(f"{len(places)} of {GANG} members were placed")
     cluster.say(f"gang: {GANG} members placed on {len(set(places))} virtual nodes, in one write")
-    for name, seconds in (("all-a", "8s"), ("all-b", "3s")):
+    for name, seconds in (("all-a", "12s"), ("all-b", "3s")):
         cluster.run("submit", script, "--name", name, "--nodes", str(NODES), "--gpus", "8",
                     "--simulate", seconds)  # fmt: skip
     cluster.say(f"all-a and all-b: each wants all {NODES} nodes")
-    first = cluster.until("all-a", "the start of all-a", lambda s: s.get("state") == "Running")
-    second = cluster.job("all-b")
-    reason = second["status"].get("verdict", {}).get("reason")
-    if first["status"]["members"]["running"] != NODES or second["status"].get("placement"):
-        raise Failed("all-a and all-b hold nodes at the same time")
-    cluster.say(f"all-a runs on all of them, all-b waits whole: {reason}")
+    reasons: list[str] = []
+
+    def one_at_a_time(jobs: dict[str, dict[str, Any]]) -> None:
+        verdict = jobs["all-b"]["status"].get("verdict")
+        if verdict and verdict["outcome"] == "Waiting":
+            reasons.append(verdict["reason"])
+        if all(jobs[name]["status"].get("placement") for name in ("all-a", "all-b")):
+            raise Failed("all-a and all-b hold nodes at the same time")
+
+    def all_run(status: dict[str, Any]) -> bool:
+        return bool(reasons) and status.get("members", {}).get("running") == NODES
+
+    cluster.until("all-a", "the start of all of all-a", all_run, one_at_a_time)
+    cluster.say(f"all-a runs on all of them, all-b waits whole: {reasons[-1]}")
     cluster.show("why", "all-b")
 
 

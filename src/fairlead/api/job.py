@@ -93,8 +93,13 @@ class Restart(Wire, frozen=True):
         ),
     ] = RestartPolicy.GANG
     limit: Annotated[
-        int, Doc(ge=0, description="Restarts allowed for failures of the user's own. Default 3.")
-    ] = 3
+        int,
+        Doc(
+            ge=0,
+            description="Restarts allowed after failures of the user's own program. Default 0: "
+            "such a failure ends the job.",
+        ),
+    ] = 0
     infrastructure_limit: Annotated[
         int, Doc(ge=0, description="Restarts allowed for failures that a node caused. Default 100.")
     ] = 100

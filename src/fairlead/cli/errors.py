@@ -57,6 +57,7 @@ class Code(Enum):
     SCRIPT_UNREADABLE = "E010"
     SCRIPT_TOO_LARGE = "E011"
     SCRIPT_HEADER = "E012"
+    NOT_STARTABLE = "E013"
     MANIFEST_UNREADABLE = "E100"
     MANIFEST_SYNTAX = "E101"
     UNKNOWN_FIELD = "E102"
@@ -119,6 +120,10 @@ CODES: dict[Code, CodeInfo] = {
     ),
     Code.SCRIPT_HEADER: CodeInfo(
         Exit.USAGE, "A #FAIRLEAD or #SBATCH line asks for something that cannot be done."
+    ),
+    Code.NOT_STARTABLE: CodeInfo(
+        Exit.USAGE,
+        "The program, its interpreter or its directory does not exist; nothing is stored.",
     ),
     Code.MANIFEST_UNREADABLE: CodeInfo(
         Exit.USAGE, "The manifest does not exist, cannot be read, or is not UTF-8."

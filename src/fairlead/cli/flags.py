@@ -28,6 +28,7 @@ class Flag(Enum):
     ON = "on"
     SIMULATE = "simulate"
     HOLD = "hold"
+    RETRIES = "retries"
     NO_RESTART = "no-restart"
 
 
@@ -59,7 +60,8 @@ FLAGS: dict[Flag, FlagInfo] = {
         "DURATION", "Run on virtual nodes and pretend to take this long; implies --on virtual."
     ),
     Flag.HOLD: FlagInfo("", "Queue it held; fairlead release lets it start."),
-    Flag.NO_RESTART: FlagInfo("", "Do not restart it when a member fails."),
+    Flag.RETRIES: FlagInfo("N", "Restart it up to N times when its program fails. [default: 0]"),
+    Flag.NO_RESTART: FlagInfo("", "Do not restart it, not even after the failure of a node."),
 }
 
 
@@ -69,6 +71,11 @@ class Given:
 
     value: str
     origin: str
+
+    @property
+    def is_in_file(self) -> bool:
+        """True for a value in a script's header."""
+        return not self.origin.startswith("-")
 
 
 Givens = Mapping[Flag, tuple[Given, ...]]

@@ -44,7 +44,7 @@ SBATCH_HARMLESS: dict[str, str] = {
     "verbose": "it only changes sbatch's own words",
     "quiet": "it only changes sbatch's own words",
     "parsable": "it only changes sbatch's own words",
-    "requeue": "jobs restart from their checkpoint anyway",
+    "requeue": "jobs restart after the failure of a node anyway; --retries N covers their own",
 }
 
 _SELECTOR_HELP = (

@@ -133,12 +133,18 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         priority_class_name=request.priority_class,
         priority=request.priority,
         time_limit_seconds=request.time_seconds,
-        restart=Restart() if request.restarts else Restart(policy=RestartPolicy.NEVER),
+        restart=_restart(request),
         after=request.after,
         suspend=request.is_held,
     )  # fmt: skip
     annotations = {names.SUBMITTED_BY: origin.user} if origin.user else {}
     return Job(metadata=ObjectMeta(name=name, annotations=annotations), spec=spec)
+
+
+def _restart(request: JobRequest) -> Restart:
+    if not request.restarts:
+        return Restart(policy=RestartPolicy.NEVER)
+    return Restart(limit=request.retries)
 
 
 def to_manifest(job: Job) -> dict[str, object]:

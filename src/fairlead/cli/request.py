@@ -16,6 +16,7 @@ from fairlead.cli.text import parse_duration
 
 NAME_LENGTH_MAX = 52  # leaves room for "-<attempt>-<role>-<index>" in a 63 character label
 GPUS_MAX = 1_000
+RETRIES_MAX = 1_000
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _AFTER_STATES = {
@@ -36,6 +37,8 @@ class JobRequest:
     """What was asked for. Amounts are per member, in base units; None means not asked."""
 
     name: str | None = None
+    #: The name that a script's header gives: the first job gets it, later ones are numbered.
+    stem: str | None = None
     members: int = 1
     gpus: int = 0
     cpu_millis: int = 1000
@@ -50,6 +53,7 @@ class JobRequest:
     target: Target | None = None
     simulate_seconds: float | None = None
     is_held: bool = False
+    retries: int = 0
     restarts: bool = True
 
 
@@ -63,7 +67,7 @@ class _Reader:
 
     def complain(self, given: Given, message: str, *, help_: str = "") -> None:
         """Add a problem with the place where the value was written."""
-        in_file = not given.origin.startswith("-")
+        in_file = given.is_in_file
         text = message if in_file else f"{given.origin}: {message}"
         self.problems.append(
             Problem(
@@ -163,10 +167,15 @@ class _Reader:
             )
         return None, given.value
 
-    def name(self) -> str | None:
-        """Return the job's name: a DNS label, short enough for its pods' labels."""
+    def stem(self) -> str | None:
+        """Return the name that a header gives, as a valid one; a script is submitted repeatedly."""
         given = self.last(Flag.NAME)
-        if given is None:
+        return clean_name(given.value) if given is not None and given.is_in_file else None
+
+    def name(self) -> str | None:
+        """Return the name of the command line: a DNS label, short enough for its pods' labels."""
+        given = self.last(Flag.NAME)
+        if given is None or given.is_in_file:
             return None
         if len(given.value) > NAME_LENGTH_MAX:
             self.complain(
@@ -215,6 +224,15 @@ class _Reader:
                 out[After(job=job, state=_AFTER_STATES[when])] = None
         return tuple(out)
 
+    def retries(self) -> int:
+        """Return how many failures of the job's own program lead to a restart."""
+        count = self.whole(Flag.RETRIES, (0, RETRIES_MAX), 0)
+        given = self.last(Flag.RETRIES)
+        if given is not None and count and self.last(Flag.NO_RESTART):
+            self.complain(given, "does not go together with --no-restart",
+                          help_="leave one of them out")  # fmt: skip
+        return count
+
     def target(self) -> Target | None:
         """Return where the job is to run, or None for the cluster's default."""
         given = self.last(Flag.ON)
@@ -247,6 +265,7 @@ def parse_request(
     time_seconds = reader.seconds(Flag.TIME)
     request = JobRequest(
         name=reader.name(),
+        stem=reader.stem(),
         members=reader.whole(Flag.NODES, (1, MEMBERS_MAX), 1),
         gpus=reader.whole(Flag.GPUS, (0, GPUS_MAX), 0),
         cpu_millis=reader.cpu(1000),
@@ -261,6 +280,7 @@ def parse_request(
         target=reader.target(),
         simulate_seconds=reader.seconds(Flag.SIMULATE),
         is_held=reader.last(Flag.HOLD) is not None,
+        retries=reader.retries(),
         restarts=reader.last(Flag.NO_RESTART) is None,
     )
     return request, tuple(reader.problems)

@@ -33,10 +33,14 @@ def _say_nothing(_text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The name that was asked for, or what to number when none was."""
+    """The exact name that was asked for, or what to number when none was.
+
+    With `first_is_bare` the first job is called `base` itself, and the second one `base-2`.
+    """
 
     asked: str | None
     base: str
+    first_is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,10 @@ def taken_names(api: Api, namespace: str) -> frozenset[str]:
 def pick_name(naming: Naming, taken: frozenset[str]) -> str:
     """Return the name to use; CliError when the one that was asked for is in use."""
     if naming.asked is None:
-        return next_name(naming.base, taken)
+        if not naming.first_is_bare:
+            return next_name(naming.base, taken)
+        is_first = naming.base not in taken
+        return naming.base if is_first else next_name(naming.base, {*taken, f"{naming.base}-1"})
     if naming.asked in taken:
         free = next_name(re.sub(r"-\d+$", "", naming.asked), taken)
         raise fail(

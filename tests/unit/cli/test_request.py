@@ -21,6 +21,7 @@ from fairlead.cli.jobspec import (
     to_manifest,
 )
 from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.submission import Naming, pick_name
 
 ORIGIN = Origin("/home/ana/vision", "ana", {"PATH": "/venv/bin:/bin", "SECRET": "x"})
 
@@ -143,6 +144,34 @@ def test_arguments_survive_the_expansion_of_variables(text: str) -> None:
 def test_names_count_up_from_the_highest_in_use() -> None:
     assert next_name("train", []) == "train-1"
     assert next_name("train", ["train-1", "train-9", "trainer-12", "train-x"]) == "train-10"
+
+
+def test_a_name_in_a_header_is_a_stem_and_one_on_the_command_line_is_exact() -> None:
+    def read(value: str, origin: str) -> tuple[str | None, str | None]:
+        request, problems = parse_request({Flag.NAME: (Given(value, origin),)}, {})
+        assert problems == ()
+        return request.name, request.stem
+
+    assert read("resnet50", "--name") == ("resnet50", None)
+    assert read("resnet50", "train.sh:2") == (None, "resnet50")
+    assert read("Exp_lr0.1", "train.sh:2") == (None, "exp-lr0-1")
+
+
+def test_a_stem_names_the_first_job_and_numbers_the_later_ones() -> None:
+    naming = Naming(None, "resnet50", first_is_bare=True)
+    names = [
+        pick_name(naming, frozenset(taken))
+        for taken in ([], ["resnet50"], ["resnet50", "resnet50-2"], ["resnet50-7"])
+    ]
+    assert names == ["resnet50", "resnet50-2", "resnet50-3", "resnet50"]
+
+
+def test_retries_are_restarts_after_failures_of_the_program() -> None:
+    job = build_job("x", JobRequest(retries=2), Program(("true",)), ORIGIN)
+    assert (job.spec.restart.policy, job.spec.restart.limit) == (RestartPolicy.GANG, 2)
+    assert build_job("x", JobRequest(), Program(("true",)), ORIGIN).spec.restart.limit == 0
+    _, problems = parse(retries="2", no_restart="true")
+    assert problems == ["--retries: does not go together with --no-restart"]
 
 
 @pytest.mark.parametrize(

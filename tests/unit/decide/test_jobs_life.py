@@ -212,8 +212,22 @@ def test_the_users_failures_end_the_job_beyond_the_limit() -> None:
     world.settle()
     assert world.condition("Failed") == ("True", "RestartLimit")
     assert world.status.state == "Failed"
-    assert "exited with code 3; that was failure 2 of its own" in world.events[-1][1]
+    assert (
+        "exited with code 3; this is failure 2 of its own program, and 1 restart is"
+        in world.events[-1][1]
+    )
     assert list(world.pods) == ["train-2-worker-0"], "the pod that failed stays readable"
+
+
+def test_a_failure_of_the_program_ends_the_job_unless_restarts_are_asked_for() -> None:
+    world = _running(2)
+    world.end_pod("train-1-worker-0", exit_code=7)
+    world.run_to(world.now + 3)
+    world.reap_pods()
+    world.settle()
+    assert world.condition("Failed") == ("True", "MemberFailed")
+    assert world.status.attempt == 1
+    assert world.events[-1][1].endswith("exited with code 7")
 
 
 def test_policy_never_fails_at_the_first_failure() -> None:
@@ -417,7 +431,7 @@ def test_a_cause_is_revised_when_a_members_node_turns_out_to_be_lost() -> None:
 
 
 def test_policy_member_replaces_only_the_member_that_failed() -> None:
-    world = _running(3, restart=Restart(policy=RestartPolicy.MEMBER, backoff_seconds=10))
+    world = _running(3, restart=Restart(policy=RestartPolicy.MEMBER, limit=1, backoff_seconds=10))
     before = {n: p.metadata.uid for n, p in world.pods.items()}
     world.end_pod("train-1-worker-1", exit_code=1)
     world.settle()
@@ -454,7 +468,7 @@ def test_policy_member_ends_the_attempt_beyond_the_limit() -> None:
     world.settle()
     world.reap_pods()
     world.settle()
-    assert world.condition("Failed") == ("True", "RestartLimit")
+    assert world.condition("Failed") == ("True", "MemberFailed")
 
 
 def test_policy_member_restarts_the_gang_when_a_node_is_lost() -> None:
@@ -495,7 +509,7 @@ def test_a_deleted_running_job_is_cancelled_recorded_and_released_last() -> None
 
 
 def test_a_job_that_is_cancelled_in_its_back_off_ends() -> None:
-    world = _running(1, restart=Restart(backoff_seconds=100))
+    world = _running(1, restart=Restart(limit=1, backoff_seconds=100))
     world.end_pod("train-1-worker-0", exit_code=1)
     world.settle()
     world.change_spec(cancel=True)

@@ -91,7 +91,7 @@ def test_a_role_of_another_name_does_not_stop_the_controller() -> None:
 
 def test_a_member_that_is_replaced_is_never_made_of_another_template() -> None:
     job = new_job(count=2)
-    restart = Restart(policy=RestartPolicy.MEMBER)
+    restart = Restart(policy=RestartPolicy.MEMBER, limit=1)
     world = World(replace(job, spec=replace(job.spec, restart=restart)))
     world.start()
     world.change_spec(roles=(make_role(count=2, image="other:2"),))

@@ -35,6 +35,7 @@ from fairlead.cli.jobspec import (
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.startable import local_problems, script_problems
 from fairlead.cli.submission import (
     Naming,
     Submission,
@@ -105,7 +106,8 @@ def submit(
 
     The script runs in every member of the job; the members start together. It is copied at
     submission, so later edits do not change a queued job. The job's id, its name, is
-    printed on stdout.
+    printed on stdout. --name gives an exact id; a name in the script's header is numbered from the
+    second job on.
     """
     givens = _givens(options)
     if file is not None:
@@ -120,9 +122,10 @@ def submit(
     program = Program(arguments, _read_script(script))
     assert program.script is not None
     header = parse_header(program.script.text, file=script, ignore_unknown=ignore_unknown)
-    request, problems = parse_request(merge(givens, header.givens), os.environ)
-    if header.problems or problems:
-        raise CliError([*header.problems, *problems])
+    request, wrong = parse_request(merge(givens, header.givens), os.environ)
+    problems = [*script_problems(program.script, script), *header.problems, *wrong]
+    if problems:
+        raise CliError(problems)
     for note in header.notes:
         common_.note(f"note: {note}")
     _, stored = _submit_program(common_, request, program, dry_run=dry_run)
@@ -215,7 +218,11 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     origin = Origin(str(Path.cwd()), _user(), os.environ)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
-    naming = Naming(request.name, base_name(program))
+    problems = list(local_problems(request, program, origin))
+    if problems:
+        raise CliError(problems)
+    base = request.stem or base_name(program)
+    naming = Naming(request.name, base, first_is_bare=request.stem is not None)
     submission = Submission(
         space,
         naming,

@@ -78,7 +78,7 @@ def _limit_reached(job: Job, cause: Cause, message: str) -> Fail | None:
         return Fail(FailReason.MEMBER_FAILED, message)
     match cause:
         case Cause.USER:
-            count, limit, whose = status.user_failures, restart.limit, "its own"
+            count, limit, whose = status.user_failures, restart.limit, "its own program"
         case Cause.NODE | Cause.INFRASTRUCTURE:
             count, limit = status.infrastructure_failures, restart.infrastructure_limit
             whose = "the infrastructure"
@@ -86,7 +86,10 @@ def _limit_reached(job: Job, cause: Cause, message: str) -> Fail | None:
             assert_never(cause)
     if count <= limit:
         return None
-    text = f"{message}; that was failure {count} of {whose}, and {limit} restarts are allowed"
+    if limit == 0:
+        return Fail(FailReason.MEMBER_FAILED, message)
+    allowed = "1 restart is" if limit == 1 else f"{limit} restarts are"
+    text = f"{message}; this is failure {count} of {whose}, and {allowed} allowed"
     return Fail(FailReason.RESTART_LIMIT, text)
 
 

@@ -1,0 +1,70 @@
+"""What keeps a program from starting on this machine, found before it is queued.
+
+A job of this machine runs with the directory, the PATH and the interpreter that are known at
+submission, so what is missing now would fail every attempt. Programs in containers are not judged.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.cli.errors import Code, Problem
+from fairlead.cli.jobspec import Origin, Program, Script, interpreter
+from fairlead.cli.request import JobRequest, Target
+
+#: Suffixes of scripts that /bin/sh cannot run, with the interpreter that is meant.
+_INTERPRETERS = {".py": "python3", ".pl": "perl", ".rb": "ruby", ".jl": "julia", ".r": "Rscript"}
+_ENV = "/usr/bin/env"
+
+
+def script_problems(script: Script, path: str) -> Iterator[Problem]:
+    """Yield what is wrong with a script wherever it runs: one of Python, say, without `#!`."""
+    meant = _INTERPRETERS.get(Path(script.name).suffix.lower())
+    if meant is not None and not script.text.startswith("#!"):
+        yield Problem(
+            Code.NOT_STARTABLE, f"script '{path}' has no #! line, so the shell would run it",
+            help=(f"write #!/usr/bin/env {meant} as its first line, or: fairlead run -- "
+                  f"{meant} {path}",),
+        )  # fmt: skip
+
+
+def local_problems(request: JobRequest, program: Program, origin: Origin) -> Iterator[Problem]:
+    """Yield what this machine lacks: the directory, the interpreter, the program."""
+    if request.target not in (Target.LOCAL, Target.ANY):
+        return
+    directory = Path(request.chdir or origin.directory)
+    if not directory.is_dir():
+        what = "is not a directory" if directory.exists() else "does not exist"
+        yield Problem(Code.NOT_STARTABLE, f"--chdir: {directory} {what}")
+        return
+    search = dict(request.env).get("PATH", origin.environment.get("PATH", os.defpath))
+    if program.script is None:
+        word = program.arguments[0]
+        if not _is_found(word, directory, search):
+            yield Problem(Code.NOT_STARTABLE, f"there is no program '{word}'",
+                          detail=(_looked(word, directory),))  # fmt: skip
+        return
+    words = interpreter(program.script.text)
+    if words[0] == _ENV and len(words) > 1:
+        words = (words[1].removeprefix("-S ").split()[0],)
+    if "=" not in words[0] and not _is_found(words[0], directory, search):
+        yield Problem(
+            Code.NOT_STARTABLE,
+            f"the interpreter '{words[0]}' of script '{program.script.name}' does not exist",
+            detail=(_looked(words[0], directory),), help=("correct its #! line",),
+        )  # fmt: skip
+
+
+def _is_found(word: str, directory: Path, search: str) -> bool:
+    if "/" in word:
+        path = directory / word
+        return path.is_file() and os.access(path, os.X_OK)
+    return shutil.which(word, path=search) is not None
+
+
+def _looked(word: str, directory: Path) -> str:
+    where = f"from {directory}" if "/" in word else "in the directories of PATH"
+    return f"looked for an executable file {where}"

@@ -1,0 +1,85 @@
+"""What a job of this machine lacks is found before it is queued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.jobspec import Origin, Program, Script
+from fairlead.cli.request import JobRequest, Target
+from fairlead.cli.startable import local_problems, script_problems
+
+
+def problems(
+    directory: Path, program: Program, *, target: Target = Target.LOCAL, chdir: str | None = None
+) -> list[str]:
+    origin = Origin(str(directory), "ana", {"PATH": f"{directory}/bin:/usr/bin:/bin"})
+    request = JobRequest(target=target, chdir=chdir)
+    return [problem.message for problem in local_problems(request, program, origin)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    tool = tmp_path / "bin" / "tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    (tmp_path / "data").write_text("not executable")
+    return tmp_path
+
+
+@pytest.mark.parametrize("word", ["tool", "bin/tool", "sh", "/bin/sh", "./bin/tool"])
+def test_a_program_that_exists_is_accepted(directory: Path, word: str) -> None:
+    assert problems(directory, Program((word,))) == []
+
+
+@pytest.mark.parametrize("word", ["tol", "bin/tol", "data", "./data", "/nowhere/sh"])
+def test_a_program_that_does_not_exist_is_refused(directory: Path, word: str) -> None:
+    assert problems(directory, Program((word,))) == [f"there is no program '{word}'"]
+
+
+def test_what_another_machine_runs_is_not_judged(directory: Path) -> None:
+    program = Program(("nosuch",))
+    assert problems(directory, program, target=Target.VIRTUAL, chdir="/nowhere") == []
+    assert problems(directory, program, target=Target.ANY) == ["there is no program 'nosuch'"]
+
+
+def test_a_directory_that_does_not_exist_is_refused(directory: Path) -> None:
+    program = Program(("sh",))
+    assert problems(directory, program, chdir="/nowhere") == ["--chdir: /nowhere does not exist"]
+    file = str(directory / "data")
+    assert problems(directory, program, chdir=file) == [f"--chdir: {file} is not a directory"]
+
+
+@pytest.mark.parametrize(
+    ("first", "missing"),
+    [
+        ("#!/bin/sh", ""),
+        ("true", ""),
+        ("#!/usr/bin/env tool", ""),
+        ("#!/usr/bin/env -S tool -x", ""),
+        ("#!/usr/bin/env nosuch", "nosuch"),
+        ("#!/opt/nosuch/python", "/opt/nosuch/python"),
+    ],
+)
+def test_the_interpreter_of_a_script_must_exist(directory: Path, first: str, missing: str) -> None:
+    found = problems(directory, Program((), Script("a.sh", f"{first}\n")))
+    expected = f"the interpreter '{missing}' of script 'a.sh' does not exist"
+    assert found == ([expected] if missing else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_refused"),
+    [
+        ("train.py", "import torch\n", True),
+        ("train.py", "#!/usr/bin/env python3\nimport torch\n", False),
+        ("train.sh", "echo\n", False),
+        ("train", "echo\n", False),
+    ],
+)
+def test_a_python_script_needs_its_first_line(name: str, text: str, *, is_refused: bool) -> None:
+    found = list(script_problems(Script(name, text), f"src/{name}"))
+    assert bool(found) is is_refused
+    if found:
+        assert "fairlead run -- python3 src/train.py" in found[0].help[0]
