@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -183,14 +183,15 @@ def virtual_gangs(cluster: Cluster) -> None:
     script = "examples/digits/train.sh"
     cluster.run("submit", script, "--name", "gang", "--nodes", str(GANG), "--gpus", "1",
                 "--simulate", "4s")  # fmt: skip
-    job = cluster.until("gang", "the gang's placement", lambda s: s.get("placement"))
+    job = cluster.until("gang", "the gang's placement", lambda s: bool(s.get("placement")))
     places = [node for role in job["status"]["placement"]["roles"] for node in role["nodes"]]
     if len(places) != GANG:
         raise Failed(f"{len(places)} of {GANG} members were placed")
     cluster.say(f"gang: {GANG} members placed on {len(set(places))} virtual nodes, in one write")
-    for name, seconds in (("all-a", "12s"), ("all-b", "3s")):
+    for name, seconds in (("all-a", "10s"), ("all-b", "3s")):
         cluster.run("submit", script, "--name", name, "--nodes", str(NODES), "--gpus", "8",
-                    "--simulate", seconds)  # fmt: skip
+                    "--simulate", seconds, "--hold")  # fmt: skip
+    cluster.run("release", "all-a", "all-b")
     cluster.say(f"all-a and all-b: each wants all {NODES} nodes")
     reasons: list[str] = []
 
@@ -201,11 +202,13 @@ def virtual_gangs(cluster: Cluster) -> None:
         if all(jobs[name]["status"].get("placement") for name in ("all-a", "all-b")):
             raise Failed("all-a and all-b hold nodes at the same time")
 
-    def all_run(status: dict[str, Any]) -> bool:
-        return bool(reasons) and status.get("members", {}).get("running") == NODES
+    def is_settled(status: dict[str, Any]) -> bool:
+        all_run = status.get("members", {}).get("running") == NODES
+        return (all_run and bool(reasons)) or status.get("state") == "Succeeded"
 
-    cluster.until("all-a", "the start of all of all-a", all_run, one_at_a_time)
-    cluster.say(f"all-a runs on all of them, all-b waits whole: {reasons[-1]}")
+    cluster.until("all-a", "the start of all of all-a", is_settled, one_at_a_time)
+    if reasons:
+        cluster.say(f"all-a runs on all of them, all-b waits whole: {reasons[-1]}")
     cluster.show("why", "all-b")
 
 
@@ -277,7 +280,12 @@ def demo(cluster: Cluster) -> None:
     if len(attempts) != 2 or attempts[1].get("resumedFromStep", 0) < KILL_AT_STEP:
         raise Failed(f"digits did not restart once, from its checkpoint; {story(job)}")
     cluster.say("digits: succeeded")
-    cluster.run("wait", "gang", "all-a", "all-b", "--timeout", "60s")
+    cluster.run("wait", "gang", "all-a", "all-b", "--timeout", "120s")
+    jobs = cluster.jobs()
+    first, second = (jobs[name]["status"] for name in ("all-a", "all-b"))
+    if second["attempts"][0]["begunAt"] < first["finishedAt"]:
+        raise Failed("all-b began before all-a had ended")
+    cluster.say("all-b: began when all-a had ended, not before")
     cluster.show("ps", "--all")
     timeline(job)
     accuracy = [line for line in cluster.run("logs", "digits").splitlines() if "accuracy" in line]
@@ -289,7 +297,7 @@ def demo(cluster: Cluster) -> None:
 
 
 @contextmanager
-def own_directory() -> Iterator[Path]:
+def own_directory() -> Generator[Path]:
     """Give a new directory, locked for the length of the block; it stays for a look."""
     prefix = f"fairlead-demo-{os.getuid()}-"
     base = Path(tempfile.gettempdir()).resolve()

@@ -81,6 +81,9 @@ def test_ps_on_a_narrow_terminal_cuts_the_reason_and_not_the_id() -> None:
     text = render_table(jobs_view.COLUMNS, jobs_view.job_rows(chosen, NOW), width=80)
     assert max(map(len, text.splitlines())) <= 80
     check("tables/ps-80.txt", text)
+    narrow = render_table(jobs_view.COLUMNS, jobs_view.job_rows(chosen, NOW), width=45)
+    assert "InsufficientCapacity:" in narrow
+    assert "InsufficientCapacity: needs" not in narrow
 
 
 def test_nodes() -> None:

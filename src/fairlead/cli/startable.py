@@ -47,14 +47,14 @@ def local_problems(request: JobRequest, program: Program, origin: Origin) -> Ite
             yield Problem(Code.NOT_STARTABLE, f"there is no program '{word}'",
                           detail=(_looked(word, directory),))  # fmt: skip
         return
-    words = interpreter(program.script.text)
-    if words[0] == _ENV and len(words) > 1:
-        words = (words[1].removeprefix("-S ").split()[0],)
-    if "=" not in words[0] and not _is_found(words[0], directory, search):
+    word, *argument = interpreter(program.script.text)
+    if word == _ENV and argument:
+        word = argument[0].removeprefix("-S ").split()[0]
+    if "=" not in word and not _is_found(word, directory, search):
         yield Problem(
             Code.NOT_STARTABLE,
-            f"the interpreter '{words[0]}' of script '{program.script.name}' does not exist",
-            detail=(_looked(words[0], directory),), help=("correct its #! line",),
+            f"the interpreter '{word}' of script '{program.script.name}' does not exist",
+            detail=(_looked(word, directory),), help=("correct its #! line",),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Tables for a terminal (pure): sized to content, cut in the middle, the id never cut."""
+"""Tables for a terminal (pure): sized to content, cut at the end, ids and codes never cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.cli.text import cut_middle
+from fairlead.cli.text import cut_end
 
 GAP = "  "
 CUT_MIN = 8  # a column is never cut below this, so that something can still be read
@@ -44,8 +44,8 @@ def render_table(
     """Return the table as text, lines ended by a line feed and without spaces at their ends.
 
     `rows` have a cell per column, wide ones included. With a `width` the cuttable columns are
-    cut, the widest first, until a line fits; None never cuts, as for a pipe. No rows give only
-    the header.
+    cut, the widest first, until a line fits or only codes such as "Fragmented:" are left; None
+    never cuts, as for a pipe. No rows give only the header.
     """
     chosen = [i for i, column in enumerate(columns) if wide or not column.wide_only]
     lines = [[columns[i].title for i in chosen]] if headers else []
@@ -55,16 +55,23 @@ def render_table(
     shown = [columns[i] for i in chosen]
     widths = [max(len(line[j]) for line in lines) for j in range(len(shown))]
     if width is not None:
-        _shrink(shown, widths, width)
+        least = [max(_least(line[j]) for line in lines) for j in range(len(shown))]
+        _shrink(shown, widths, least, width)
     return "".join(_line(shown, widths, line) for line in lines)
 
 
-def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
+def _least(cell: str) -> int:
+    """Return the width below which a cell is not cut: its code, or something that can be read."""
+    code, colon, _ = cell.partition(": ")
+    return max(CUT_MIN, len(code) + 2 if colon else 0)
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], least: Sequence[int], width: int) -> None:
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while excess > 0:
         cuttable = [
             (widths[j], j) for j, column in enumerate(columns)
-            if column.may_cut and widths[j] > max(CUT_MIN, len(column.title))
+            if column.may_cut and widths[j] > max(least[j], len(column.title))
         ]  # fmt: skip
         if not cuttable:
             return
@@ -76,6 +83,6 @@ def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
 def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
     parts: list[str] = []
     for column, width, cell in zip(columns, widths, cells, strict=True):
-        text = cut_middle(cell, width) if column.may_cut else cell
+        text = cut_end(cell, width) if column.may_cut else cell
         parts.append(text.rjust(width) if column.align is Align.RIGHT else text.ljust(width))
     return GAP.join(parts).rstrip() + "\n"

@@ -63,14 +63,9 @@ def bytes_text(amount: int) -> str:
     return f"{amount}B"
 
 
-def cut_middle(text: str, width: int) -> str:
-    """Return `text`, its middle replaced by one ellipsis when it is longer than `width` (>= 1)."""
-    if len(text) <= width:
-        return text
-    if width <= 1:
-        return ELLIPSIS[:width]
-    tail = (width - 1) // 2
-    return text[: width - 1 - tail] + ELLIPSIS + (text[-tail:] if tail else "")
+def cut_end(text: str, width: int) -> str:
+    """Return `text`, its end replaced by one ellipsis when it is longer than `width` (>= 1)."""
+    return text if len(text) <= width else text[: width - 1] + ELLIPSIS
 
 
 def fold_names(names: Iterable[str]) -> str:

@@ -28,7 +28,6 @@ from fairlead.controllers.jobs_state import (
     NodeBook,
     PlacedNodes,
     RefusalBook,
-    dependency_state,
     job_key_of,
     owned_of,
     placed_nodes,
@@ -61,6 +60,7 @@ from fairlead.decide.actions import (
     WriteVerdict,
 )
 from fairlead.decide.jobs import native
+from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.pods import owner_reference_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
 from fairlead.api.job import Job
-from fairlead.api.meta import is_true, label_number
+from fairlead.api.meta import label_number
 from fairlead.api.podgroups import PodGroup
 from fairlead.api.status import (
     ApiError,
@@ -26,7 +26,6 @@ from fairlead.api.status import (
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.pods import JobPods, owner_reference_of
 from fairlead.decide.jobs.view import (
-    DependencyState,
     NodeTrouble,
     Owned,
     PodRefusal,
@@ -80,17 +79,6 @@ def owned_of(obj: Dependent) -> Owned:
         attempt=label_number(obj.metadata.labels.get(names.ATTEMPT)) or 0,
         is_terminating=obj.metadata.deletion_timestamp is not None,
     )
-
-
-def dependency_state(job: Job | None) -> DependencyState:
-    """Return what a job that waits for this one needs to know."""
-    if job is None:
-        return DependencyState.MISSING
-    if is_true(job.status.conditions, names.SUCCEEDED):
-        return DependencyState.SUCCEEDED
-    if is_true(job.status.conditions, names.FAILED):
-        return DependencyState.FAILED
-    return DependencyState.UNFINISHED
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 Verdict, arithmetic, who is ahead and who holds the room, when it may start, and what would change
 it. All of it comes from the same planner: the verdict is made as a decision makes it, "may start
-by" is the earliest end, by time limits, of holders after which the gang fits, and each suggestion
-was tried before it is made. Works on any state, so a client can build one from lists.
+by" follows from the decisions to come (`decide.forecast`), and each suggestion was tried before it
+is made. A client builds the state from lists, without the members' pods of jobs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fairlead.api.job import AfterState, Job
+from fairlead.api.job import Job
 from fairlead.api.meta import find_condition, is_true
-from fairlead.api.names import ADMITTED, FAILED, SUCCEEDED
+from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
+from fairlead.decide.forecast import Forecast, Unknown, ends_at, forecast
+from fairlead.decide.jobs.admission import CancelJob, Refuse, dependency_state, gate
+from fairlead.decide.jobs.restart import cancel_message, is_cancelled
+from fairlead.decide.placement import PlacementPolicy
 from fairlead.decide.placement.judge import eligible_nodes, resource_order
-from fairlead.decide.placement.plan import plan_gang
-from fairlead.decide.placement.room import PresentRoom
 from fairlead.decide.placement.whatif import fits_now, would_fit
 from fairlead.decide.reasons import Reason, resource_word
 from fairlead.decide.verdict import ObjectKey, Verdict
@@ -32,8 +32,6 @@ from fairlead.model.requests import MemberClass, request_of
 
 AHEAD_MAX = 10
 HOLDERS_MAX = 10
-#: Holders with a known end that the forecast looks at, the earliest end first.
-_ENDS_MAX = 2000
 
 _CAPACITY_REASONS = (
     Reason.INSUFFICIENT_CAPACITY,
@@ -89,15 +87,6 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """By when the gang may start if nobody else comes first: a bound by time limits, no promise."""
-
-    may_start_by: float
-    #: The last jobs whose end it waits for, the latest first, at most HOLDERS_MAX.
-    waits_for: tuple[ObjectKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Suggestion:
     """A change under which the gang would start now; it was tried.
 
@@ -130,7 +119,7 @@ class Explanation:
     arithmetic: tuple[Amounts, ...] = ()
     ahead: Ahead | None = None
     holders: tuple[Holder, ...] = ()
-    forecast: Forecast | None = None
+    forecast: Forecast | Unknown | None = None
     suggestions: tuple[Suggestion, ...] = ()
 
     @property
@@ -139,8 +128,13 @@ class Explanation:
         return f"{self.verdict.reason.value}: {self.verdict.message}"
 
 
-def explain(state: ClusterState, key: ObjectKey, now: float) -> Explanation | None:
-    """Return why a job is where it is; None when it is unknown or has ended."""
+def explain(
+    state: ClusterState, key: ObjectKey, now: float, policy: PlacementPolicy | None = None
+) -> Explanation | None:
+    """Return why a job is where it is; None when it is unknown or has ended.
+
+    `policy` is the scheduler's; by default the planner's own defaults.
+    """
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
         return None
@@ -163,7 +157,7 @@ def explain(state: ClusterState, key: ObjectKey, now: float) -> Explanation | No
     return replace(
         explanation,
         holders=_holders(state, verdict, gang),
-        forecast=_forecast(state, gang, now),
+        forecast=forecast(state, key, now, policy or PlacementPolicy()),
     )
 
 
@@ -173,6 +167,9 @@ def explain(state: ClusterState, key: ObjectKey, now: float) -> Explanation | No
 def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
     """Return the verdict of a job that does not wait for a place; None when it does."""
     status = job.status
+    if is_cancelled(job):
+        left = status.members.pending + status.members.running
+        return Verdict(Reason.STOPPING, {"cause": cancel_message(job), "members": left})
     if job.spec.suspend:
         return Verdict(Reason.HELD)
     if job.spec.adopts is not None and not is_true(status.conditions, ADMITTED):
@@ -188,9 +185,13 @@ def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
         return Verdict(
             Reason.BACKING_OFF, {"attempt": status.attempt + 1, "backoff_seconds": seconds}
         )
-    if status.attempt > 0:
-        return None
-    return _dependency(state, job)
+    others = {a.job: state.jobs.get((job.metadata.namespace, a.job)) for a in job.spec.after}
+    dependencies = {
+        name: dependency_state(None if other is None else other.job)
+        for name, other in others.items()
+    }
+    gated = gate(job, dependencies)
+    return gated.verdict if isinstance(gated, Refuse | CancelJob) else None
 
 
 def _gathering(job: Job) -> Verdict:
@@ -202,31 +203,6 @@ def _gathering(job: Job) -> Verdict:
         return Verdict(Reason.GROUP_UNGATED, {"ungated": members.running, "owner": owner})
     facts = {"members_present": members.pending, "members": job.member_count, "owner": owner}
     return Verdict(Reason.GROUP_INCOMPLETE, facts)
-
-
-def _dependency(state: ClusterState, job: Job) -> Verdict | None:
-    for after in job.spec.after:
-        other = state.jobs.get((job.metadata.namespace, after.job))
-        conditions = other.job.status.conditions if other is not None else ()
-        succeeded, failed = is_true(conditions, SUCCEEDED), is_true(conditions, FAILED)
-        wanted = after.state
-        met = {
-            AfterState.SUCCEEDED: succeeded,
-            AfterState.FAILED: failed,
-            AfterState.FINISHED: succeeded or failed,
-        }[wanted]
-        if met:
-            continue
-        facts: dict[str, str] = {"job": after.job, "state": wanted.value}
-        if succeeded or failed:
-            facts = {
-                "job": after.job,
-                "state": "Succeeded" if succeeded else "Failed",
-                "wanted": wanted.value,
-            }
-            return Verdict(Reason.DEPENDENCY_FAILED, facts)
-        return Verdict(Reason.DEPENDENCY, facts, ((job.metadata.namespace, after.job),))
-    return None
 
 
 def _waiting_verdict(state: ClusterState, entry: JobEntry, gang: GangRequest) -> Verdict:
@@ -284,68 +260,14 @@ def _holders(state: ClusterState, verdict: Verdict, gang: GangRequest) -> tuple[
         claim = state.ledger.claim(key)
         if claim is not None:
             nodes = len(state.ledger.slots(key))
-            ends_at = _ends_at(state.jobs[key].job)
-            out.append(Holder(key, resource, claim.amount(resource), nodes, ends_at))
+            end = ends_at(state.jobs[key].job)
+            out.append(Holder(key, resource, claim.amount(resource), nodes, end))
     return tuple(out)
 
 
 def _leading_resource(gang: GangRequest) -> str:
     asked = [r for r, _ in gang.roles[gang.placing_order()[0]].member.request]
     return min(asked, key=resource_order)
-
-
-def _ends_at(job: Job) -> float | None:
-    """Return when the job's current attempt ends at the latest, by its time limit."""
-    limit, status = job.spec.time_limit_seconds, job.status
-    if limit is None:
-        return None
-    started = [a.started_at for a in status.attempts if a.number == status.attempt]
-    placed_at = status.placement.placed_at if status.placement else None
-    began = next((at for at in (*started, placed_at) if at), None)
-    return None if began is None else parse_time(began) + limit
-
-
-# When
-
-
-def _forecast(state: ClusterState, gang: GangRequest, now: float) -> Forecast | None:
-    """Return the earliest end of holders after which the gang fits; None when no end helps.
-
-    Ends are taken in order; more room never hurts, so the right one is found by halving.
-    """
-    ends: list[tuple[float, ObjectKey]] = []
-    for claim in state.ledger.claims_by_size():
-        ends_at = _ends_at(state.jobs[claim.key].job)
-        if ends_at is not None:
-            ends.append((max(ends_at, now), claim.key))
-    ends = sorted(ends)[:_ENDS_MAX]
-    if not ends or not _fits_without(state, gang, [key for _, key in ends]):
-        return None
-    low, high = 1, len(ends)
-    while low < high:
-        middle = (low + high) // 2
-        if _fits_without(state, gang, [key for _, key in ends[:middle]]):
-            high = middle
-        else:
-            low = middle + 1
-    waits_for = tuple(key for _, key in reversed(ends[max(low - HOLDERS_MAX, 0) : low]))
-    return Forecast(ends[low - 1][0], waits_for)
-
-
-def _fits_without(state: ClusterState, gang: GangRequest, ended: list[ObjectKey]) -> bool:
-    """True when the gang would fit once these jobs had given their nodes back."""
-    with state.transaction() as transaction:
-        for key in ended:
-            claim, entry = state.ledger.claim(key), state.jobs[key]
-            if claim is None or isinstance(entry.gang, InvalidGang):
-                continue
-            members = {role.name: role.member for role in entry.gang.roles}
-            for role, _, nodes in claim.roles:
-                places = np.array([state.table.occupy(n) for n in nodes], dtype=np.int64)
-                slots, counts = np.unique(places, return_counts=True)
-                transaction.take(slots, -counts, members[role])
-        room = PresentRoom(state, transaction)
-        return plan_gang(room, state.table, gang) is not None
 
 
 # What would change it

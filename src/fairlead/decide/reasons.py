@@ -38,6 +38,7 @@ class Reason(Enum):
     DEPENDENCY = "Dependency"
     DEPENDENCY_MISSING = "DependencyMissing"
     BACKING_OFF = "BackingOff"
+    STOPPING = "Stopping"
     DEPENDENCY_FAILED = "DependencyFailed"
     HELD = "Held"
     GROUP_INCOMPLETE = "GroupIncomplete"
@@ -63,10 +64,13 @@ class ReasonInfo:
 REASONS: dict[Reason, ReasonInfo] = {
     Reason.PLACED: ReasonInfo(Outcome.PLACED, 0, "placed on {nodes_used} nodes"),
     Reason.PENDING_EVALUATION: ReasonInfo(
-        Outcome.WAITING, 10, "not looked at yet: {ahead} jobs are ahead in the queue"
+        Outcome.WAITING, 10, "not evaluated yet; {ahead} jobs are ahead in the queue"
     ),
     Reason.BACKING_OFF: ReasonInfo(
         Outcome.WAITING, 20, "restarts as attempt {attempt} after a back-off of {backoff_seconds} s"
+    ),
+    Reason.STOPPING: ReasonInfo(
+        Outcome.WAITING, 20, "{cause}; it ends once its members have ended: {members} have not"
     ),
     Reason.DEPENDENCY: ReasonInfo(Outcome.WAITING, 20, "waits for job {job} to be {state}"),
     Reason.DEPENDENCY_MISSING: ReasonInfo(
@@ -78,7 +82,7 @@ REASONS: dict[Reason, ReasonInfo] = {
     Reason.GROUP_INCOMPLETE: ReasonInfo(
         Outcome.WAITING,
         20,
-        "{members_present} of {members} members exist; {owner} makes the others",
+        "{members_present} of {members} members exist; {owner} creates the others",
     ),
     Reason.REPAIRING: ReasonInfo(
         Outcome.WAITING,
@@ -107,20 +111,20 @@ REASONS: dict[Reason, ReasonInfo] = {
     Reason.NODES_UNAVAILABLE: ReasonInfo(
         Outcome.WAITING,
         50,
-        "{nodes_unavailable} nodes that it could use are cordoned, not ready or tainted; the rest, "
-        "empty, hold {members_fit} of {members} members",
+        "it cannot use {nodes_unavailable} nodes for now (cordoned, not ready or tainted); the "
+        "others, empty, hold {members_fit} of {members} members",
     ),
     Reason.DEPENDENCY_FAILED: ReasonInfo(
-        Outcome.BLOCKED, 60, "job {job} ended as {state}; it can never be {wanted}"
+        Outcome.BLOCKED, 60, "starts only after job {job} is {wanted}, but it ended as {state}"
     ),
     Reason.HELD: ReasonInfo(
-        Outcome.BLOCKED, 60, "held (spec.suspend); fairlead release continues it"
+        Outcome.BLOCKED, 60, "spec.suspend is set; fairlead release lets it start"
     ),
     Reason.GROUP_UNGATED: ReasonInfo(
         Outcome.BLOCKED,
         60,
-        "{ungated} of its pods were let in without a gate, so the group cannot start together: "
-        "delete them, and {owner} makes them anew",
+        "{ungated} of its pods were created without a gate, so the group cannot start together: "
+        "delete them, and {owner} creates new ones",
     ),
     Reason.NO_MATCHING_NODE: ReasonInfo(
         Outcome.IMPOSSIBLE,
@@ -158,7 +162,7 @@ def resource_word(resource: str) -> str:
 
 
 #: A counted noun of the templates that must lose its plural.
-_ONE = re.compile(r"\b1 (node|member|job)s\b")
+_ONE = re.compile(r"\b1 (node|member|job|gpu|cpu)s\b")
 
 
 def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str:

@@ -23,7 +23,7 @@ def adopted(*, attempts: tuple[Attempt, ...] = ()) -> Job:
 
 
 def incomplete() -> Job:
-    text = "3 of 4 members exist; Job train makes the others"
+    text = "3 of 4 members exist; Job train creates the others"
     stale = VerdictStatus("Waiting", "InsufficientCapacity", {"asked": 1})
     condition = Condition("Admitted", "False", "GroupIncomplete", text)
     return make_job(
@@ -34,7 +34,7 @@ def incomplete() -> Job:
 
 def test_an_incomplete_group_says_how_many_of_its_members_exist() -> None:
     job = incomplete()
-    said = "3 of 4 members exist; Job train makes the others"
+    said = "3 of 4 members exist; Job train creates the others"
     assert where_or_why(job) == f"GroupIncomplete: {said}"
     state = ClusterState.of([make_node("n")], [job])
     explanation = explain(state, job.metadata.key, EPOCH)

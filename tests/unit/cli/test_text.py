@@ -8,7 +8,7 @@ from fairlead.cli.suggest import nearest
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import (
     bytes_text,
-    cut_middle,
+    cut_end,
     duration,
     fold_names,
     parse_duration,
@@ -76,9 +76,9 @@ def test_node_names_fold_to_ranges(names: list[str], folded: str) -> None:
 
 
 def test_a_long_text_loses_its_middle_and_keeps_both_ends() -> None:
-    assert cut_middle("abcdefghij", 7) == "abc…hij"
-    assert cut_middle("abcdefghij", 10) == "abcdefghij"
-    assert cut_middle("abcdefghij", 1) == "…"
+    assert cut_end("abcdefghij", 7) == "abcdef…"
+    assert cut_end("abcdefghij", 10) == "abcdefghij"
+    assert cut_end("abcdefghij", 1) == "…"
 
 
 @pytest.mark.parametrize(

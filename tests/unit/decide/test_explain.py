@@ -6,6 +6,7 @@ from fairlead.api.job import After, Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.explain import Explanation, explain
+from fairlead.decide.forecast import Forecast, Unknown
 from fairlead.decide.placement import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
@@ -68,8 +69,8 @@ def test_the_numbers_of_all_five_parts_agree() -> None:
     assert found.ahead.jobs == (("default", "first"),)
     holders = {h.key[1]: (h.amount, h.nodes, h.ends_at) for h in found.holders}
     assert holders == {
-        "long": (8, 1, EPOCH + 7200),
-        "short": (8, 1, EPOCH + 3600),
+        "long": (8, 1, EPOCH + 7230),
+        "short": (8, 1, EPOCH + 3630),
         "endless": (8, 1, None),
     }
     assert [s.message for s in found.suggestions] == [
@@ -78,22 +79,49 @@ def test_the_numbers_of_all_five_parts_agree() -> None:
     ]
 
 
-def test_it_may_start_when_enough_holders_reach_their_time_limit() -> None:
-    two = answer(busy(make_job("j", count=2))).forecast
-    assert two is not None
-    assert (two.may_start_by, two.waits_for) == (EPOCH + 3600, (("default", "short"),))
-    three = answer(busy(make_job("j", count=3))).forecast
-    assert three is not None
-    assert three.may_start_by == EPOCH + 7200
+def bound(found: Explanation) -> Forecast:
+    assert isinstance(found.forecast, Forecast), found.forecast
+    return found.forecast
+
+
+def test_it_may_start_when_enough_holders_have_used_their_limit_and_grace() -> None:
+    two = bound(answer(busy(make_job("j", count=2))))
+    assert (two.may_start_by, two.waits_for) == (EPOCH + 3630, (("default", "short"),))
+    three = bound(answer(busy(make_job("j", count=3))))
+    assert three.may_start_by == EPOCH + 7230
     assert three.waits_for == (("default", "long"), ("default", "short"))
-    assert answer(busy(make_job("j", count=4))).forecast is None
+    assert answer(busy(make_job("j", count=4))).forecast is Unknown.NO_TIME_LIMIT
+
+
+def test_a_small_job_behind_a_big_one_is_not_promised_the_big_ones_place() -> None:
+    jobs = [
+        holder("all-a", "node-0000", "node-0001", limit=1020),
+        make_job("all-b", count=2, created=EPOCH + 1, time_limit_seconds=300),
+        make_job("j", created=EPOCH + 2),
+    ]
+    found = bound(answer(ClusterState.of(make_nodes(2), jobs)))
+    assert found.may_start_by == EPOCH + 1050 + 330
+    assert found.waits_for == (("default", "all-b"), ("default", "all-a"))
+
+
+def test_what_may_come_first_without_a_known_time_makes_the_start_unknown() -> None:
+    def forecast_with(*jobs: Job) -> Forecast | Unknown | None:
+        hold = holder("h", "node-0000", limit=2000)
+        return answer(ClusterState.of(make_nodes(1), [hold, make_job("j"), *jobs])).forecast
+
+    assert isinstance(forecast_with(), Forecast)
+    after = make_job("d", attempt=0, created=EPOCH - 1, spec={"after": (After(job="h"),)})
+    assert forecast_with(after) is Unknown.DEPENDENT
+    endless = make_job("e", priority=5)
+    assert forecast_with(endless) is Unknown.NO_TIME_LIMIT
+    other = make_pod("p", node="node-0000", gpus=1)
+    state = ClusterState.of(make_nodes(1), [make_job("j")], [other])
+    assert answer(state).forecast is Unknown.NO_ROOM
 
 
 def test_a_holder_over_its_limit_ends_now_at_the_latest() -> None:
     state = ClusterState.of(make_nodes(1), [holder("h", "node-0000", limit=10), make_job("j")])
-    forecast = answer(state).forecast
-    assert forecast is not None
-    assert forecast.may_start_by == NOW
+    assert bound(answer(state)).may_start_by == NOW
 
 
 def test_every_suggestion_would_start_and_one_step_more_would_not() -> None:
@@ -138,6 +166,8 @@ def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
         make_job("back-off", attempt=1, status={"restart_at": format_time(NOW + 30)}),
         make_job("unreadable", cpu="lots"),
         make_job("next"),
+        make_job("after-nobody", attempt=0, spec={"after": (After(job="nosuch"),)}),
+        make_job("stopping", cancel=True),
     ]
     state = ClusterState.of(make_nodes(2), jobs)
     reasons = {name: answer(state, name).verdict.reason for name in [j.metadata.name for j in jobs]
@@ -151,6 +181,8 @@ def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
         "back-off": Reason.BACKING_OFF,
         "unreadable": Reason.INVALID_REQUEST,
         "next": Reason.PENDING_EVALUATION,
+        "after-nobody": Reason.DEPENDENCY_MISSING,
+        "stopping": Reason.STOPPING,
     }
     for name in reasons:
         assert answer(state, name).headline

@@ -63,7 +63,7 @@ def test_a_dependency_that_failed_holds_the_job_when_it_asks_for_that() -> None:
     assert world.condition("Admitted") == ("False", "DependencyFailed")
     assert world.status.state == "Held"
     [verdict] = decision.verdicts.values()
-    assert verdict.message == "job prep ended as Failed; it can never be Succeeded"
+    assert verdict.message == "starts only after job prep is Succeeded, but it ended as Failed"
     assert verdict.blockers == (("default", "prep"),)
 
 

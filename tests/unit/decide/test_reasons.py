@@ -15,8 +15,8 @@ FACTS: dict[str, int | float | str | bool] = {
     "wanted": "Succeeded", "members_kept": 3, "members": 4, "nodes_lost": 1, "nodes_used": 4,
     "resource": "nvidia.com/gpu", "asked": 64, "free": 44, "total": 72, "short": 20,
     "largest": 8, "members_fit": 2, "topology_key": "rack", "domains": 5, "nodes": 9,
-    "nodes_unavailable": 2, "role": "worker", "field": "spec.roles",
-    "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
+    "cause": "cancelled by its user", "nodes_unavailable": 2, "role": "worker",
+    "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import duration, fold_names, plural
 from fairlead.cli.views.words import message_of
+from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import REASONS, Reason
 from fairlead.decide.verdict import Verdict
 
@@ -163,6 +164,8 @@ def places(job: Job) -> str:
 
 def waiting(job: Job) -> str:
     """Return the reason of a job that waits, with its numbers."""
+    if is_cancelled(job):
+        return f"{Reason.STOPPING.value}: {cancel_message(job)}; its members are ending"
     verdict = verdict_of(job)
     if job.spec.suspend:
         return f"{Reason.HELD.value}: {REASONS[Reason.HELD].template}"
@@ -176,7 +179,7 @@ def waiting(job: Job) -> str:
         if condition is not None and condition.status != "True" and condition.reason:
             words = f": {condition.message}" if condition.message else ""
             return f"{condition.reason}{words}"
-    return f"{Reason.PENDING_EVALUATION.value}: not looked at yet"
+    return f"{Reason.PENDING_EVALUATION.value}: not evaluated yet"
 
 
 def ending(job: Job) -> str:

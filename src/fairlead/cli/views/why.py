@@ -19,6 +19,7 @@ from fairlead.cli.text import duration, fold_names, plural
 from fairlead.cli.views.jobs import ending, latest_attempt, left_of, state_of, tasks_of, time_of
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
+from fairlead.decide.forecast import Unknown
 from fairlead.decide.jobs.judge import EndReason
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
@@ -85,12 +86,12 @@ def _who(job: Job, explanation: Explanation, now: float) -> list[str]:
     lines: list[str] = []
     ahead = explanation.ahead
     if ahead is not None:
-        place = f"{ahead.position + 1} of {ahead.waiting} in the queue"
+        place = f"position {ahead.position + 1} of {max(ahead.waiting, ahead.position + 1)}"
         if ahead.jobs:
             more = ahead.position - len(ahead.jobs)
             rest = f" and {more:,} more" if more > 0 else ""
-            place += f"; before it: {_names(job, ahead.jobs)}{rest}"
-        lines.append(_line("ahead", place))
+            place += f"; ahead of it: {_names(job, ahead.jobs)}{rest}"
+        lines.append(_line("queue", place))
     for number, holder in enumerate(explanation.holders):
         lines.append(_line("holders" if number == 0 else "", _holder(job, holder, now)))
     return lines
@@ -107,15 +108,15 @@ def _holder(job: Job, holder: Holder, now: float) -> str:
 def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
     forecast = explanation.forecast
     if forecast is None:
-        if explanation.holders:
-            return [_line("may start", "unknown: the jobs that hold the room have no time limits")]
         return []
-    seconds = forecast.may_start_by - now
-    waits_for = _names(job, forecast.waits_for)
+    if isinstance(forecast, Unknown):
+        return [_line("may start", f"unknown: {forecast.value}")]
+    after = f", when {_names(job, forecast.waits_for)} ended" if forecast.waits_for else ""
+    text = f"within {duration(max(forecast.may_start_by - now, 0.0))}{after}"
     return [
-        _line("may start", f"within {duration(seconds)}, when {waits_for} ended   "
-              "(by time limits; a bound, no promise)")
-    ]  # fmt: skip
+        _line("may start", text),
+        _line("", "if the jobs ahead use their whole time limits and no other job comes first"),
+    ]
 
 
 def _changes(job: Job, explanation: Explanation) -> list[str]:

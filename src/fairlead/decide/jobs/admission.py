@@ -6,12 +6,14 @@ job itself says. Dependencies are looked at once, before the first attempt; `sus
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from fairlead.api.job import After, AfterFailed, AfterState
-from fairlead.decide.jobs.view import DependencyState, JobView
+from fairlead.api import names
+from fairlead.api.job import After, AfterFailed, AfterState, Job
+from fairlead.api.meta import is_true
+from fairlead.decide.jobs.view import DependencyState
 from fairlead.decide.reasons import REASONS, Reason
 from fairlead.decide.verdict import Verdict
 
@@ -40,27 +42,43 @@ Gate: TypeAlias = Admit | Refuse | CancelJob
 HELD = Verdict(Reason.HELD)
 
 
-def gate(view: JobView) -> Gate:
-    """Judge a job that is neither finished nor cancelled and has no pods."""
-    if view.job.status.attempt > 0:
-        return Refuse(HELD) if view.job.spec.suspend else Admit()
-    unmet = list(_unmet(view))
+def gate(job: Job, dependencies: Mapping[str, DependencyState]) -> Gate:
+    """Judge a job that is neither finished nor cancelled and has no pods.
+
+    `dependencies` holds the state of each job in `spec.after`; a job that is left out is missing.
+    """
+    if job.status.attempt > 0:
+        return Refuse(HELD) if job.spec.suspend else Admit()
+    unmet = list(_unmet(job, dependencies))
     for after, verdict in unmet:
         if verdict.reason is Reason.DEPENDENCY_FAILED and after.on_unmet is AfterFailed.CANCEL:
             return CancelJob(verdict)
     verdicts = [verdict for _, verdict in unmet]
-    if view.job.spec.suspend:
+    if job.spec.suspend:
         verdicts.insert(0, HELD)
     if not verdicts:
         return Admit()
     return Refuse(max(verdicts, key=lambda v: REASONS[v.reason].severity))
 
 
-def _unmet(view: JobView) -> Iterator[tuple[After, Verdict]]:
+def dependency_state(job: Job | None) -> DependencyState:
+    """Return what a job that waits for this one needs to know."""
+    if job is None:
+        return DependencyState.MISSING
+    if is_true(job.status.conditions, names.SUCCEEDED):
+        return DependencyState.SUCCEEDED
+    if is_true(job.status.conditions, names.FAILED):
+        return DependencyState.FAILED
+    return DependencyState.UNFINISHED
+
+
+def _unmet(
+    job: Job, dependencies: Mapping[str, DependencyState]
+) -> Iterator[tuple[After, Verdict]]:
     """Yield the dependencies that do not hold, each with its verdict."""
-    for after in view.job.spec.after:
-        state = view.dependencies.get(after.job, DependencyState.MISSING)
-        blockers = ((view.job.metadata.namespace, after.job),)
+    for after in job.spec.after:
+        state = dependencies.get(after.job, DependencyState.MISSING)
+        blockers = ((job.metadata.namespace, after.job),)
         facts = {"job": after.job, "state": after.state.value}
         match state:
             case DependencyState.MISSING:

@@ -84,7 +84,7 @@ def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision:
     job, status = view.job, view.job.status
     if is_cancelled(job):
         return Decision(_fail(view, now, Fail(FailReason.CANCELLED, cancel_message(job))))
-    opened = admission.gate(view)
+    opened = admission.gate(job, view.dependencies)
     match opened:
         case admission.CancelJob(verdict):
             fail = Fail(FailReason.DEPENDENCY_FAILED, verdict.message)

@@ -151,7 +151,7 @@ def replace_facts(**more: Any) -> Facts:
 def test_an_incomplete_group_is_not_admitted_and_says_what_is_missing() -> None:
     condition = admitted_of(written(view(gated(0), gated(1), job=stand_in())))
     assert (condition.status, condition.reason) == ("False", "GroupIncomplete")
-    assert condition.message == "2 of 3 members exist; StatefulSet web makes the others"
+    assert condition.message == "2 of 3 members exist; StatefulSet web creates the others"
 
 
 def test_a_complete_group_is_admitted() -> None:
@@ -166,7 +166,7 @@ def test_a_pod_that_was_let_in_without_a_gate_is_named_as_the_hindrance() -> Non
     )
     status = written(view(gated(0), gated(1), labelled, job=stand_in()))
     assert admitted_of(status).reason == "GroupUngated"
-    assert "1 of its pods were let in without a gate" in admitted_of(status).message
+    assert "1 of its pods were created without a gate" in admitted_of(status).message
 
 
 def test_members_that_the_planner_can_tell_apart_become_roles_of_their_own() -> None:
