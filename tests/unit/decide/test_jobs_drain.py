@@ -106,7 +106,7 @@ def test_no_pod_is_made_on_a_node_that_is_cordoned_after_the_gang_got_its_place(
 
 @pytest.mark.parametrize("how", ["EvictionByEvictionAPI", ""])
 def test_a_single_member_is_not_replaced_on_a_cordoned_node(how: str) -> None:
-    world = _running(spec={"restart": Restart(policy=RestartPolicy.MEMBER)})
+    world = _running(spec={"restart": Restart(policy=RestartPolicy.MEMBER, limit=1)})
     world.evict_pod("train-1-worker-1", how="")
     world.settle()
     assert len(world.status.attempts) == 1  # elsewhere it is replaced where it was
@@ -121,7 +121,7 @@ def test_a_single_member_is_not_replaced_on_a_cordoned_node(how: str) -> None:
 
 
 def test_a_lone_failure_on_a_cordoned_node_restarts_the_gang_elsewhere() -> None:
-    world = _running(spec={"restart": Restart(policy=RestartPolicy.MEMBER)})
+    world = _running(spec={"restart": Restart(policy=RestartPolicy.MEMBER, limit=1)})
     world.cordoned.add("n1")
     world.end_pod("train-1-worker-1", exit_code=1)
     world.run_to(world.now + 5)
