@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.core import Node, Pod, Taint, Toleration
 from fairlead.api.job import Attempt, Job, Topology
-from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
@@ -102,9 +102,10 @@ def applied(jobs: Iterable[Job], decision: Decision) -> list[Job]:
     """The jobs after the decision's writes, as the API would show them."""
     out = {job.metadata.key: job for job in jobs}
     for action in decision.actions:
-        assert isinstance(action, PlaceJob | ReleaseJob | WriteVerdict)
-        assert out[action.job.metadata.key] is action.job
-        out[action.job.metadata.key] = as_written(action)
+        assert isinstance(action, PlaceJob | FollowPods | ReleaseJob | WriteVerdict)
+        key = action.job.metadata.key
+        assert out[key].metadata.version == action.job.metadata.version
+        out[key] = as_written(action)
     return list(out.values())
 
 
@@ -350,6 +351,7 @@ def begun(data: st.DataObject, policy: PlacementPolicy) -> World:
 def step(world: World, data: st.DataObject, number: int) -> None:
     """One random event."""
     kinds = ["node", "node_gone", "job", "job_gone", "pod", "member", "pod_gone", "next", "end"]
+    kinds.append("forged")
     kind = data.draw(st.sampled_from(kinds))
     if kind == "node":
         node = data.draw(a_node())
@@ -379,6 +381,25 @@ def step(world: World, data: st.DataObject, number: int) -> None:
         job_step(world, data, kind)
 
 
+def forged_pod(job: Job, data: st.DataObject) -> Pod:
+    """A pod that looks like a member: of any size, on any node or none, here or elsewhere."""
+    role = data.draw(st.sampled_from(job.spec.roles))
+    index = data.draw(st.integers(0, role.count))
+    node = data.draw(st.sampled_from(["", "n0", "n1", "n2"]))
+    pod = make_member_pod(job, index, role=role.name, node=node or "n0")
+    size = make_pod("size", gpus=data.draw(st.integers(0, 9)), cpu=1).spec.containers
+    is_like = data.draw(st.booleans())
+    meta = msgspec.structs.replace(
+        pod.metadata,
+        name=data.draw(st.sampled_from([pod.metadata.name, "forged"])),
+        namespace=data.draw(st.sampled_from(["default", "default", "elsewhere"])),
+        owner_references=data.draw(st.sampled_from([pod.metadata.owner_references, ()])),
+    )
+    containers = pod.spec.containers if is_like else size
+    spec = msgspec.structs.replace(pod.spec, node_name=node, containers=containers)
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+
+
 def job_step(world: World, data: st.DataObject, kind: str) -> None:
     key = data.draw(st.sampled_from(sorted(world.jobs)))
     job = world.jobs[key]
@@ -387,6 +408,8 @@ def job_step(world: World, data: st.DataObject, kind: str) -> None:
         world.state.job_deleted(key)
     elif kind == "member" and job.status.placement is not None:
         world.put_pod(make_member_pod(job, data.draw(st.integers(0, job.spec.roles[0].count - 1))))
+    elif kind == "forged":
+        world.put_pod(forged_pod(job, data))
     elif kind == "next":
         lost = data.draw(st.sampled_from([(), ("n1",)]))
         attempts = (*job.status.attempts, Attempt(number=job.status.attempt, nodes_lost=lost))
@@ -428,6 +451,24 @@ def test_passing_over_equal_jobs_never_leaves_one_waiting_that_would_be_placed(d
             assert [s for s in summary(decision) if s[0] != "WriteVerdict"] == [
                 s for s in summary(expected) if s[0] != "WriteVerdict"
             ]
+
+
+@BOUNDED
+@given(st.data())
+def test_no_pod_on_a_node_is_left_out_of_account_whatever_it_says_of_itself(data):
+    world = begun(data, PATIENT)
+    for number in range(data.draw(st.integers(1, 15))):
+        step(world, data, number)
+    bound: dict[str, int] = {}
+    for pod in world.pods.values():
+        if pod.spec.node_name and not pod.is_terminal:
+            amounts = dict(world.state.reader.request(pod.spec))
+            node = pod.spec.node_name
+            bound[node] = bound.get(node, 0) + amounts.get("nvidia.com/gpu", 0)
+    counted = used(world.state)
+    is_offered = world.state.table.find_row("nvidia.com/gpu") is not None
+    for node, amount in bound.items() if is_offered else ():
+        assert counted.get(node, {}).get("nvidia.com/gpu", 0) >= amount
 
 
 @BOUNDED

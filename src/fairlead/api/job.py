@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.api.core import PodTemplate
-from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
+from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
+from fairlead.api.names import API_VERSION
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
@@ -435,3 +436,11 @@ class Job(Wire, frozen=True):
     def member_count(self) -> int:
         """All members of all roles."""
         return sum(role.count for role in self.spec.roles)
+
+
+def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:
+    """Return the reference to the Fairlead job that controls the object, or None."""
+    for owner in metadata.owner_references:
+        if owner.controller and owner.kind == "Job" and owner.api_version == API_VERSION:
+            return owner
+    return None

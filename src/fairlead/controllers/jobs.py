@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.job import Job, JobStatus, owner_reference_of
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, Resource
@@ -62,7 +62,6 @@ from fairlead.decide.actions import (
 from fairlead.decide.jobs import native
 from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.lifecycle import decide_job
-from fairlead.decide.jobs.pods import owner_reference_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import DependencyState, JobView, Owned, Refusal
 from fairlead.decide.pinning import node_of

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
-from fairlead.api.job import Job
+from fairlead.api.job import Job, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.podgroups import PodGroup
 from fairlead.api.status import (
@@ -24,7 +24,7 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.api.times import parse_time
-from fairlead.decide.jobs.pods import JobPods, owner_reference_of
+from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.view import (
     NodeTrouble,
     Owned,

@@ -185,7 +185,7 @@ class ClusterState:
         if entry is None or isinstance(entry.gang, InvalidGang):
             return
         self.set_aside[key] = None
-        self.ledger.hold(claim_of(key, job.metadata.uid, entry.gang, placement))
+        self.ledger.hold(claim_of(job, entry.gang, placement))
 
     def let_go(self, key: JobKey) -> None:
         """End what `hold` began."""
@@ -198,7 +198,7 @@ class ClusterState:
         if placement is None or job.is_finished or isinstance(entry.gang, InvalidGang):
             self.ledger.set_claim(job.metadata.key, None)
             return
-        claim = claim_of(job.metadata.key, job.metadata.uid, entry.gang, placement)
+        claim = claim_of(job, entry.gang, placement)
         self.ledger.set_claim(job.metadata.key, claim)
 
     def _enqueue(self, before: JobEntry | None, entry: JobEntry) -> None:

@@ -1,30 +1,43 @@
 """Who uses what: the claims of jobs, and the pods that no claim covers.
 
-The accounting rule (docs/design/architecture.md): a node's use is the claims of all unfinished
-jobs' placements, plus every non-terminal pod that no claim covers; a pod is covered when a claim
-of its job names the same role, index and node. A claim is one place for one member, so it counts
-from the moment it is written until the job ends or gives it back, whether or not the pod exists at
-the time.
+The accounting rule (docs/design/placement.md): a node's use is the claims of all unfinished jobs'
+placements, plus every non-terminal pod that is bound there, as far as no claim covers it. A claim
+is one place for one member, so it counts from the moment it is written until the job ends or gives
+it back, whether or not the pod exists at the time.
+
+A claim covers one pod per place, and of that pod no more than the place's request. The pod must be
+of the job by what the API server vouches for: same namespace, and the job its controller by uid. A
+pod of another tool has a controller of its own; there the label with the job's uid, in the job's
+namespace, says which place the pod counts against. Labels choose the place and make nothing free.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.job import Placement, RolePlacement
+from fairlead.api.job import Job, Placement, RolePlacement, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, is_device
 from fairlead.model.requests import Request, RequestError, RequestReader
 
-#: Behind the name of a job: what it may have got. No name has it.
-_HELD = "?"
+K = TypeVar("K")
+#: Node and request of a member that has no place.
+_NO_PLACE: tuple[str, Request] = ("", ())
+
+
+#: Namespace, uid of a job, and whether the job stands for pods of another tool.
+Owner: TypeAlias = tuple[str, str, bool]
+#: (role, index)
+Member: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +47,14 @@ class Claim:
     key: JobKey
     uid: str
     roles: tuple[tuple[str, Request, tuple[str, ...]], ...]
-    #: Node by (role, index).
-    places: dict[tuple[str, int], str] = field(compare=False)
+    is_adopted: bool = False
+    #: Node and request by (role, index).
+    places: dict[Member, tuple[str, Request]] = field(compare=False, default_factory=dict)
+
+    @property
+    def owner(self) -> Owner:
+        """What pods must be of to be covered."""
+        return (self.key[0], self.uid, self.is_adopted)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -56,18 +75,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class _PodUse:
-    """A non-terminal pod on a node."""
+    """A non-terminal pod: on a node, or of a job and not bound yet (`node` is "")."""
 
     key: JobKey
     node: str
     request: Request
-    job_uid: str
-    member: tuple[str, int] | None
+    owner: Owner | None
+    member: Member | None
     attempt: str
-    is_covered: bool
+    #: What of the request no claim covers.
+    booked: Request = field(compare=False, default=())
+    #: It has the place of its member.
+    is_seated: bool = field(compare=False, default=False)
 
 
-def claim_of(key: JobKey, uid: str, gang: GangRequest, placement: Placement) -> Claim:
+def claim_of(job: Job, gang: GangRequest, placement: Placement) -> Claim:
     """Return the claim of a placement; members of roles that the job no longer has are left out."""
     requests = {role.name: role.member.request for role in gang.roles}
     roles = tuple(
@@ -75,8 +97,11 @@ def claim_of(key: JobKey, uid: str, gang: GangRequest, placement: Placement) -> 
         for role in placement.roles
         if role.role in requests
     )
-    places = {(role, i): node for role, _, nodes in roles for i, node in enumerate(nodes)}
-    return Claim(key, uid, roles, places)
+    places = {
+        (role, i): (node, request) for role, request, nodes in roles for i, node in enumerate(nodes)
+    }
+    is_adopted = job.spec.adopts is not None
+    return Claim(job.metadata.key, job.metadata.uid, roles, is_adopted, places)
 
 
 class Ledger:
@@ -86,17 +111,20 @@ class Ledger:
         self._table = table
         self._reader = reader
         self._claims: dict[JobKey, Claim] = {}
-        self._claims_by_uid: dict[str, Claim] = {}
+        self._claims_by_owner: dict[Owner, Claim] = {}
         self._slots_of_claim: dict[JobKey, Ints] = {}
         #: (-devices, -milli-CPU, job), the largest holder first.
         self._by_size: list[tuple[int, int, JobKey]] = []
         #: By key of the job.
         self._held: dict[JobKey, Claim] = {}
         self._pods: dict[JobKey, _PodUse] = {}
-        #: Keys of the pods of each job, in order of arrival.
-        self._pods_by_job: dict[str, dict[JobKey, None]] = {}
-        #: How many pods of a job no claim covers, by its uid.
-        self._strays: dict[str, int] = {}
+        #: Keys of the pods of each job, and of each member, in order of arrival.
+        self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
+        self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
+        #: How many bound pods of a job have no place.
+        self._strays: Counter[Owner] = Counter()
+        #: How many pods of a job may still be bound.
+        self._unbound: Counter[Owner] = Counter()
 
     def claim(self, key: JobKey) -> Claim | None:
         """Return the claim of a job."""
@@ -107,22 +135,29 @@ class Ledger:
         for _, _, key in self._by_size:
             yield self._claims[key]
 
+    def awaits_binding(self, key: JobKey) -> bool:
+        """True while pods of a job that has a claim may still be bound, by another scheduler."""
+        claim = self._claims.get(key)
+        return claim is not None and claim.owner in self._unbound
+
     def set_claim(self, key: JobKey, claim: Claim | None) -> None:
         """Replace the claim of a job and see again which of its pods are covered."""
         before = self._claims.get(key)
         if before == claim:
             return
         if before is not None:
-            self._drop(before)
+            del self._claims[key], self._slots_of_claim[key]
+            self._claims_by_owner.pop(before.owner, None)
+            self._by_size.pop(bisect_left(self._by_size, _by_size(before)))
         if claim is not None:
-            self._claims[key] = claim
-            self._claims_by_uid[claim.uid] = claim
-            devices, cpu = claim.size
-            insort(self._by_size, (-devices, -cpu, key))
-            self._book_claim(claim, 1)
-        for uid in dict.fromkeys(c.uid for c in (before, claim) if c is not None):
-            for pod_key in list(self._pods_by_job.get(uid, ())):
-                self._cover_again(self._pods[pod_key])
+            self._claims[key] = self._claims_by_owner[claim.owner] = claim
+            insort(self._by_size, _by_size(claim))
+            self._slots_of_claim[key] = self._book_claim(claim, 1)
+        for owner in dict.fromkeys(c.owner for c in (before, claim) if c is not None):
+            for pod_key in list(self._pods_by_owner.get(owner, ())):
+                self._settle(self._pods[pod_key])
+        if before is not None:  # last: where only a ghost is left, its pods now keep it
+            self._book_claim(before, -1)
 
     def hold(self, claim: Claim) -> None:
         """Book places that a job may have got and nobody has seen yet, beside what it has.
@@ -131,79 +166,71 @@ class Ledger:
         """
         self.let_go(claim.key)
         seen = self._claims.get(claim.key)
-        had = seen.places if seen is not None else {}
+        had = {at: place[0] for at, place in seen.places.items()} if seen is not None else {}
         roles = tuple(
             (role, request, tuple(n for i, n in enumerate(nodes) if had.get((role, i)) != n))
             for role, request, nodes in claim.roles
         )
-        held = Claim((claim.key[0], claim.key[1] + _HELD), claim.uid, roles, {})
-        self._held[claim.key] = held
-        self._book_claim(held, 1)
+        self._held[claim.key] = Claim(claim.key, claim.uid, roles)
+        self._book_claim(self._held[claim.key], 1)
 
     def let_go(self, key: JobKey) -> None:
         """Take back what `hold` booked for a job, if anything."""
         held = self._held.pop(key, None)
         if held is not None:
             self._book_claim(held, -1)
-            del self._slots_of_claim[held.key]
 
     def set_pod(self, pod: Pod) -> None:
-        """Book a pod, or take its booking back when it is terminal or has no node."""
+        """Book a pod, or take its booking back when it is terminal."""
         key = pod.metadata.key
-        if pod.is_terminal or not pod.spec.node_name:
+        use = self._read(pod)
+        if use is None:
             self.remove_pod(key)
             return
-        before = self._pods.get(key)
-        labels = pod.metadata.labels
-        job_uid = labels.get(names.JOB_UID, "")
-        member = _member_of(labels.get(names.ROLE, ""), labels.get(names.INDEX, ""))
-        if before is not None and (before.node, before.job_uid, before.member) == (
-            pod.spec.node_name,
-            job_uid,
-            member,
-        ):
-            return  # A pod's request does not change once it is bound (in-place resize: not yet).
+        if self._pods.get(key) == use:
+            return
         self.remove_pod(key)
-        covered = self._is_covered(job_uid, member, pod.spec.node_name)
-        use = _PodUse(
-            key=key,
-            node=pod.spec.node_name,
-            request=self._request(pod),
-            job_uid=job_uid,
-            member=member,
-            attempt=labels.get(names.ATTEMPT, ""),
-            is_covered=covered,
-        )
         self._pods[key] = use
-        if job_uid:
-            self._pods_by_job.setdefault(job_uid, {})[key] = None
-        if not covered:
-            self._book_pod(use, 1)
+        if use.owner is not None:
+            self._pods_by_owner.setdefault(use.owner, {})[key] = None
+            if not use.node:
+                self._unbound[use.owner] += 1
+            if use.member is not None:
+                self._pods_by_member.setdefault((use.owner, use.member), {})[key] = None
+        self._book_pod(use, 1)
+        self._settle(use)
 
     def remove_pod(self, key: JobKey) -> None:
         """Forget a pod; unknown ones are ignored."""
         use = self._pods.pop(key, None)
         if use is None:
             return
-        if use.job_uid:
-            keys = self._pods_by_job[use.job_uid]
-            del keys[key]
-            if not keys:
-                del self._pods_by_job[use.job_uid]
-        if not use.is_covered:
-            self._book_pod(use, -1)
+        self._book_pod(use, -1)
+        if use.owner is None:
+            return
+        _discard(self._pods_by_owner, use.owner, key)
+        if not use.node:
+            _subtract(self._unbound, use.owner)
+        if use.member is not None:
+            others = _discard(self._pods_by_member, (use.owner, use.member), key)
+            if others:
+                self._settle(self._pods[next(iter(others))])
 
     def strayed(self) -> Iterator[tuple[JobKey, str, tuple[RolePlacement, ...]]]:
         """Yield the jobs whose members are all on nodes, some on others than claimed.
 
-        With the attempt that their pods say they are of, and the nodes that they are on.
+        With the attempt that their pods say they are of, and the nodes that they are on. Pods of
+        other tools do not lead: they are held to their places. Nor do pods that ask for less than
+        the place that would follow them: it would take what nobody has checked.
         """
-        for uid in self._strays:
-            claim = self._claims_by_uid.get(uid)
-            uses = [self._pods[key] for key in self._pods_by_job[uid]]
-            found = {use.member: use.node for use in uses}
+        for owner in self._strays:
+            claim = self._claims_by_owner.get(owner)
+            if claim is None or claim.is_adopted:
+                continue
+            uses = [use for key in self._pods_by_owner[owner] if (use := self._pods[key]).node]
+            found = {use.member: use.node for use in uses if _fills(use, claim)}
             attempts = {use.attempt for use in uses}
-            if claim is None or len(attempts) != 1 or len(uses) != len(found):
+            if len(attempts) != 1 or len(uses) != len(found):
                 continue
             if found.keys() == claim.places.keys():
                 roles = tuple(
@@ -221,7 +248,7 @@ class Ledger:
                 for node in nodes if amount else ():
                     used[node] = used.get(node, 0) + amount
         for use in self._pods.values():
-            amount = 0 if use.is_covered else _amount(use.request, resource)
+            amount = _amount(use.booked, resource) if use.node else 0
             if amount:
                 used[use.node] = used.get(use.node, 0) + amount
         if used:
@@ -234,17 +261,10 @@ class Ledger:
         """Return the distinct slots that a job's claim uses."""
         return self._slots_of_claim[key]
 
-    def _drop(self, claim: Claim) -> None:
-        del self._claims[claim.key]
-        self._claims_by_uid.pop(claim.uid, None)
-        devices, cpu = claim.size
-        self._by_size.pop(bisect_left(self._by_size, (-devices, -cpu, claim.key)))
-        self._book_claim(claim, -1)
-        del self._slots_of_claim[claim.key]
-
-    def _book_claim(self, claim: Claim, sign: int) -> None:
+    def _book_claim(self, claim: Claim, sign: int) -> Ints:
+        """Book the claim, or with -1 take it back; return its slots."""
         table = self._table
-        used: list[Ints] = []
+        used: list[Ints] = [np.zeros(0, dtype=np.int64)]
         for _, request, nodes in claim.roles:
             places = np.array([table.occupy(n) for n in nodes], dtype=np.int64)
             slots, counts = np.unique(places, return_counts=True)
@@ -253,32 +273,65 @@ class Ledger:
             if sign < 0:
                 for slot in slots[~table.exists[slots]]:
                     table.vacate(int(slot))
-        empty = np.zeros(0, dtype=np.int64)
-        self._slots_of_claim[claim.key] = np.unique(np.concatenate([empty, *used]))
+        return np.unique(np.concatenate(used))
 
     def _book_pod(self, use: _PodUse, sign: int) -> None:
+        if not use.node:
+            return
+        if use.owner is not None and not use.is_seated:
+            if sign > 0:
+                self._strays[use.owner] += 1
+            else:
+                _subtract(self._strays, use.owner)
+        if not use.booked:
+            return
         table = self._table
         slot = table.occupy(use.node)
-        table.add(np.array([slot]), np.array([sign]), table.vector(use.request))
-        if use.job_uid:
-            left = self._strays.get(use.job_uid, 0) + sign
-            if left:
-                self._strays[use.job_uid] = left
-            else:
-                del self._strays[use.job_uid]
+        table.add(np.array([slot]), np.array([sign]), table.vector(use.booked))
         if sign < 0:
             table.vacate(slot)
 
-    def _is_covered(self, uid: str, member: tuple[str, int] | None, node: str) -> bool:
-        claim = self._claims_by_uid.get(uid)
-        return claim is not None and member is not None and claim.places.get(member) == node
+    def _settle(self, use: _PodUse) -> None:
+        """See again who of a member's pods has its place: of those on its node the first by name.
 
-    def _cover_again(self, use: _PodUse) -> None:
-        covered = self._is_covered(use.job_uid, use.member, use.node)
-        if covered == use.is_covered:
+        Normally there is one. All others count with all that they ask for.
+        """
+        if use.owner is None or use.member is None:
             return
-        self._pods[use.key] = replace(use, is_covered=covered)
-        self._book_pod(use, -1 if covered else 1)
+        claim = self._claims_by_owner.get(use.owner)
+        node, request = claim.places.get(use.member, _NO_PLACE) if claim else _NO_PLACE
+        keys = self._pods_by_member[use.owner, use.member]
+        seated = min((key for key in keys if node and self._pods[key].node == node), default=None)
+        for key in keys:
+            pod, is_seated = self._pods[key], key == seated
+            booked = _excess(pod.request, request) if is_seated else pod.request
+            if (pod.booked, pod.is_seated) == (booked, is_seated):
+                continue
+            self._pods[key] = replace(pod, booked=booked, is_seated=is_seated)
+            self._book_pod(self._pods[key], 1)  # first: a ghost stays while it has a pod
+            self._book_pod(pod, -1)
+
+    def _read(self, pod: Pod) -> _PodUse | None:
+        """Return what counts of a pod; None for one that uses nothing and never will."""
+        meta, spec = pod.metadata, pod.spec
+        if pod.is_terminal:
+            return None
+        owner = _owner_of(pod)
+        # A pod that is being deleted, or is gated, is bound by no scheduler.
+        may_be_bound = meta.deletion_timestamp is None and not spec.scheduling_gates
+        if not spec.node_name and (owner is None or not may_be_bound):
+            return None
+        labels = meta.labels
+        request = self._request(pod)
+        return _PodUse(
+            key=meta.key,
+            node=spec.node_name,
+            request=request,
+            owner=owner,
+            member=_member_of(labels.get(names.ROLE, ""), labels.get(names.INDEX, "")),
+            attempt=labels.get(names.ATTEMPT, ""),
+            booked=request,
+        )
 
     def _request(self, pod: Pod) -> Request:
         try:
@@ -294,6 +347,50 @@ def _amount(request: Request, resource: str) -> int:
     return min(asked, NODE_AMOUNT_MAX + 1)
 
 
-def _member_of(role: str, index: str) -> tuple[str, int] | None:
+def _owner_of(pod: Pod) -> Owner | None:
+    """Return the job that a pod is of; None for a pod that has to do with none."""
+    meta = pod.metadata
+    controller = owner_reference_of(meta)
+    if controller is not None:
+        return (meta.namespace, controller.uid, False)
+    uid = meta.labels.get(names.JOB_UID, "")
+    return (meta.namespace, uid, True) if uid else None
+
+
+def _member_of(role: str, index: str) -> Member | None:
     number = label_number(index)
     return None if number is None else (role, number)
+
+
+def _fills(use: _PodUse, claim: Claim) -> bool:
+    """True when a pod asks for at least what its place holds: to follow it takes nothing."""
+    place = claim.places.get(use.member) if use.member is not None else None
+    return place is not None and not _excess(place[1], use.request)
+
+
+def _excess(request: Request, covered: Request) -> Request:
+    """Return what a request asks beyond another one."""
+    if request == covered:
+        return ()
+    given = dict(covered)
+    return tuple((r, more) for r, amount in request if (more := amount - given.get(r, 0)) > 0)
+
+
+def _by_size(claim: Claim) -> tuple[int, int, JobKey]:
+    devices, cpu = claim.size
+    return (-devices, -cpu, claim.key)
+
+
+def _discard(index: dict[K, dict[JobKey, None]], key: K, pod: JobKey) -> dict[JobKey, None]:
+    """Take a pod out of an index; return what is left there."""
+    keys = index[key]
+    del keys[pod]
+    if not keys:
+        del index[key]
+    return keys
+
+
+def _subtract(counts: Counter[Owner], owner: Owner) -> None:
+    counts[owner] -= 1
+    if not counts[owner]:
+        del counts[owner]

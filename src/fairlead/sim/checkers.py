@@ -8,12 +8,13 @@ the last line of the event log is the culprit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fairlead.api import names
 from fairlead.api.core import Container, Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
 from fairlead.decide.verdict import ObjectKey
 
@@ -49,11 +50,13 @@ class _JobModel:
 
 @dataclass(frozen=True, slots=True)
 class _PodModel:
-    """A live pod."""
+    """A live pod. `job` and `uid` are of its controller, of its labels where that is a tool's."""
 
     node: str
     requests: dict[str, int]
     job: ObjectKey | None
+    uid: str
+    is_adopted: bool
     member: MemberKey | None
     attempt: int
     runs: bool
@@ -144,25 +147,36 @@ class Checkers:
             self._uncovered[before.node].pop(key, None)
             if before.job is not None:
                 self._pods_of[before.job].pop(key, None)
+                self._cover(before.job, [before.member])
         if new is None or new.is_terminal or not new.spec.node_name:
-            if before is not None and before.job in self._jobs:
-                job = self._jobs[before.job]
+            job = self._owner(before) if before is not None else None
+            if before is not None and before.job is not None and job is not None:
                 if new is not None and new.status.phase == "Succeeded" and before.member:
                     job.succeeded.add(before.member)
                 self._check_gang(before.job, job, now)
             return
         model = _pod_model(new)
         self._pods[key] = model
-        if model.job is not None:
-            self._pods_of[model.job][key] = model
-            self._check_attempts(model.job, model, is_new=old is None)
-            self._note_eviction(new, old, model)
-            if old is None:
-                self._check_return(model.job, model)
-        self._cover(key, model)
+        job = self._owner(model)
+        if model.job is None or job is None:
+            self._uncovered[model.node][key] = model.requests
+            self._check_node(model.node)
+            return
+        self._pods_of[model.job][key] = model
+        self._check_attempts(model.job, job, model, is_new=old is None)
+        self._note_eviction(new, old, model)
+        if old is None:
+            self._check_return(model.job, model)
+        self._cover(model.job, [model.member])
         self._check_node(model.node)
-        if model.job in self._jobs:
-            self._check_gang(model.job, self._jobs[model.job], now)
+        self._check_gang(model.job, job, now)
+
+    def _owner(self, pod: _PodModel) -> _JobModel | None:
+        """The job that a pod is of, by what the API server vouches for."""
+        job = self._jobs.get(pod.job) if pod.job is not None else None
+        if job is None or (job.uid, job.adopts) != (pod.uid, pod.is_adopted):
+            return None
+        return job
 
     # Accounting: claims of placements, plus pods that no claim covers
 
@@ -170,6 +184,7 @@ class Checkers:
         model = self._jobs.pop(key, None)
         if model is not None:
             self._claim(key, model, {})
+        self._pods_of.pop(key, None)
 
     def _claim(self, key: ObjectKey, model: _JobModel, claims: dict[MemberKey, str]) -> None:
         if claims == model.claims:
@@ -181,20 +196,23 @@ class Checkers:
         for (role, _), node in claims.items():
             for resource, amount in model.requests[role].items():
                 self._claimed[node][resource] += amount
-        for pod_key, pod in self._pods_of[key].items():
-            self._cover(pod_key, pod)
+        self._cover(key, [pod.member for pod in self._pods_of[key].values()])
         for node in dict.fromkeys(claims.values()):
             self._check_node(node)
 
-    def _cover(self, key: ObjectKey, pod: _PodModel) -> None:
-        job = self._jobs.get(pod.job) if pod.job else None
-        covered = job is not None and pod.member is not None
-        if covered and job is not None and pod.member is not None:
-            covered = job.claims.get(pod.member) == pod.node
-        if covered:
-            self._uncovered[pod.node].pop(key, None)
-        else:
-            self._uncovered[pod.node][key] = pod.requests
+    def _cover(self, key: ObjectKey, members: Iterable[MemberKey | None]) -> None:
+        """A claim covers one pod per place, and no more of it than the place holds."""
+        job, pods = self._jobs.get(key), self._pods_of[key]
+        for member in dict.fromkeys(members):
+            place = job.claims.get(member) if job is not None and member is not None else None
+            is_free = place is not None
+            for pod_key in sorted(k for k, pod in pods.items() if pod.member == member):
+                pod = pods[pod_key]
+                rest = pod.requests
+                if is_free and pod.node == place and job is not None and member is not None:
+                    is_free, held = False, job.requests[member[0]]
+                    rest = {r: max(0, amount - held.get(r, 0)) for r, amount in rest.items()}
+                self._uncovered[pod.node][pod_key] = rest
 
     # Promises
 
@@ -213,11 +231,10 @@ class Checkers:
                     f"1: node {node} holds {amount} {resource}, it has {capacity.get(resource, 0)}"
                 )
 
-    def _check_attempts(self, job: ObjectKey, pod: _PodModel, *, is_new: bool) -> None:
+    def _check_attempts(
+        self, job: ObjectKey, model: _JobModel, pod: _PodModel, *, is_new: bool
+    ) -> None:
         """2 and 8: the members of two attempts are never alive together; pods follow a place."""
-        model = self._jobs.get(job)
-        if model is None:
-            return
         attempts = sorted({other.attempt for other in self._pods_of[job].values()})
         if len(attempts) > 1 and not model.adopts:
             raise PromiseBroken(f"2: pods of attempts {attempts} of {job} are alive together")
@@ -322,17 +339,26 @@ def _is_evicted(pod: Pod) -> bool:
 
 
 def _pod_model(pod: Pod) -> _PodModel:
-    labels = pod.metadata.labels
-    job = labels.get(names.JOB_NAME)
-    member = None
-    if job is not None:
-        member = (labels.get(names.ROLE, ""), int(labels.get(names.INDEX, "0")))
+    labels, space = pod.metadata.labels, pod.metadata.namespace
+    owner = _controller(pod)
+    name = owner.name if owner is not None else labels.get(names.JOB_NAME)
+    index = labels.get(names.INDEX, "")
     return _PodModel(
         node=pod.spec.node_name,
         requests=_requests(pod.spec.containers),
-        job=(pod.metadata.namespace, job) if job is not None else None,
-        member=member,
+        job=(space, name) if name else None,
+        uid=owner.uid if owner is not None else labels.get(names.JOB_UID, ""),
+        is_adopted=owner is None,
+        member=(labels.get(names.ROLE, ""), int(index)) if index.isdecimal() else None,
         attempt=int(labels.get(names.ATTEMPT, "0")),
         runs=pod.status.phase == "Running",
         is_leaving=pod.metadata.deletion_timestamp is not None,
     )
+
+
+def _controller(pod: Pod) -> OwnerReference | None:
+    """Return the Fairlead job that controls a pod."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller and (owner.api_version, owner.kind) == (names.API_VERSION, "Job"):
+            return owner
+    return None

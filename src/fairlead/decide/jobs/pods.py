@@ -16,7 +16,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import ContainerStatus, Pod
 from fairlead.api.job import STEP_MAX, Progress
-from fairlead.api.meta import ObjectMeta, OwnerReference, label_number
+from fairlead.api.meta import label_number
 from fairlead.api.times import parse_time
 from fairlead.decide.pinning import node_of
 
@@ -147,14 +147,6 @@ def read_member(pod: Pod) -> MemberPod:
 def _number(text: str | None, default: int) -> int:
     number = label_number(text)
     return default if number is None else number
-
-
-def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:
-    """Return the reference to the Fairlead job that controls the object, or None."""
-    for owner in metadata.owner_references:
-        if owner.controller and owner.kind == "Job" and owner.api_version == names.API_VERSION:
-            return owner
-    return None
 
 
 def read_progress(pod: Pod) -> Progress | None:

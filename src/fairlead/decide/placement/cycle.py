@@ -76,7 +76,8 @@ class _Cycle:
 
     def run(self) -> Decision:
         for key in sorted(self._state.releasable):
-            if key not in self._state.set_aside:
+            # A member that another scheduler may be about to bind keeps its place until it is gone.
+            if key not in self._state.set_aside and not self._state.ledger.awaits_binding(key):
                 self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
         for key in sorted(self._state.held):
             if key not in self._state.set_aside:
