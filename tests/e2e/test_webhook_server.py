@@ -16,7 +16,7 @@ import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
 from prometheus_client import CollectorRegistry
 
-from fairlead.decide.admission import Rules
+from fairlead.decide.admission.pod_gates import Rules
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.connections import ConnectionLimits
 from fairlead.runtime.metrics import Metrics

@@ -168,13 +168,17 @@ class JobSpec(Wire, frozen=True):
     ]
     team: Annotated[str, Doc(description="Team that the job belongs to. No default.")] = ""
     priority_class_name: Annotated[
-        str, Doc(description="PriorityClass that gives the job its priority. No default.")
+        str,
+        Doc(
+            description="PriorityClass of the job and of its pods, which gives the job its "
+            "priority. Default: the cluster's default class, else priority 0."
+        ),
     ] = ""
     priority: Annotated[
         Annotated[int, Doc(ge=-(2**31), le=2**31 - 1)] | None,
         Doc(
-            description="Higher goes first. Set from the priority class when one is named. "
-            "Default 0."
+            description="Higher goes first. Follows from the PriorityClass: leave it out. Any "
+            "other number than the class's is refused, and has no effect."
         ),
     ] = None
     time_limit_seconds: Annotated[

@@ -1,13 +1,13 @@
-"""What a controller that looks at the whole cluster reads: all jobs, pods and nodes."""
+"""What a controller that looks at the whole cluster reads: jobs, pods, nodes, priority classes."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Mirror
@@ -21,6 +21,7 @@ class ClusterMirrors:
     jobs: Mirror[Job]
     pods: Mirror[Pod]
     nodes: Mirror[Node]
+    priority_classes: Mirror[PriorityClass]
     #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
     reader: MirrorReader | None = None
 
@@ -31,4 +32,5 @@ class ClusterMirrors:
             jobs=Mirror(client, JOBS, clock=clock, rng=rng),
             pods=Mirror(client, PODS, clock=clock, rng=rng),
             nodes=Mirror(client, NODES, clock=clock, rng=rng),
+            priority_classes=Mirror(client, PRIORITY_CLASSES, clock=clock, rng=rng),
         )

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import JOBS
@@ -31,6 +31,7 @@ from fairlead.decide.placement.outcome import status_after
 from fairlead.decide.reasons import Outcome
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.cluster import ClusterState
+from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventKind, EventSink
@@ -52,7 +53,7 @@ class SchedulerController:
         events: EventSink | None = None,
     ) -> None:
         """Register on the mirrors. Without `events` nothing is told to people but by the status."""
-        self.state = ClusterState()
+        self.state = ClusterState(PriorityTable())
         #: Verdicts of the last decision by reason, for metrics.
         self.verdict_counts: dict[str, int] = {}
         self.placed_count = 0
@@ -63,6 +64,7 @@ class SchedulerController:
         self._unanswered = Unanswered(self.state)
         reader = mirrors.reader
         self._unregister = (
+            follow(mirrors.priority_classes, self._priority_class_changed, reader),
             follow(mirrors.nodes, self._node_changed, reader),
             follow(mirrors.jobs, self._job_changed, reader),
             follow(mirrors.pods, self._pod_changed, reader),
@@ -71,7 +73,8 @@ class SchedulerController:
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """What it reads."""
-        return (self._mirrors.nodes, self._mirrors.jobs, self._mirrors.pods)
+        seen = self._mirrors
+        return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes)
 
     @property
     def jobs(self) -> Mirror[Job]:
@@ -157,6 +160,9 @@ class SchedulerController:
             self._events.record(
                 JOBS, job.metadata, kind, reason=placed.reason, message=placed.message
             )
+
+    def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
+        self.state.priority_class_changed(change.key[1], change.new)
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is None:

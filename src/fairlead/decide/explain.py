@@ -39,6 +39,14 @@ _CAPACITY_REASONS = (
     Reason.TOPOLOGY_UNAVAILABLE,
     Reason.BEHIND_EARLIER_JOB,
 )
+#: Reasons that only the scheduler can know: explained as it wrote them.
+_WRITTEN = frozenset(
+    reason.value
+    for reason in (
+        Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
+        Reason.PRIORITY_CLASS_RESERVED,
+    )
+)  # fmt: skip
 #: Smallest step worth suggesting, in base units.
 _STEPS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
 
@@ -208,8 +216,7 @@ def _gathering(job: Job) -> Verdict:
 def _waiting_verdict(state: ClusterState, entry: JobEntry, gang: GangRequest) -> Verdict:
     """Return the planner's verdict now; what the scheduler wrote where only it can know."""
     told = entry.job.status.verdict
-    written = (Reason.REPAIRING.value, Reason.BEHIND_EARLIER_JOB.value)
-    if told is not None and told.reason in written:
+    if told is not None and told.reason in _WRITTEN:
         reason = Reason(told.reason)
         blockers: tuple[ObjectKey, ...] = ()
         if reason is Reason.BEHIND_EARLIER_JOB:

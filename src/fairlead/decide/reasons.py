@@ -40,6 +40,8 @@ class Reason(Enum):
     BACKING_OFF = "BackingOff"
     STOPPING = "Stopping"
     DEPENDENCY_FAILED = "DependencyFailed"
+    PRIORITY_CLASS_MISSING = "PriorityClassMissing"
+    PRIORITY_CLASS_RESERVED = "PriorityClassReserved"
     HELD = "Held"
     GROUP_INCOMPLETE = "GroupIncomplete"
     GROUP_UNGATED = "GroupUngated"
@@ -119,6 +121,17 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.HELD: ReasonInfo(
         Outcome.BLOCKED, 60, "spec.suspend is set; fairlead release lets it start"
+    ),
+    Reason.PRIORITY_CLASS_MISSING: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "there is no PriorityClass {priority_class}; kubectl get priorityclasses lists those there "
+        "are",
+    ),
+    Reason.PRIORITY_CLASS_RESERVED: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "PriorityClass {priority_class} is reserved for the cluster's own components",
     ),
     Reason.GROUP_UNGATED: ReasonInfo(
         Outcome.BLOCKED,

@@ -18,7 +18,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Placement
 from fairlead.api.meta import is_true
 from fairlead.api.names import ADMITTED
@@ -27,6 +27,7 @@ from fairlead.model.fits import FitTable
 from fairlead.model.gangs import InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger, claim_of
 from fairlead.model.nodes import Ints, NodeTable
+from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.queue import JobEntry, OrderKey, WaitQueue
 from fairlead.model.requests import MemberClass, RequestReader
 
@@ -84,9 +85,14 @@ class Transaction:
 
 
 class ClusterState:
-    """Nodes, claims, pods and waiting jobs."""
+    """Nodes, claims, pods and waiting jobs.
 
-    def __init__(self) -> None:
+    `priorities` resolves the jobs' priorities. Without it their `spec.priority` is taken as it
+    stands, which is for clients that explain a cluster and may not list its PriorityClasses.
+    """
+
+    def __init__(self, priorities: PriorityTable | None = None) -> None:
+        self._priorities = priorities
         self.reader = RequestReader()
         self.table = NodeTable(self.reader)
         self.fits = FitTable(self.table)
@@ -98,6 +104,8 @@ class ClusterState:
         self.releasable: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that are held.
         self.held: dict[JobKey, None] = {}
+        #: Admitted jobs without a placement whose PriorityClass gives them no priority, and why.
+        self.unresolved: dict[JobKey, Unresolved] = {}
         #: Jobs that are left alone for now: writing on them keeps failing.
         self.set_aside: dict[JobKey, None] = {}
         #: Jobs with a placement of an earlier attempt, to confirm or repair.
@@ -149,6 +157,18 @@ class ClusterState:
         """Take in that a pod is gone."""
         self.ledger.remove_pod(key)
 
+    def priority_class_changed(self, name: str, found: PriorityClass | None) -> None:
+        """Take in a PriorityClass, or that it is gone; walks all jobs, since classes are few."""
+        if self._priorities is None:
+            return
+        if found is None:
+            self._priorities.remove(name)
+        else:
+            self._priorities.put(found)
+        for entry in list(self.jobs.values()):
+            if not entry.job.is_finished:
+                self.job_changed(entry.job)
+
     def job_changed(self, job: Job) -> None:
         """Take in a job, new or changed."""
         key = job.metadata.key
@@ -157,10 +177,16 @@ class ClusterState:
             gang = before.gang
         else:
             gang = gang_of(job.spec, self.reader)
-        entry = JobEntry(job, gang, order_of(job))
+        priority = self._priority_of(job)
+        unresolved = None if isinstance(priority, int) else priority
+        entry = JobEntry(job, gang, order_of(job, priority if isinstance(priority, int) else 0))
         self.jobs[key] = entry
         self._claim(entry)
-        self._enqueue(before, entry)
+        waits = _is_considered(job) and job.status.placement is None
+        self._enqueue(before, entry, waits=waits and unresolved is None)
+        self.unresolved.pop(key, None)
+        if waits and unresolved is not None:
+            self.unresolved[key] = unresolved
         _put(self.releasable, key, present=_is_releasable(job))
         _put(self.repairable, key, present=_is_considered(job) and job.status.placement is not None)
         _put(self.held, key, present=_is_held(job))
@@ -172,6 +198,7 @@ class ClusterState:
             return
         self.queue.remove(before)
         self.ledger.set_claim(key, None)
+        self.unresolved.pop(key, None)
         for keys in (self.releasable, self.repairable, self.held, self.set_aside):
             keys.pop(key, None)
 
@@ -201,8 +228,12 @@ class ClusterState:
         claim = claim_of(job, entry.gang, placement)
         self.ledger.set_claim(job.metadata.key, claim)
 
-    def _enqueue(self, before: JobEntry | None, entry: JobEntry) -> None:
-        waits = _is_considered(entry.job) and entry.job.status.placement is None
+    def _priority_of(self, job: Job) -> int | Unresolved:
+        if self._priorities is None:
+            return job.spec.priority or 0
+        return self._priorities.resolve(job.spec, job.metadata.namespace)
+
+    def _enqueue(self, before: JobEntry | None, entry: JobEntry, *, waits: bool) -> None:
         if before is not None and before.group is not None:
             if waits and before.gang is entry.gang and before.order == entry.order:
                 entry.group = before.group
@@ -213,11 +244,11 @@ class ClusterState:
             self.queue.add(entry)
 
 
-def order_of(job: Job) -> OrderKey:
-    """Return the job's place in the queue."""
+def order_of(job: Job, priority: int) -> OrderKey:
+    """Return the place in the queue of a job with this priority."""
     created = job.metadata.creation_timestamp
     return OrderKey(
-        -(job.spec.priority or 0),
+        -priority,
         parse_time(created) if created else 0.0,
         job.metadata.namespace,
         job.metadata.name,

@@ -22,6 +22,10 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
 )  # fmt: skip
 
 
+#: The class of jobs that go first.
+HIGH: dict[str, Any] = {"metadata": {"name": "high"}, "value": 10}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
     """How many jobs over how long; durations in seconds."""
@@ -61,7 +65,7 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
             gpus=gpus,
             run_seconds=round(run_seconds, 1),
             exit_code=1 if rng.random() < options.failing_share else 0,
-            priority=rng.choice((0, 0, 0, 10)),
+            is_high=rng.choice((False, False, False, True)),
         )
         arrivals.append(Arrival(at, name, body))
     return arrivals
@@ -74,7 +78,7 @@ def job_body(
     gpus: int,
     run_seconds: float,
     exit_code: int = 0,
-    priority: int = 0,
+    is_high: bool = False,
 ) -> dict[str, Any]:
     """Return a Job for virtual nodes whose members run `run_seconds` and end with `exit_code`."""
     annotations = {SIMULATE_SECONDS: str(run_seconds)}
@@ -92,7 +96,7 @@ def job_body(
         "kind": "Job",
         "metadata": {"name": name, "namespace": names.DEFAULT_NAMESPACE},
         "spec": {
-            "priority": priority,
+            **({"priorityClassName": HIGH["metadata"]["name"]} if is_high else {}),
             "restart": {"limit": 2, "backoffSeconds": 5},
             "roles": [{"name": "worker", "count": members, "template": template}],
         },

@@ -25,7 +25,7 @@ from fairlead.api import crd
 from fairlead.api.core import Lease, Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import CRDS, JOBS, NODES, PODS
+from fairlead.api.resources import CRDS, JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.api.status import ApiError, NotFound
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
@@ -52,7 +52,7 @@ from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.faults import ROUGH, FaultRates, FaultSwitch, FaultyClient
 from fairlead.sim.kills import CallCounter, mortal
 from fairlead.sim.loop import run
-from fairlead.sim.workload import Arrival, WorkloadOptions, generate
+from fairlead.sim.workload import HIGH, Arrival, WorkloadOptions, generate
 
 #: 2026-01-01T00:00:00Z
 EPOCH = 1_767_225_600.0
@@ -165,6 +165,7 @@ class World:
         await self._service.bootstrap()
         for manifest in crd.manifests():
             await self._client.create(CRDS, manifest)
+        await self._client.create(PRIORITY_CLASSES, HIGH)
         self._store.subscribe(self._observe)
         await self._virtual.start()
         arrivals = generate(self.options.workload, self._rng("workload"))

@@ -23,6 +23,7 @@ from fairlead.api.core import (
     PodSpec,
     PodStatus,
     PodTemplate,
+    PriorityClass,
     ResourceRequirements,
     Taint,
     Toleration,
@@ -127,6 +128,11 @@ def make_pod_spec(
 def make_role(name: str = "worker", *, count: int = 1, **pod: Any) -> Role:
     """Return a role; further arguments are those of `make_pod_spec`."""
     return Role(name=name, count=count, template=PodTemplate(spec=make_pod_spec(**pod)))
+
+
+def make_priority_class(name: str, value: int, *, is_default: bool = False) -> PriorityClass:
+    """Return a PriorityClass."""
+    return PriorityClass(ObjectMeta(name=name, resource_version="1"), value, is_default)
 
 
 def make_job(

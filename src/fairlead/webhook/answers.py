@@ -1,7 +1,7 @@
 """What the webhook answers to a request, from its path and body alone (no waiting, no I/O).
 
-An answer never depends on anything that is elsewhere: not on the API, not on our controllers. So it
-takes as long as it takes to decode the body, and it is the same on every replica.
+An answer depends on the body, and for jobs on the PriorityClasses that a mirror holds: never on a
+request to the API or on our controllers. So it takes as long as it takes to decode the body.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from fairlead.decide.admission import (
+from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
+from fairlead.decide.admission.pod_gates import (
     OptIn,
     PodShape,
     Rules,
     Ruling,
-    judge_job,
     judge_pod,
     opt_in_of,
-    refusal_of,
 )
+from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook import review
-from fairlead.webhook.configuration import JOBS_PATH, PODS_OF_NAMESPACES_PATH, PODS_PATH
+from fairlead.webhook.configuration import (
+    JOB_DEFAULTS_PATH,
+    JOBS_PATH,
+    PODS_OF_NAMESPACES_PATH,
+    PODS_PATH,
+)
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -37,6 +42,7 @@ class Path(Enum):
     PODS = PODS_PATH
     PODS_OF_NAMESPACES = PODS_OF_NAMESPACES_PATH
     JOBS = JOBS_PATH
+    JOB_DEFAULTS = JOB_DEFAULTS_PATH
     OTHER = ""
 
 
@@ -45,6 +51,7 @@ class Outcome(Enum):
 
     GATED = "gated"
     LEFT_ALONE = "left-alone"
+    DEFAULTED = "defaulted"
     ALLOWED = "allowed"
     REFUSED = "refused"
     MALFORMED = "malformed"
@@ -82,10 +89,21 @@ _PATHS = {path.value: path for path in Path if path is not Path.OTHER}
 
 
 class Answers:
-    """Answers requests; the same request always alike."""
+    """Answers requests about objects that are about to be stored.
 
-    def __init__(self, rules: Rules, *, log: Logger = SILENT) -> None:
+    `classes` returns the PriorityClasses, None while they are not known: priorities are then left
+    to the controllers.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        classes: Callable[[], PriorityTable | None] = lambda: None,
+        log: Logger = SILENT,
+    ) -> None:
         self._rules = rules
+        self._classes = classes
         self._log = log
 
     def answer(self, path: Path, body: bytes) -> Answer:
@@ -104,6 +122,8 @@ class Answers:
                 return self._pod_of_namespace
             case Path.JOBS:
                 return self._job
+            case Path.JOB_DEFAULTS:
+                return self._job_defaults
             case Path.OTHER:
                 return _unknown
             case _:
@@ -133,12 +153,24 @@ class Answers:
         outcome = Outcome.GATED if is_gated else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, judged.patch, judged.warnings))
 
+    def _job_defaults(self, body: bytes) -> Answer:
+        asked = review.decode_object(body, "jobs")
+        classes = self._classes()
+        if asked.operation not in ("CREATE", "UPDATE") or asked.object is None or classes is None:
+            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+        old = asked.old_object if asked.operation == "UPDATE" else None
+        value = priority_to_set(asked.object, old, classes)
+        if value is None:
+            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+        patch = ({"op": "add", "path": "/spec/priority", "value": value},)
+        return Answer(Outcome.DEFAULTED, review.allow(asked.uid, patch))
+
     def _job(self, body: bytes) -> Answer:
         asked = review.decode_object(body, "jobs")
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
-        causes = judge_job(asked.object, old)
+        causes = judge_job(asked.object, old, classes=self._classes(), namespace=asked.namespace)
         if not causes:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
         message, details = refusal_of(asked.name, causes)

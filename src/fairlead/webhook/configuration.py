@@ -25,7 +25,13 @@ from fairlead.api.webhooks import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
-from fairlead.decide.admission import DISABLED, ENABLED, MIRROR, SCHEDULER, SYSTEM_NAMESPACES
+from fairlead.decide.admission.pod_gates import (
+    DISABLED,
+    ENABLED,
+    MIRROR,
+    SCHEDULER,
+    SYSTEM_NAMESPACES,
+)
 
 #: Name of both configurations.
 NAME = "fairlead"
@@ -45,6 +51,7 @@ VALIDATING = Resource(
 PODS_OF_NAMESPACES_PATH = "/mutate-pods/of-namespaces"
 PODS_PATH = "/mutate-pods"
 JOBS_PATH = "/validate-jobs"
+JOB_DEFAULTS_PATH = "/mutate-jobs"
 
 #: What the server waits for us at most; afterwards the failure policy speaks.
 TIMEOUT_SECONDS = 5
@@ -103,8 +110,17 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
         "matchConditions": _conditions(JOB_CONDITIONS),
         **_COMMON,
     }
+    # The controllers resolve priorities themselves: a default that is missing is only not shown.
+    job_defaults = {
+        **jobs,
+        "name": f"defaults.jobs.{names.GROUP}",
+        "clientConfig": client(JOB_DEFAULTS_PATH),
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
+        "reinvocationPolicy": "Never",
+    }
     return (
-        _configuration("MutatingWebhookConfiguration", of_namespaces, of_pods),
+        _configuration("MutatingWebhookConfiguration", of_namespaces, of_pods, job_defaults),
         _configuration("ValidatingWebhookConfiguration", jobs),
     )
 

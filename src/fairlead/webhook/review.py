@@ -15,7 +15,7 @@ import msgspec
 
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusDetails
-from fairlead.decide.admission import Operation, PodShape
+from fairlead.decide.admission.pod_gates import Operation, PodShape
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

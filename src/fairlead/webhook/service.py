@@ -10,10 +10,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from fairlead.decide.admission import Rules
+from fairlead.api.core import PriorityClass
+from fairlead.decide.admission.pod_gates import Rules
+from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.mirror import Change, Mirror
 from fairlead.webhook.answers import Answers
 from fairlead.webhook.certificates import Times
 from fairlead.webhook.configuration import PORT, SERVICE
@@ -56,13 +59,19 @@ class Webhook:
         *,
         clock: Clock,
         rng: random.Random,
+        priority_classes: Mirror[PriorityClass] | None = None,
         log: Logger = SILENT,
     ) -> None:
+        """`priority_classes` is run by the caller; without it priorities are not judged."""
         self.port = 0
+        self._priority_classes = priority_classes
+        self._priorities = PriorityTable()
+        if priority_classes is not None:
+            priority_classes.on_change(self._priority_class_changed)
         self._options = options
         self._clock = clock
         rules = Rules(own_namespace=options.namespace)
-        self._server = WebhookServer(Answers(rules, log=log), log=log)
+        self._server = WebhookServer(Answers(rules, classes=self._classes, log=log), log=log)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
         self._keeper: CertificateKeeper | CertificateFiles
         if options.directory is not None:
@@ -82,6 +91,16 @@ class Webhook:
         if self._clock.now() < self._server.ends_at:
             return True
         return isinstance(self._keeper, CertificateKeeper) and not self._keeper.is_asked
+
+    def _classes(self) -> PriorityTable | None:
+        mirror = self._priority_classes
+        return self._priorities if mirror is not None and mirror.synced else None
+
+    def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
+        if change.new is None:
+            self._priorities.remove(change.key[1])
+        else:
+            self._priorities.put(change.new)
 
     async def run(self) -> None:
         """Keep the certificate until cancelled."""

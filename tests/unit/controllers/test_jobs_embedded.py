@@ -313,7 +313,10 @@ def test_what_is_immutable_is_refused_on_every_kind_of_write_and_all_else_goes_t
         details = caught.value.status.details
         assert details is not None
         assert [c.field for c in details.causes] == ["spec.roles", "spec.topology"]
-        wish = {"spec": {"priority": 3, "suspend": True}, "metadata": {"labels": {"a": "b"}}}
+        wish = {
+            "spec": {"ttlSecondsAfterFinished": 3, "suspend": True},
+            "metadata": {"labels": {"a": "b"}},
+        }
         job = await cluster.client.patch(JOBS, "train", wish, namespace="default")
         assert job.spec.suspend
         late = {"spec": {"after": [{"job": "train"}]}}

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition, ObjectMeta, find_condition, to_wire
-from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
@@ -27,8 +28,11 @@ from fairlead.testing.builders import (
     make_node,
     make_nodes,
     make_pod,
+    make_priority_class,
 )
 from fairlead.testing.fake_client import FakeClient
+
+_RESOURCES = {Job: JOBS, Node: NODES, Pod: PODS, PriorityClass: PRIORITY_CLASSES}
 
 
 class Events:
@@ -60,8 +64,7 @@ class World:
 
     async def create(self, *objects: Any) -> None:
         for obj in objects:
-            resource: Any = JOBS if isinstance(obj, Job) else PODS if hasattr(
-                obj.spec, "containers") else NODES  # fmt: skip
+            resource: Any = _RESOURCES[type(obj)]
             wire = to_wire(obj)
             wire["metadata"].pop("resourceVersion")
             await self.client.create(resource, wire)
@@ -282,5 +285,67 @@ def test_a_new_scheduler_takes_over_without_writing_anything() -> None:
             await asyncio.sleep(600)
             assert controller.verdict_counts == {"InsufficientCapacity": 1}
             assert world.client.count("patch") == patches
+
+    check(main)
+
+
+def of_class(name: str) -> dict[str, Any]:
+    return {"priority_class_name": name}
+
+
+def test_the_class_of_a_job_decides_its_place_and_its_own_number_does_not() -> None:
+    async def main(world: World) -> None:
+        await world.create(make_priority_class("high", 1000), make_node("n"))
+        await asyncio.sleep(1)
+        await world.create(make_job("running"))
+        await asyncio.sleep(1)
+        await world.create(
+            make_job("greedy", priority=2**31 - 1),
+            make_job("first", created=EPOCH + 5),
+            make_job("urgent", created=EPOCH + 9, spec=of_class("high")),
+        )
+        await world.set("running", {"conditions": [{"type": "Succeeded", "status": "True"}]})
+        await asyncio.sleep(1)
+        assert world.placed("urgent") == ["n"]
+        await world.set("urgent", {"conditions": [{"type": "Succeeded", "status": "True"}]})
+        await asyncio.sleep(1)
+        assert (world.placed("greedy"), world.placed("first")) == (["n"], None)
+
+    check(main)
+
+
+def test_a_job_of_a_class_that_is_missing_or_reserved_waits_and_says_so() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(2), make_priority_class("system-node-critical", 2 * 10**9))
+        await world.create(
+            make_job("a", spec=of_class("none")),
+            make_job("b", spec=of_class("system-node-critical")),
+        )
+        await asyncio.sleep(1)
+        verdicts = [world.job(name).status.verdict for name in "ab"]
+        assert [v and (v.outcome, v.reason) for v in verdicts] == [
+            ("Blocked", "PriorityClassMissing"), ("Blocked", "PriorityClassReserved"),
+        ]  # fmt: skip
+        assert (world.placed("a"), world.placed("b")) == (None, None)
+        await world.create(make_priority_class("none", 5))
+        await asyncio.sleep(1)
+        assert world.placed("a") is not None
+        assert world.placed("b") is None
+
+    check(main)
+
+
+def test_a_class_that_changes_reorders_those_who_wait() -> None:
+    async def main(world: World) -> None:
+        await world.create(make_node("n"), make_priority_class("low", 0), make_job("running"))
+        await asyncio.sleep(1)
+        await world.create(make_job("a"), make_job("b", created=EPOCH + 1, spec=of_class("low")))
+        await asyncio.sleep(1)
+        await world.client.delete(PRIORITY_CLASSES, "low")
+        await world.create(make_priority_class("low", 7))
+        await asyncio.sleep(1)
+        await world.set("running", {"conditions": [{"type": "Succeeded", "status": "True"}]})
+        await asyncio.sleep(1)
+        assert (world.placed("a"), world.placed("b")) == (None, ["n"])
 
     check(main)

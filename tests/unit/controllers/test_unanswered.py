@@ -19,7 +19,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.controllers.unanswered import may_come_late
-from fairlead.testing.builders import make_job, make_nodes
+from fairlead.testing.builders import make_job, make_nodes, make_priority_class
 from fairlead.testing.fake_client import FakeClient
 
 from .test_scheduler import World, check
@@ -77,7 +77,8 @@ def test_a_placement_that_comes_true_late_finds_its_room_kept() -> None:
         await world.create(make_job("a"))
         await asyncio.sleep(30)
         # Ahead of a, and asks for the same node: it would be given it.
-        await world.create(make_job("b", priority=10))
+        await world.create(make_priority_class("high", 10))
+        await world.create(make_job("b", spec={"priority_class_name": "high"}))
         await asyncio.sleep(60)
         assert world.placed("b") is None
         late = world.line.late
@@ -141,7 +142,9 @@ def test_a_repair_that_may_come_late_keeps_both_the_old_places_and_the_new() -> 
         await world.client.delete(NODES, "node-0001")
         await world.set("a", {"attempt": 2})
         await asyncio.sleep(30)
-        await world.create(make_job("b", count=2, priority=10), make_job("c", priority=10))
+        high = {"priority_class_name": "high"}
+        await world.create(make_priority_class("high", 10))
+        await world.create(make_job("b", count=2, spec=high), make_job("c", spec=high))
         await asyncio.sleep(60)
         assert (world.placed("b"), world.placed("c")) == (None, ["node-0003"])
         world.line.late = world.line.late[:1]

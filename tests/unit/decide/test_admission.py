@@ -9,19 +9,20 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.decide.admission import (
+from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
+from fairlead.decide.admission.pod_gates import (
     OptIn,
     PodAnswer,
     PodShape,
     Rules,
     Ruling,
-    judge_job,
     judge_pod,
     opt_in_of,
     reason_of,
-    refusal_of,
 )
 from fairlead.embedded.patch import apply_json_patch
+from fairlead.model.priorities import PriorityTable
+from fairlead.testing.builders import make_priority_class
 
 RULES = Rules(own_namespace="ours")
 ENABLED = {names.GANG_SCHEDULING: "enabled"}
@@ -154,6 +155,70 @@ def test_roles_cannot_be_changed() -> None:
     new = job()
     new["spec"]["roles"][0]["count"] = 3
     assert fields(new, job()) == ["spec.roles"]
+
+
+CLASSES = PriorityTable(
+    [make_priority_class("high", 1000), make_priority_class("system-node-critical", 2 * 10**9)]
+)
+
+
+def with_pod(body: dict[str, Any], **pod: Any) -> dict[str, Any]:
+    body["spec"]["roles"][0]["template"]["spec"] |= pod
+    return body
+
+
+POD = "spec.roles[0].template.spec"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        (job(priority=5), "spec.priority", "is 0; leave it out and name a class"),
+        (job(priority=5, priorityClassName="high"), "spec.priority", "is 1000"),
+        (job(priorityClassName="none"), "spec.priorityClassName", "no such PriorityClass"),
+        (job(priorityClassName="system-node-critical"), "spec.priorityClassName", "reserved"),
+        (with_pod(job(), priorityClassName="none"), f"{POD}.priorityClassName", "no such"),
+        (
+            with_pod(job(priorityClassName="high"), priorityClassName="low"),
+            f"{POD}.priorityClassName",
+            "must be the job's own class, high",
+        ),
+        (with_pod(job(), priority=7), f"{POD}.priority", "is 0; leave it out"),
+    ],
+)
+def test_a_priority_is_what_its_class_says(body: dict[str, Any], field: str, words: str) -> None:
+    (cause,) = judge_job(body, classes=CLASSES)
+    assert cause.field == field
+    assert words in cause.message
+    assert judge_job(body) == []  # without classes, nothing is known of them
+    assert judge_job(job(priority=1000, priorityClassName="high"), classes=CLASSES) == []
+
+
+def test_classes_of_the_cluster_are_usable_in_its_own_namespace() -> None:
+    body = job(priorityClassName="system-node-critical")
+    assert judge_job(body, classes=CLASSES, namespace="kube-system") == []
+    body["metadata"]["namespace"] = "team"
+    assert judge_job(body, classes=CLASSES, namespace="kube-system") != []
+
+
+def test_the_priority_of_a_new_job_is_written_and_follows_its_class() -> None:
+    high = job(priorityClassName="high")
+    assert priority_to_set(high, None, CLASSES) == 1000
+    assert priority_to_set(with_pod(job(), priorityClassName="high"), None, CLASSES) == 1000
+    assert priority_to_set(job(), None, CLASSES) is None
+    assert priority_to_set(job(priorityClassName="none"), None, CLASSES) is None
+    stored = job(priorityClassName="high", priority=1000)
+    assert priority_to_set(stored, stored, CLASSES) is None
+    assert priority_to_set(job(priority=1000), stored, CLASSES) == 0
+    assert priority_to_set(job(priority=5), stored, CLASSES) is None  # and is refused
+    by_default = PriorityTable([make_priority_class("normal", 50, is_default=True)])
+    assert priority_to_set(job(), None, by_default) == 50
+
+
+def test_a_job_outlives_its_class() -> None:
+    old = job(priorityClassName="gone", priority=3)
+    new = job(priorityClassName="gone", priority=3, cancel=True)
+    assert judge_job(new, old, classes=CLASSES) == []
 
 
 def test_a_refusal_has_the_form_of_the_servers_own() -> None:

@@ -19,17 +19,19 @@ from fairlead.api import names
 from fairlead.api.resources import NAMESPACES, PODS, SECRETS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
 from fairlead.api.webhooks import WebhookClientConfig
-from fairlead.decide.admission import Rules
+from fairlead.decide.admission.pod_gates import Rules
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.webhooks.registry import CallFailed
 from fairlead.embedded.webhooks.review import User
+from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.backoff import BackoffOptions
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
+from fairlead.testing.builders import make_priority_class
 from fairlead.webhook.answers import Answers, Outcome, Path, path_of
 from fairlead.webhook.certificates import Pair, Times, life_of
 from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
@@ -195,6 +197,28 @@ def test_what_asked_is_told_by_the_path() -> None:
     assert (outcome, response) == (Outcome.LEFT_ALONE, {"uid": "u", "allowed": True})
     update = review(object=pod, oldObject=pod, operation="UPDATE")
     assert answer(Path.PODS_OF_NAMESPACES, update)[2] == {"uid": "u", "allowed": True}
+
+
+def test_a_job_is_given_the_priority_of_its_class_and_refused_any_other() -> None:
+    known = PriorityTable([make_priority_class("high", 1000)])
+    container = {"name": "c", "image": "i"}
+    role = {"name": "worker", "template": {"spec": {"containers": [container]}}}
+
+    def ask(path: Path, table: PriorityTable | None, **spec: Any) -> tuple[Outcome, Any]:
+        job = {"metadata": {"name": "j"}, "spec": {"roles": [role], **spec}}
+        given = Answers(Rules(), classes=lambda: table).answer(path, review("jobs", object=job))
+        response = msgspec.json.decode(given.body)["response"]
+        patch = response.get("patch")
+        return given.outcome, msgspec.json.decode(base64.b64decode(patch)) if patch else None
+
+    by_class = {"priorityClassName": "high"}
+    patch = [{"op": "add", "path": "/spec/priority", "value": 1000}]
+    assert ask(Path.JOB_DEFAULTS, known, **by_class) == (Outcome.DEFAULTED, patch)
+    assert ask(Path.JOB_DEFAULTS, known) == (Outcome.LEFT_ALONE, None)
+    assert ask(Path.JOB_DEFAULTS, None, **by_class) == (Outcome.LEFT_ALONE, None)
+    assert ask(Path.JOBS, known, **by_class, priority=1000) == (Outcome.ALLOWED, None)
+    assert ask(Path.JOBS, known, **by_class, priority=1001) == (Outcome.REFUSED, None)
+    assert ask(Path.JOBS, None, **by_class, priority=1001) == (Outcome.ALLOWED, None)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +439,7 @@ def test_without_configurations_nothing_is_made_and_nobody_waits_for_it() -> Non
 
 def test_pods_are_asked_about_with_fail_only_where_the_namespace_opted_in() -> None:
     mutating, validating = configurations("ours", "svc", "QQ==")
-    of_namespaces, of_pods = mutating["webhooks"]
+    of_namespaces, of_pods, _ = mutating["webhooks"]
     assert (of_namespaces["failurePolicy"], of_pods["failurePolicy"]) == ("Fail", "Ignore")
     for each in (of_namespaces, of_pods):
         (kept_out,) = [

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from fairlead.api.core import PriorityClass
 from fairlead.cli.cluster.mirrors import SharedMirrors
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
@@ -41,9 +42,12 @@ class Controllers:
         clock: Clock,
         metrics: Metrics,
         log: Logger,
+        priority_classes: Mirror[PriorityClass] | None = None,
     ) -> None:
         #: What the controllers read, and others may; the services among `services` keep it.
-        self.mirrors = SharedMirrors(client, clock=clock, metrics=metrics, log=log)
+        self.mirrors = SharedMirrors(
+            client, priority_classes=priority_classes, clock=clock, metrics=metrics, log=log
+        )
         self._policy = policy
         self._client = client
         self._history = history
@@ -71,13 +75,19 @@ class Controllers:
         return loop is not None and loop.ready
 
     async def _run_scheduler(self) -> None:
-        shared, reader = self.mirrors, MirrorReader()
-        mirrors = ClusterMirrors(shared.jobs, shared.pods, shared.nodes, reader)
+        reader = MirrorReader()
+        mirrors = self._cluster_mirrors(reader)
         try:
             controller = SchedulerController(self._client, mirrors, events=self._events)
             await self._run(controller, reader)
         finally:
             reader.close()
+
+    def _cluster_mirrors(self, reader: MirrorReader) -> ClusterMirrors:
+        shared = self.mirrors
+        return ClusterMirrors(
+            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, reader
+        )
 
     async def _run_jobs(self) -> None:
         shared, reader = self.mirrors, MirrorReader()
@@ -95,8 +105,8 @@ class Controllers:
             reader.close()
 
     async def _run_adoption(self) -> None:
-        shared, reader = self.mirrors, MirrorReader()
-        mirrors = ClusterMirrors(shared.jobs, shared.pods, shared.nodes, reader)
+        reader = MirrorReader()
+        mirrors = self._cluster_mirrors(reader)
         try:
             controller = AdoptionController(
                 self._client, mirrors, history=self._history, events=self._events,

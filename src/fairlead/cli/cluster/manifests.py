@@ -204,6 +204,7 @@ def _cluster_rules() -> list[Manifest]:
         rule("", ["configmaps", "services"], ["get", "list", "watch", "create", "delete"]),
         rule("", ["pods/log"], ["get"]),  # kept before a member is deleted
         rule("", ["nodes"], ["list", "watch"]),
+        rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
         rule("", ["events"], ["get", "create", "patch"]),
         # Gangs that kube-scheduler places, where the server has its kinds.
         rule(GANGS, ["podgroups"], ["get", "list", "watch", "create", "delete"]),

@@ -10,9 +10,9 @@ import random
 from functools import partial
 from typing import Any
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
@@ -22,24 +22,37 @@ from fairlead.runtime.supervisor import Service
 
 
 class SharedMirrors:
-    """Mirrors of all jobs, pods and nodes. Readers register through a `MirrorReader`."""
+    """Mirrors of all jobs, pods, nodes and classes. Readers register through a `MirrorReader`."""
 
-    def __init__(self, client: Client, *, clock: Clock, metrics: Metrics, log: Logger) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        priority_classes: Mirror[PriorityClass] | None = None,
+        clock: Clock,
+        metrics: Metrics,
+        log: Logger,
+    ) -> None:
+        """`priority_classes` is given where somebody else in the process runs that mirror."""
         self.nodes: Mirror[Node] = Mirror(client, NODES, clock=clock, rng=_rng(), log=log)
         self.jobs: Mirror[Job] = Mirror(client, JOBS, clock=clock, rng=_rng(), log=log)
         self.pods: Mirror[Pod] = Mirror(client, PODS, clock=clock, rng=_rng(), log=log)
+        self._own: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods]
+        if priority_classes is None:
+            priority_classes = Mirror(client, PRIORITY_CLASSES, clock=clock, rng=_rng(), log=log)
+            self._own.append(priority_classes)
+        self.priority_classes = priority_classes
         self._metrics = metrics
 
     def services(self) -> list[Service]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""
-        mirrors: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods]
         return [
             Service(
                 f"mirror-{mirror.resource.plural}",
                 partial(self._run, mirror),
                 is_ready=partial(_is_synced, mirror),
             )
-            for mirror in mirrors
+            for mirror in self._own
         ]
 
     async def _run(self, mirror: Mirror[Any]) -> None:

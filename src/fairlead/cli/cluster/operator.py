@@ -20,7 +20,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fairlead import __version__
+from fairlead.api.core import PriorityClass
 from fairlead.api.job import JobState
+from fairlead.api.resources import PRIORITY_CLASSES
 from fairlead.cli.cluster.archive_api import ArchiveApi
 from fairlead.cli.cluster.controllers import Controllers
 from fairlead.controllers.logs import KeepingClient, LogKeeper
@@ -34,6 +36,7 @@ from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.memberlogs import LogReader, LogStore
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.supervisor import Health, Service, Supervisor
 from fairlead.webhook.service import Webhook, WebhookOptions
 
@@ -107,10 +110,24 @@ class Operator:
         leading.set_function(lambda: float(self.elector.is_leading))
         self._controllers: Supervisor | None = None
         self.webhook: Webhook | None = None
-        services = [Service("leader", lambda: self.elector.run(self._lead))]
+        #: Read on every replica, since each answers API servers that ask about jobs.
+        self._priority_classes: Mirror[PriorityClass] = Mirror(
+            client, PRIORITY_CLASSES, clock=clock, rng=self._rng, log=log
+        )
+        self._metrics.watch_mirror(self._priority_classes)
+        services = [
+            Service("leader", lambda: self.elector.run(self._lead)),
+            Service("mirror-priorityclasses", self._priority_classes.run),
+        ]
         if settings.webhook is not None:
             self.webhook = webhook = Webhook(
-                settings.webhook, client, registry, clock=clock, rng=self._rng, log=log
+                settings.webhook,
+                client,
+                registry,
+                clock=clock,
+                rng=self._rng,
+                log=log,
+                priority_classes=self._priority_classes,
             )
             services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
         self._supervisor = Supervisor(
@@ -157,7 +174,7 @@ class Operator:
         self._log.info("Discovered", pod_groups=served)
         controllers = Controllers(
             policy, client, self._history, clock=self._clock,
-            metrics=self._metrics, log=self._log,
+            metrics=self._metrics, log=self._log, priority_classes=self._priority_classes,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

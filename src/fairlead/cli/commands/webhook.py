@@ -68,7 +68,7 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
 
     from fairlead.api import names
     from fairlead.cli.views.webhook import Around, Finding, judge_object
-    from fairlead.decide.admission import Rules
+    from fairlead.decide.admission.pod_gates import Rules
 
     around = Around(common_.namespace or names.DEFAULT_NAMESPACE, labels, Rules())
     findings: list[Finding] = []
@@ -132,7 +132,7 @@ def _explain(common_: Common, name: str) -> int:
     from fairlead.api.status import NotFound
     from fairlead.cli.lookup import clean_reference
     from fairlead.cli.views.webhook import Around, PodFinding, judge_shape
-    from fairlead.decide.admission import PodShape, Rules
+    from fairlead.decide.admission.pod_gates import PodShape, Rules
     from fairlead.webhook.configuration import MUTATING, NAME
 
     api = common_.connect()

@@ -14,12 +14,12 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.status import StatusCause
-from fairlead.decide.admission import (
+from fairlead.decide.admission.jobs import judge_job
+from fairlead.decide.admission.pod_gates import (
     Owner,
     PodAnswer,
     PodShape,
     Rules,
-    judge_job,
     judge_pod,
     opt_in_of,
     reason_of,

@@ -23,6 +23,7 @@ from fairlead.api.meta import label_number
 from fairlead.decide.adoption.grouping import Membership, is_gated, role_name
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.pinning import node_of
+from fairlead.model.priorities import SYSTEM_PREFIX
 
 #: (role, index)
 Seat: TypeAlias = tuple[str, int]
@@ -125,9 +126,15 @@ def planned_spec(spec: PodSpec) -> PodSpec:
         node_selector=spec.node_selector,
         affinity=Affinity(spec.affinity.node_affinity) if spec.affinity else None,
         tolerations=spec.tolerations,
-        priority=spec.priority,
+        priority_class_name=_usable_class(spec),
         overhead=spec.overhead,
     )
+
+
+def _usable_class(spec: PodSpec) -> str:
+    """Return the pod's class; a class of the cluster's own components gives no place in a queue."""
+    name = spec.priority_class_name
+    return "" if name.startswith(SYSTEM_PREFIX) else name
 
 
 def _planned(container: Container) -> Container:

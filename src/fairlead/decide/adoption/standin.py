@@ -45,7 +45,6 @@ def job_for(stand_in: StandIn) -> Job:
         spec=JobSpec(
             roles=roles_of(members, stand_in.expected),
             team=pod.metadata.labels.get(names.TEAM, ""),
-            priority=pod.spec.priority,
             adopts=Adopts(source.kind, source.name, source.api_version, uid),
         ),
     )

@@ -21,6 +21,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import PLACED
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.actions import Action, FollowPods
+from fairlead.decide.admission.priority import priority_verdict
 from fairlead.decide.placement.judge import (
     BLOCKERS_MAX,
     eligible_nodes,
@@ -82,6 +83,10 @@ class _Cycle:
         for key in sorted(self._state.held):
             if key not in self._state.set_aside:
                 self._write(self._state.jobs[key].job, Verdict(Reason.HELD), is_fresh=True)
+        for key, unresolved in sorted(self._state.unresolved.items()):
+            if key not in self._state.set_aside:
+                job = self._state.jobs[key].job
+                self._write(job, priority_verdict(unresolved), is_fresh=True)
         for job, placement in self._state.strayed():
             if job.metadata.key not in self._state.set_aside:
                 self._actions.append(FollowPods(job, placement))

@@ -141,7 +141,7 @@ def _set_priority(context: Context, pod_name: str, spec: dict[str, Any]) -> None
             raise errors.forbidden(builtins.PODS, pod_name, why)
         found = record.typed(core.PriorityClass)
     else:
-        found = context.default_priority.of(context.store)
+        found = context.priorities.default(context.store)
     value, policy = (found.value, found.preemption_policy) if found else (0, "PreemptLowerPriority")
     asked = spec.get("priority")
     if asked is not None and asked != value:

@@ -12,6 +12,7 @@ from fairlead.api.times import format_time
 from fairlead.embedded.builtins import PRIORITY_CLASSES
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
+from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.clock import Clock
 
 INSTANTS_CACHED_MAX = 16  # many writes fall into one second
@@ -21,24 +22,35 @@ def _nobody() -> bool:
     return False
 
 
-class DefaultPriority:
-    """The PriorityClass of pods that name none, found again only when one has changed."""
+class Priorities:
+    """The PriorityClasses, read again only when one has changed."""
 
-    __slots__ = ("_at", "_found")
+    __slots__ = ("_at", "_default", "_table")
 
     def __init__(self) -> None:
         self._at = -1
-        self._found: PriorityClass | None = None
+        self._default: PriorityClass | None = None
+        self._table = PriorityTable()
 
-    def of(self, store: Store) -> PriorityClass | None:
+    def default(self, store: Store) -> PriorityClass | None:
         """Return the global default; the lowest, should there be several."""
+        self._read(store)
+        return self._default
+
+    def table(self, store: Store) -> PriorityTable:
+        """Return the values of all classes."""
+        self._read(store)
+        return self._table
+
+    def _read(self, store: Store) -> None:
         at = store.changed_at(PRIORITY_CLASSES.name)
-        if at != self._at:
-            classes = [r.typed(PriorityClass) for r in store.records(PRIORITY_CLASSES.name)]
-            defaults = [c for c in classes if c.global_default]
-            self._found = min(defaults, key=lambda c: c.value, default=None)
-            self._at = at
-        return self._found
+        if at == self._at:
+            return
+        classes = [r.typed(PriorityClass) for r in store.records(PRIORITY_CLASSES.name)]
+        defaults = [c for c in classes if c.global_default]
+        self._default = min(defaults, key=lambda c: c.value, default=None)
+        self._table = PriorityTable(classes)
+        self._at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class Context:
     ids: Callable[[], str]
     rng: random.Random
     can_call_webhooks: Callable[[], bool] = _nobody
-    default_priority: DefaultPriority = field(default_factory=DefaultPriority)
+    priorities: Priorities = field(default_factory=Priorities)
 
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""

@@ -13,6 +13,7 @@ from fairlead.api.status import StatusCause
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
 from fairlead.embedded.verbs import errors, own_rules
+from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 from fairlead.embedded.verbs.options import WriteOptions
 
@@ -38,7 +39,12 @@ def repair(info: ResourceInfo, obj: Obj) -> Obj:
 
 
 def admit(
-    info: ResourceInfo, obj: Obj, options: WriteOptions, *, old: Obj | None = None
+    context: Context,
+    info: ResourceInfo,
+    obj: Obj,
+    *,
+    options: WriteOptions,
+    old: Obj | None = None,
 ) -> tuple[Obj, list[Finding]]:
     """Default and prune a custom resource; return it with what its schema, and the rules of our
     own kinds, find wrong.
@@ -56,7 +62,8 @@ def admit(
             part, findings = _admit(info, info.status_schema, {"status": obj["status"]}, options)
             return {**obj, **part}, findings
     obj, findings = _admit(info, schema, obj, options)
-    return obj, [*findings, *own_rules.findings_of(info.name, obj, old, findings)]
+    obj, more = own_rules.admit(context, info, obj, old=old, known=findings)
+    return obj, [*findings, *more]
 
 
 def _same(obj: Obj, old: Obj, key: str) -> bool:

@@ -23,7 +23,6 @@ from fairlead.embedded.verbs import (
     admission,
     changes,
     errors,
-    job_references,
     pod_defaults,
     pod_shapes,
     structural,
@@ -133,10 +132,8 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
             shape = admission.admit_create(context, info, body)
         else:
             _check_definition(context, info, name)
-            body, findings = structural.admit(info, body, options)
+            body, findings = structural.admit(context, info, body, options=options)
             metadata = body["metadata"]
-            if info.name == job_references.TABLE:
-                findings += job_references.admit(context, body)
     except _STUMBLES:
         structural.repair(info, body)  # says what is wrong with the body, if that was it
         raise
@@ -351,10 +348,8 @@ def _update(
         if info.is_builtin:
             findings = _admit_update(context, info, old, new, sub=sub)
         else:
-            new, findings = structural.admit(info, new, options, old=old)
+            new, findings = structural.admit(context, info, new, options=options, old=old)
             metadata = new["metadata"]
-            if info.name == job_references.TABLE and not sub:
-                findings += job_references.admit(context, new, old)
     except _STUMBLES:
         structural.repair(info, changes.copy(new))  # says what is wrong, if it was the body
         raise

@@ -1,13 +1,9 @@
-"""What admission does to pods of others and to our jobs, as functions of values (pure).
+"""What admission does to pods of other tools, as functions of values (pure).
 
 A pod that opts in gets a scheduling gate, which keeps kube-scheduler off until its gang has a
 place, and the label by which the adoption controller finds it. Everything that must not wait for us
 is excepted here, although the webhook configuration excepts it already: a configuration can be
 edited, and what is judged twice by the same rules cannot end differently.
-
-A job is held to the rules that `fairlead submit` knows, so that kubectl cannot store what the
-controllers could not run. Nobody may be locked out of a job that exists: an update is refused for
-mistakes that it brings in, never for those that were there before.
 """
 
 from __future__ import annotations
@@ -19,8 +15,6 @@ from typing import Any, assert_never
 
 from fairlead.api import names
 from fairlead.api.meta import Wire
-from fairlead.api.status import StatusCause, StatusDetails
-from fairlead.api.validate import validate_job, validate_job_update
 
 ENABLED = "enabled"
 DISABLED = "disabled"
@@ -231,31 +225,3 @@ def reason_of(answer: PodAnswer) -> str:
             return f"is left alone: spec.schedulerName {detail} is not kube-scheduler's"
         case _:
             assert_never(answer.ruling)
-
-
-# Jobs
-
-Obj = Mapping[str, Any]
-
-
-def judge_job(new: Obj, old: Obj | None = None) -> list[StatusCause]:
-    """Return what is wrong with a job as plain JSON; [] when it may be stored.
-
-    With `old` it is an update: only what this brings in counts, so that a job which breaks rules
-    that are younger than itself can still be cancelled and freed of its finalizer.
-    """
-    if old is None:
-        return validate_job(new)
-    if new.get("spec") == old.get("spec"):
-        return []
-    before = validate_job(old)
-    brought = [cause for cause in validate_job(new) if cause not in before]
-    return brought + [c for c in validate_job_update(old, new) if c not in brought]
-
-
-def refusal_of(name: str, causes: Sequence[StatusCause]) -> tuple[str, StatusDetails]:
-    """Return the message and the details of a refused job, in the form of the API server's own."""
-    lines = [f"{cause.field}: {cause.message}" for cause in causes]
-    listed = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-    details = StatusDetails(name=name, group=names.GROUP, kind="Job", causes=tuple(causes))
-    return f'Job.{names.GROUP} "{name}" is invalid: {listed}', details

@@ -1,0 +1,188 @@
+"""What admission does to a Job: its default priority, and the rules that no schema can state.
+
+An update is refused for mistakes that it brings in, never for those that the stored job had
+already: it must stay possible to cancel a job and to remove its finalizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.meta import Wire
+from fairlead.api.status import StatusCause, StatusDetails
+from fairlead.api.validate import validate_job, validate_job_update
+from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
+
+Obj = Mapping[str, Any]
+
+#: The reason of a cause that is about an object which its read model cannot hold.
+UNDECODABLE = "FieldValueTypeInvalid"
+_STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
+
+
+class _PodSpec(Wire, frozen=True):
+    priority_class_name: str = ""
+    priority: int | None = None
+
+
+class _Template(Wire, frozen=True):
+    spec: _PodSpec = _PodSpec()
+
+
+class _Role(Wire, frozen=True):
+    template: _Template = _Template()
+
+
+class _Spec(Wire, frozen=True):
+    """What of a job's spec decides on its priority."""
+
+    priority_class_name: str = ""
+    priority: int | None = None
+    roles: tuple[_Role, ...] = ()
+
+    def classes(self) -> list[str]:
+        """Return the class of each role's pods; "" is the cluster's default."""
+        if self.priority_class_name or not self.roles:
+            return [self.priority_class_name]
+        return [role.template.spec.priority_class_name for role in self.roles]
+
+    def priority_by_class(self, classes: PriorityTable) -> int | None:
+        """Return what the job's priority is; None when a class does not exist."""
+        values = [classes.value(name) for name in self.classes()]
+        known = [value for value in values if value is not None]
+        return min(known) if len(known) == len(values) else None
+
+
+def priority_to_set(new: Obj, old: Obj | None, classes: PriorityTable) -> int | None:
+    """Return the priority to write into a job's spec; None when it stays as it is.
+
+    It is written where the spec has none, and again when the class changes and the priority does
+    not. A job without a class, in a cluster without a default one, has none.
+    """
+    spec = _decoded(new)
+    if spec is None:
+        return None
+    value = spec.priority_by_class(classes)
+    if value is None or value == spec.priority:
+        return None
+    if spec.priority is None:
+        return value if any(spec.classes()) or value else None
+    before = _decoded(old) if old is not None else None
+    is_stale = before is not None and before.priority == spec.priority
+    return value if is_stale and before and before.classes() != spec.classes() else None
+
+
+def judge_job(
+    new: Obj,
+    old: Obj | None = None,
+    *,
+    classes: PriorityTable | None = None,
+    known: Sequence[str] = (),
+    namespace: str = "",
+) -> list[StatusCause]:
+    """Return what is wrong with a defaulted job as plain JSON; [] when it may be stored.
+
+    With `old` it is an update. Without `classes` its priority is not judged. `known` are fields
+    that a schema has refused already: they are left out of what is judged, and of the answer.
+    `namespace` counts where the job itself names none.
+    """
+    if old is not None and new.get("spec") == old.get("spec"):
+        return []
+    found = [
+        *validate_job(_without(new, known) if known else new),
+        *_classes(new, classes, namespace),
+    ]
+    if known:  # what cannot be decoded without these fields, the schema has reported
+        found = [cause for cause in found if cause.reason != UNDECODABLE]
+    if old is not None:
+        before = [*validate_job(old), *_classes(old, classes, namespace)]
+        found = [*validate_job_update(old, new), *(c for c in found if c not in before)]
+    return [cause for cause in found if cause.field not in known]
+
+
+def refusal_of(name: str, causes: Sequence[StatusCause]) -> tuple[str, StatusDetails]:
+    """Return the message and the details of a refused job, in the form of the API server's own."""
+    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    listed = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
+    details = StatusDetails(name=name, group=names.GROUP, kind="Job", causes=tuple(causes))
+    return f'Job.{names.GROUP} "{name}" is invalid: {listed}', details
+
+
+def _decoded(obj: Obj) -> _Spec | None:
+    """Return the part of a spec that matters here; None when it has other mistakes."""
+    try:
+        return msgspec.convert(obj.get("spec") or {}, _Spec)
+    except msgspec.ValidationError:
+        return None
+
+
+def _classes(obj: Obj, classes: PriorityTable | None, namespace: str) -> Iterator[StatusCause]:
+    """Yield what is wrong with the PriorityClasses that a job names, and with its priority."""
+    spec = _decoded(obj) if classes is not None else None
+    if spec is None or classes is None:
+        return
+    metadata = obj.get("metadata")
+    if isinstance(metadata, Mapping):
+        namespace = str(metadata.get("namespace") or namespace)
+    own = spec.priority_class_name
+    if own:
+        yield from _class("spec.priorityClassName", own, namespace, classes)
+    for i, role in enumerate(spec.roles):
+        pod, path = role.template.spec, f"spec.roles[{i}].template.spec"
+        name = pod.priority_class_name
+        if own and name and name != own:
+            why = f"must be the job's own class, {own}, or be left out"
+            yield _invalid(f"{path}.priorityClassName", name, why)
+            continue
+        if name and not own:
+            yield from _class(f"{path}.priorityClassName", name, namespace, classes)
+        value = classes.value(name or own)
+        if pod.priority is not None and value is not None and pod.priority != value:
+            why = f"it follows from the PriorityClass and is {value}; leave it out"
+            yield _invalid(f"{path}.priority", pod.priority, why)
+    value = spec.priority_by_class(classes)
+    if spec.priority is not None and value is not None and spec.priority != value:
+        why = (
+            f"it follows from the PriorityClass and is {value}; leave it out and name a class in "
+            "spec.priorityClassName"
+        )
+        yield _invalid("spec.priority", spec.priority, why)
+
+
+def _class(path: str, name: str, namespace: str, classes: PriorityTable) -> Iterator[StatusCause]:
+    if name.startswith(SYSTEM_PREFIX) and namespace != SYSTEM_NAMESPACE:
+        why = f"it is reserved for the cluster's own components, in namespace {SYSTEM_NAMESPACE}"
+        yield _invalid(path, name, why)
+    elif classes.value(name) is None:
+        why = "there is no such PriorityClass; kubectl get priorityclasses lists those there are"
+        yield _invalid(path, name, why)
+
+
+def _invalid(field: str, value: str | int, why: str) -> StatusCause:
+    shown = f'"{value[:80]}"' if isinstance(value, str) else str(value)
+    return StatusCause("FieldValueInvalid", f"Invalid value: {shown}: {why}", field)
+
+
+def _without(obj: Obj, paths: Sequence[str]) -> Obj:
+    """Return a copy without the fields at these paths, so that the rest can be judged.
+
+    Fields of a wrong type or out of range make the whole object undecodable. Paths that lead
+    nowhere are left alone.
+    """
+    out = msgspec.json.decode(msgspec.json.encode(obj))
+    for path in paths:
+        *parents, last = [p.strip("[]") for p in _STEP.findall(path)] or [""]
+        at: Any = out
+        for step in parents:
+            if isinstance(at, list) and step.isdecimal() and int(step) < len(at):
+                at = at[int(step)]
+            else:
+                at = at.get(step) if isinstance(at, dict) else None
+        if isinstance(at, dict):
+            at.pop(last, None)
+    return out
