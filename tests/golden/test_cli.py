@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
 from fairlead.api.meta import to_wire
 from fairlead.api.times import parse_time
-from fairlead.cli.app import ENTRIES
+from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.cluster.settings import Settings
 from fairlead.cli.cluster.state import Running
 from fairlead.cli.common import Format, dump
@@ -44,9 +45,18 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     check(f"help/{command or 'fairlead'}.txt", capsys.readouterr().out)
 
 
+def test_help_of_the_commands_of_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ENTRIES:
+        group = cli.get_command(click.Context(cli), command)
+        inner = group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
+        for name in inner:
+            assert guarded([command, name, "--help"]) == 0
+            check(f"help/{command}-{name}.txt", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("command", ENTRIES)
 def test_the_line_in_the_overview_is_the_first_line_of_the_help(command: str) -> None:
-    from fairlead.cli.app import LazyGroup, cli
+    from fairlead.cli.app import LazyGroup
 
     assert isinstance(cli, LazyGroup)
     found = cli.commands.get(command) or cli.get_command(None, command)  # type: ignore[arg-type]

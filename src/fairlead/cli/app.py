@@ -72,6 +72,12 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
         },
     ),
     (
+        "Simulation",
+        {
+            "sim": Entry("sim", "sim", "Simulate a cluster under a load."),
+        },
+    ),
+    (
         "Tool",
         {
             "completion": Entry(

@@ -98,6 +98,8 @@ class Code(Enum):
     DATA_DAMAGED = "E709"
     STOP_FAILED = "E710"
     DATA_UNSAFE = "E711"
+    SCENARIO = "E800"
+    TRACE = "E801"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,8 @@ CODES: dict[Code, CodeInfo] = {
     Code.DATA_UNSAFE: CodeInfo(
         Exit.REFUSED, "Another user owns the data directory or a part of it, or can write to it."
     ),
+    Code.SCENARIO: CodeInfo(Exit.USAGE, "The scenario or the directory of a run cannot be used."),
+    Code.TRACE: CodeInfo(Exit.USAGE, "The file is not a trace of jobs that can be read."),
 }
 
 

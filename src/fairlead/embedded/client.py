@@ -95,8 +95,9 @@ class InProcessClient:
         label_selector: str = "",
         field_selector: str = "",
         timeout_seconds: int | None = None,
+        allow_bookmarks: bool = True,
     ) -> AsyncIterator[WatchEvent[T]]:
-        """Yield changes after `resource_version`, with bookmarks, until the watch ends.
+        """Yield changes after `resource_version`, by default with bookmarks, until the watch ends.
 
         Errors of the start (Expired, NotFound ...) are raised by the first `anext`.
         """
@@ -107,7 +108,7 @@ class InProcessClient:
                 field_selector=field_selector,
                 resource_version=resource_version,
                 timeout_seconds=timeout_seconds,
-                allow_bookmarks=True,
+                allow_bookmarks=allow_bookmarks,
             ),
         )  # fmt: skip
 

@@ -31,6 +31,16 @@ class PromiseBroken(AssertionError):
     """A promise of the design does not hold; the message says which, where and when."""
 
 
+def unwrap_broken(group: BaseExceptionGroup[BaseException]) -> PromiseBroken:
+    """Return the broken promise in a task group's errors; raises the group when there is none."""
+    broken: BaseException | None = group.subgroup(PromiseBroken)
+    while isinstance(broken, BaseExceptionGroup):
+        broken = broken.exceptions[0]
+    if not isinstance(broken, PromiseBroken):
+        raise group
+    return broken
+
+
 @dataclass(slots=True)
 class _JobModel:
     """What one job claims and which of its pods are alive."""
@@ -300,6 +310,11 @@ class Checkers:
         for key, model in self._jobs.items():
             if model.partial_since is not None:
                 self._check_gang(key, model, now)
+
+    @property
+    def unfinished_count(self) -> int:
+        """How many accepted jobs have not ended."""
+        return len(self.accepted) - len(self.finished)
 
     def unfinished(self) -> Iterator[ObjectKey]:
         """Yield the jobs that were accepted and have not ended, in key order."""

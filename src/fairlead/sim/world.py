@@ -48,10 +48,12 @@ from fairlead.runtime.fencing import fence
 from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.leader import Term
 from fairlead.runtime.loop import Controller, ControllerLoop
-from fairlead.sim.checkers import Checkers, PromiseBroken
+from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
 from fairlead.sim.faults import ROUGH, FaultRates, FaultSwitch, FaultyClient
 from fairlead.sim.kills import CallCounter, mortal
+from fairlead.sim.lasting_watches import LastingWatches
 from fairlead.sim.loop import run
+from fairlead.sim.observer import Observer
 from fairlead.sim.workload import HIGH, Arrival, WorkloadOptions, generate
 
 #: 2026-01-01T00:00:00Z
@@ -73,9 +75,16 @@ class WorldOptions:
     node_repair_seconds: float = 3600.0
     drains_per_day: float = 50.0  # a random node is cordoned and its pods are evicted
     cordon_seconds: float = 1800.0
+    node_repair_sigma: float = 0.0  # of a log-normal repair time with that median; 0: constant
+    node_detect_seconds_max: float = 40.0
+    lemon_share: float = 0.0  # of the nodes, which fail `lemon_factor` times as often
+    lemon_factor: float = 1.0
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
     settle_seconds_max: float = 12 * 3600.0
     look_seconds: float = 60.0  # how often promises are checked by the clock
+    policy: PlacementPolicy = field(default_factory=PlacementPolicy)
+    #: False: watches last and send no bookmarks, so that idle time costs nothing.
+    renews_watches: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +109,28 @@ class Outcome:
 class World:
     """One simulated cluster. Use `simulate`."""
 
-    def __init__(self, options: WorldOptions, seed: int) -> None:
+    def __init__(
+        self,
+        options: WorldOptions,
+        seed: int,
+        *,
+        arrivals: Sequence[Arrival] | None = None,
+        observers: Sequence[Observer] = (),
+        on_writes: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Submit `arrivals`, or the jobs of `options.workload` when there are none.
+
+        `observers` see every write; `on_writes` is called after each committed batch.
+        """
         self.options = options
         self.seed = seed
         self.clock = LoopClock(EPOCH)
+        self.is_stopped = False
+        self._now = EPOCH
+        self._arrivals = arrivals
+        self._observers = tuple(observers)
+        self._on_writes = on_writes
+        self._over = asyncio.Event()
         self.checkers = Checkers()
         self.writes = 0
         self.node_failures = 0
@@ -121,7 +148,8 @@ class World:
             ids=lambda: f"{ids.getrandbits(128):032x}",
             rng=self._rng("names"),
         )
-        self._client = InProcessClient(self._service)
+        client = InProcessClient if options.renews_watches else LastingWatches
+        self._client = client(self._service)
         self._switch = FaultSwitch(options.faults)
         self._counters: list[CallCounter] = []
         self._virtual = VirtualNodes(
@@ -139,7 +167,7 @@ class World:
     # The log and the checkers
 
     def _observe(self, events: Sequence[StoreEvent]) -> None:
-        now = self.clock.now()
+        now = self._now = self.clock.now()
         for event in events:
             self.writes += 1
             record = event.record
@@ -153,10 +181,24 @@ class World:
                 self._last_written = record.key
                 self._written.set()
                 self.checkers.job(_typed(new, Job), _typed(previous, Job), now)
+                for observer in self._observers:
+                    observer.job(_typed(new, Job), record.key, now)
             elif event.info.name == PODS.name:
                 self.checkers.pod(_typed(new, Pod), _typed(previous, Pod), now)
+                for observer in self._observers:
+                    observer.pod(_typed(new, Pod), record.key, now)
             elif event.info.name == NODES.name:
                 self.checkers.node(_typed(new, Node), _typed(previous, Node), now)
+                for observer in self._observers:
+                    observer.node(_typed(new, Node), record.key[1], now)
+            for observer in self._observers:
+                observer.wrote(event.info.name)
+        self._on_writes()
+
+    def stop(self) -> None:
+        """End the run early, without judging jobs that have not ended. Safe in a signal handler."""
+        self.is_stopped = True
+        self._over.set()
 
     # The parts
 
@@ -168,7 +210,9 @@ class World:
         await self._client.create(PRIORITY_CLASSES, HIGH)
         self._store.subscribe(self._observe)
         await self._virtual.start()
-        arrivals = generate(self.options.workload, self._rng("workload"))
+        arrivals = self._arrivals
+        if arrivals is None:
+            arrivals = generate(self.options.workload, self._rng("workload"))
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._service.run(), name="service"),
@@ -178,18 +222,22 @@ class World:
                 group.create_task(self._look()),
                 group.create_task(self._switch.late.run(), name="late"),
             ]
-            end = self.options.workload.seconds
-            breaks = group.create_task(self._break_nodes(end))
-            drains = group.create_task(self._drain_nodes(end))
-            acts = group.create_task(self._act_as_users(end))
-            await self._submit(arrivals)
-            await breaks
-            await drains
-            await acts
-            await self._settle()
+            tasks.append(group.create_task(self._story(arrivals), name="story"))
+            await self._over.wait()
             for task in tasks:
                 task.cancel()
         return self._outcome()
+
+    async def _story(self, arrivals: Sequence[Arrival]) -> None:
+        """Both phases: jobs arrive while things break; then all is mended, and every job ends."""
+        end = self.options.workload.seconds
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._break_nodes(end))
+            group.create_task(self._drain_nodes(end))
+            group.create_task(self._act_as_users(end))
+            await self._submit(arrivals)
+        await self._settle()
+        self._over.set()
 
     def _elapsed(self) -> float:
         return self.clock.now() - EPOCH
@@ -230,7 +278,7 @@ class World:
     def _scheduler(self, client: Client, events: Recorder) -> Controller:
         rng = self._rng("mirrors/scheduler")
         mirrors = ClusterMirrors.make(client, clock=self.clock, rng=rng)
-        return SchedulerController(client, mirrors, policy=PlacementPolicy(), events=events)
+        return SchedulerController(client, mirrors, policy=self.options.policy, events=events)
 
     def _jobs(self, client: Client, events: Recorder) -> Controller:
         faults = self.options.faults
@@ -298,6 +346,7 @@ class World:
         cancels its tasks is that of their addresses.
         """
         rng, names = self._rng("breaks"), self._virtual.node_names()
+        lemons = names[: round(len(names) * self.options.lemon_share)]
         rate = self.options.node_failures_per_day / _DAY
         next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
         broken: dict[str, float] = {}  # name -> when it is repaired, in the order of breaking
@@ -308,11 +357,12 @@ class World:
                 self._virtual.recover_node(name)
             if next_at <= now:
                 next_at = now + rng.expovariate(rate)
-                name = rng.choice(names)
+                name = self._breaking(names, lemons, rng)
                 if name not in broken:
                     self.node_failures += 1
-                    broken[name] = now + self.options.node_repair_seconds
-                    self._virtual.fail_node(name, detect_seconds=rng.random() * 40)
+                    broken[name] = now + self._repair_seconds(rng)
+                    detect = rng.random() * self.options.node_detect_seconds_max
+                    self._virtual.fail_node(name, detect_seconds=detect)
         await asyncio.sleep(max(0.0, until - self._elapsed()))
         for name in broken:
             self._virtual.recover_node(name)
@@ -350,6 +400,17 @@ class World:
             with suppress(NotFound):
                 await self._service.evict(pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
 
+    def _breaking(self, names: Sequence[str], lemons: Sequence[str], rng: random.Random) -> str:
+        """Draw the node that breaks; lemons have a larger share of the draws."""
+        weight = len(lemons) * self.options.lemon_factor
+        if lemons and rng.random() < weight / (weight + len(names) - len(lemons)):
+            return rng.choice(lemons)
+        return rng.choice(names)
+
+    def _repair_seconds(self, rng: random.Random) -> float:
+        sigma = self.options.node_repair_sigma
+        return self.options.node_repair_seconds * (rng.lognormvariate(0.0, sigma) if sigma else 1)
+
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self.options.look_seconds)
@@ -361,22 +422,43 @@ class World:
         for counter in self._counters:
             counter.stop()
         deadline = self._elapsed() + self.options.settle_seconds_max
-        while left := list(self.checkers.unfinished()):
+        while self.checkers.unfinished_count:
             if self._elapsed() > deadline:
+                left = list(self.checkers.unfinished())
                 raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
             await asyncio.sleep(self.options.look_seconds)
+
+    @property
+    def last_write_at(self) -> float:
+        """The last instant at which something was written."""
+        return self._now
+
+    @property
+    def log_hash(self) -> str:
+        """The hash of every write so far and its instant."""
+        return self._digest.hexdigest()
+
+    @property
+    def kills(self) -> int:
+        """How many times a controller was killed."""
+        return sum(counter.kills for counter in self._counters)
+
+    @property
+    def faults_injected(self) -> int:
+        """How many calls of controllers failed."""
+        return self._switch.injected
 
     def _outcome(self) -> Outcome:
         states = [job.status.state for job in self.checkers.finished.values()]
         return Outcome(
             seed=self.seed,
-            log_hash=self._digest.hexdigest(),
+            log_hash=self.log_hash,
             writes=self.writes,
             jobs=len(self.checkers.accepted),
             succeeded=states.count("Succeeded"),
             failed=len(states) - states.count("Succeeded"),
-            kills=sum(counter.kills for counter in self._counters),
-            faults=self._switch.injected,
+            kills=self.kills,
+            faults=self.faults_injected,
             late=self._switch.late.arrived,
             node_failures=self.node_failures,
             evictions=self.checkers.evictions,
@@ -390,10 +472,7 @@ def _typed(record: Any, type_: type[Any]) -> Any:
 
 
 def simulate(options: WorldOptions, seed: int) -> Outcome:
-    """Run one simulated world to its end; equal options and seed give an equal `log_hash`.
-
-    Raises PromiseBroken, alone, with the seed and the command that replays it.
-    """
+    """Run a world to its end; equal arguments give equal hashes. PromiseBroken says the replay."""
 
     async def main() -> Outcome:
         return await World(options, seed).run()
@@ -401,11 +480,7 @@ def simulate(options: WorldOptions, seed: int) -> Outcome:
     try:
         return run(main())
     except BaseExceptionGroup as group:
-        broken = group.subgroup(PromiseBroken)
-        while isinstance(broken, BaseExceptionGroup):
-            broken = broken.exceptions[0]
-        if broken is None:
-            raise
+        broken = unwrap_broken(group)
         raise PromiseBroken(f"{broken}\n  replay: {replay_command(options, seed)}") from group
 
 

@@ -1,0 +1,252 @@
+"""`sim`: run the real controllers on a recorded or drawn load, in virtual time."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from fairlead.cli.common import Column, Common, Format, common, dump
+from fairlead.cli.errors import CliError, Code, Exit, Problem, fail
+from fairlead.cli.table import Align
+from fairlead.sim.charts import duration, percent
+from fairlead.sim.compare import cells, compare
+from fairlead.sim.report import figure_rows
+from fairlead.sim.run import Progress, Run, RunResult, read_results, write_results
+from fairlead.sim.scenario import (
+    POLICIES,
+    ClusterSpec,
+    LoadSpec,
+    Scenario,
+    ScenarioError,
+    check_scenario,
+    fault_profiles,
+    load_scenario,
+)
+from fairlead.sim.story import Story
+from fairlead.sim.traces.readers import FORMATS, read_trace, write_csv
+from fairlead.sim.traces.trace import TraceError
+from fairlead.sim.world import EPOCH
+
+_BAR_WIDTH = 24
+
+
+@click.group(
+    epilog="""Examples:
+
+    \b
+      fairlead sim run --trace jobs.csv --nodes 100 --days 7 --out week
+      fairlead sim run examples/scenarios/lemon-nodes.yaml --out lemons
+      fairlead sim compare week week-fifo
+      fairlead sim replay week --trace-job job-000017
+    """
+)
+def sim() -> None:
+    """Simulate a cluster under a load: the real controllers, in virtual time."""
+
+
+@contextmanager
+def _errors() -> Generator[None]:
+    """Turn what is wrong with a scenario or a trace into the one form of errors."""
+    try:
+        yield
+    except ScenarioError as error:
+        problems = [
+            Problem(Code.SCENARIO, mistake, where=error.source) for mistake in error.mistakes
+        ]
+        raise CliError(problems) from error
+    except TraceError as error:
+        raise fail(Code.TRACE, str(error), help=("fairlead sim import --help",)) from error
+
+
+@sim.command()
+@click.argument("scenario_file", metavar="[SCENARIO]", required=False, type=click.Path())
+@click.option("--trace", metavar="FILE", default="", help="Jobs to replay; may be gzipped.")
+@click.option(
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    default="auto",
+    help=f"Of the trace: {', '.join(FORMATS)}. [default: by its header]",
+)
+@click.option("--days", type=float, metavar="N", help="Only the first N days of arrivals.")
+@click.option("--jobs", type=int, metavar="N", help="Only the first N jobs.")
+@click.option("--nodes", type=int, metavar="N", help="Nodes. [default: 90]")
+@click.option("--gpus", type=int, metavar="N", help="GPUs per node. [default: 8]")
+@click.option("--policy", metavar="NAME", help=f"{', '.join(POLICIES)}. [default: default]")
+@click.option("--faults", metavar="NAME", help=f"{', '.join(fault_profiles())}. [default: none]")
+@click.option("--seed", type=int, metavar="N", help="Equal seeds give equal runs. [default: 0]")
+@click.option(
+    "--ideal", is_flag=True, help="No start delays, no failures, exact run times: the bare policy."
+)
+@click.option("--out", type=click.Path(), metavar="DIR", help="Directory for the results.")
+@common(cluster=False)
+def run(common_: Common, *, scenario_file: str | None, out: str | None, **flags: Any) -> int:
+    """Run a scenario, a trace, or a drawn load; flags win over the scenario's file.
+
+    DIR gets report.html, summary.json, jobs.csv and scenario.json. Ctrl-C ends the run early with
+    the same files.
+    """
+    with _errors():
+        scenario = load_scenario(Path(scenario_file)) if scenario_file else Scenario()
+        scenario = _with_flags(scenario, flags)
+        check_scenario(scenario, scenario_file or "the flags")
+        result = _execute(Run(scenario, _show(common_)))
+    if out:
+        write_results(result, Path(out))
+    _print(common_, result)
+    if out:
+        common_.note(f"\nreport: {Path(out) / 'report.html'}")
+    return _exit(result, f"fairlead sim replay {out}" if out else "")
+
+
+def _with_flags(scenario: Scenario, flags: dict[str, Any]) -> Scenario:
+    cluster = {key: flags[key] for key in ("nodes", "gpus") if flags[key] is not None}
+    load: dict[str, Any] = {}
+    if flags["trace"]:
+        load |= {"trace": flags["trace"], "format": flags["format_"]}
+    load |= {"days": flags["days"]} if flags["days"] is not None else {}
+    load |= {"jobs_max": flags["jobs"]} if flags["jobs"] is not None else {}
+    top = {key: flags[key] for key in ("policy", "faults", "seed") if flags[key] is not None}
+    replace = msgspec.structs.replace
+    new_cluster: ClusterSpec = replace(scenario.cluster, **cluster)
+    new_load: LoadSpec = replace(scenario.load, **load)
+    ideal = scenario.ideal or flags["ideal"]
+    return replace(scenario, cluster=new_cluster, load=new_load, ideal=ideal, **top)
+
+
+def _execute(run_: Run) -> RunResult:
+    """Run with Ctrl-C ending the simulation instead of the program; a second one ends both."""
+
+    def stop(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        run_.stop()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        return run_.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show(common_: Common) -> Callable[[Progress], None]:
+    """Return what draws the progress bar: on a terminal only."""
+    if common_.quiet or not sys.stderr.isatty():
+        return lambda _: None
+
+    def show(progress: Progress) -> None:
+        done = progress.submitted / max(progress.jobs, 1)
+        bar = "#" * round(done * _BAR_WIDTH)
+        line = (
+            f"\r[{bar:<{_BAR_WIDTH}}] {duration(progress.simulated_seconds):>8} simulated, "
+            f"{progress.speed:,.0f} x; {progress.running:,} running, {progress.waiting:,} waiting, "
+            f"{percent(progress.busy_share)} busy"
+        )
+        sys.stderr.write(f"{line[:110]:<110}" + ("\n" if progress.is_over else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+def _print(common_: Common, result: RunResult) -> None:
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.emit(dump(asdict(result.summary), common_.format))
+        return
+    rows = figure_rows(result.summary)
+    common_.table([Column("FIGURE"), Column("VALUE")], rows, empty="")
+    for problem in result.load.problems:
+        common_.note(f"left out: {result.load.source}:{problem.line}: {problem.message}")
+
+
+def _exit(result: RunResult, replay: str) -> int:
+    if not result.summary.violations:
+        return Exit.OK if result.summary.is_complete else Exit.INTERRUPTED
+    for text in result.summary.violations:
+        sys.stderr.write(f"a promise is broken: {text}\n")
+    if replay:
+        sys.stderr.write(f"  replay: {replay}\n")
+    return Exit.FAILED
+
+
+@sim.command(name="compare")
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
+@common(cluster=False)
+def compare_(common_: Common, *, folders: tuple[str, ...]) -> None:
+    """Compare runs; those that differ only in their seed become one column with its spread."""
+    with _errors():
+        groups = compare([Path(folder) for folder in folders])
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.emit(dump([asdict(group) for group in groups], common_.format))
+        return
+    columns = [Column("FIGURE"), *(Column(g.name.upper(), Align.RIGHT) for g in groups)]
+    common_.table(columns, cells(groups), empty="")
+
+
+@sim.command()
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option("--until", type=float, metavar="SECONDS", help="Stop after this simulated time.")
+@click.option(
+    "--trace-job",
+    "name",
+    metavar="NAME",
+    default="",
+    help="Show what happened to this job, or node, event by event.",
+)
+@common(cluster=False)
+def replay(common_: Common, *, folder: str, until: float | None, name: str) -> int:
+    """Run a scenario again from its results, and check that the log's hash is the same."""
+    with _errors():
+        scenario, summary = read_results(Path(folder))
+        story = Story(name, EPOCH)
+        observers = (story,) if name else ()
+        result = _execute(Run(scenario, _show(common_), observers=observers, until=until))
+    if name and not story.events:
+        known = ", ".join(list(result.recorder.jobs)[:3])
+        raise fail(Code.NO_SUCH_JOB, f"no job or node '{name}' in this run",
+                   help=(f"jobs are named as in jobs.csv, such as {known}",))  # fmt: skip
+    for at, text in story.events:
+        common_.emit(f"{at:14.3f}  {text}\n")
+    if not name:
+        _print(common_, result)
+    if until is not None or not result.summary.is_complete:
+        return _exit(result, "") if until is None else Exit.OK
+    if result.summary.log_hash != summary.get("log_hash"):
+        raise fail(
+            Code.SCENARIO, "the log's hash differs from that of the first run",
+            detail=(f"then {summary.get('log_hash')}", f"now  {result.summary.log_hash}"),
+            help=("use the version of fairlead that made the first run",),
+        )  # fmt: skip
+    common_.note(f"same log hash as the first run: {result.summary.log_hash}")
+    return _exit(result, "")
+
+
+@sim.command(name="import")
+@click.argument("source", metavar="FILE", type=click.Path())
+@click.argument("target", metavar="TARGET.csv", type=click.Path())
+@click.option(
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    default="auto",
+    help=f"Of the source: {', '.join(FORMATS)}. [default: by its header]",
+)
+@common(output=False, cluster=False)
+def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
+    """Convert a trace to the generic CSV form, and say what was assumed."""
+    with _errors():
+        trace = read_trace(Path(source), format_)
+    write_csv(trace, Path(target))
+    common_.note(f"{len(trace.jobs):,} jobs over {duration(trace.seconds)}, format {trace.format}")
+    for line in trace.assumptions:
+        common_.note(f"assumed: {line}")
+    if trace.problem_count:
+        common_.note(f"{trace.problem_count:,} lines are not jobs and were left out:")
+    for problem in trace.problems:
+        common_.note(f"  {source}:{problem.line}: {problem.message}")

@@ -1,0 +1,186 @@
+"""`report.html`: one self-contained page about a run, for people."""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fairlead.sim.charts import Series, distribution_chart, duration, line_chart, number, percent
+from fairlead.sim.recorder import Recorder
+from fairlead.sim.scenario import LoadReport, Scenario, faults_of
+from fairlead.sim.summary import Summary
+
+#: Groups of jobs by GPUs that the waiting times are shown for: upper bounds, inclusive.
+SIZES = ((1, "1 GPU"), (8, "2 to 8"), (64, "9 to 64"), (512, "65 to 512"), (10**9, "over 512"))
+TENANTS_MAX = 8
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #888; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 780px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
+table { border-collapse: collapse; width: 100%; } td, th { padding: .2em .6em; text-align: left;
+  border-bottom: 1px solid var(--line); }
+td.n { text-align: right; font-variant-numeric: tabular-nums; }
+figure { margin: 1.5em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
+.grid { stroke: var(--line); } .tick { font-size: 11px; fill: currentColor; opacity: .75; }
+.legend { font-size: .85em; } .key { margin-right: 1.2em; white-space: nowrap; }
+.key i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+.bad { border-left: 4px solid #d55e00; padding-left: .8em; } .soft { color: var(--soft); }
+code { overflow-wrap: anywhere; }
+"""
+
+
+def render_report(
+    scenario: Scenario, load: LoadReport, summary: Summary, recorder: Recorder
+) -> str:
+    """Return the page; it loads nothing from elsewhere."""
+    title = scenario.name or f"{load.source.rsplit('/', 1)[-1]}, policy {scenario.policy}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        f'<p class="soft">{html.escape(_line(scenario, load))}</p>',
+        _violations(summary),
+        _figures(summary),
+        *_charts(recorder),
+        _load(load),
+        _counts("Lost GPU hours by cause", {
+            cause: round(seconds / 3600, 1)
+            for cause, seconds in summary.lost_gpu_seconds_by_cause.items()
+        }),
+        _counts("API writes by kind", summary.writes_by_kind),
+        f'<p class="soft">Seed {summary.seed}, log hash <code>{summary.log_hash}</code>. Equal '
+        "seed, scenario and version give an equal hash.</p>",
+    ]  # fmt: skip
+    body = "\n".join(part for part in parts if part)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>{body}</body></html>\n"
+    )
+
+
+def _line(scenario: Scenario, load: LoadReport) -> str:
+    cluster = scenario.cluster
+    faults = faults_of(scenario)
+    kind = (
+        "ideal run: no start delays, exact run times"
+        if scenario.ideal
+        else f"faults: {faults.name}"
+    )
+    return (
+        f"{load.jobs:,} jobs from {load.source} on {cluster.nodes:,} nodes with {cluster.gpus} "
+        f"GPUs each; policy {scenario.policy}; {kind}"
+    )
+
+
+def _violations(summary: Summary) -> str:
+    if summary.violations:
+        items = "".join(f"<li><code>{html.escape(text)}</code></li>" for text in summary.violations)
+        return (
+            '<div class="bad"><p>The run broke a promise and was stopped.</p>'
+            f"<ul>{items}</ul></div>"
+        )
+    if not summary.is_complete:
+        return '<p class="bad">The run was stopped early; the figures cover what had happened.</p>'
+    return "<p>All promises were checked at every write, and held.</p>"
+
+
+def figure_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Return the figures that the page and the terminal show, as (name, value)."""
+    rows = [
+        ("Jobs", f"{summary.jobs:,}"),
+        ("Ended", f"{summary.finished:,}, of which {summary.succeeded:,} succeeded"),
+        ("Wait, mean", _duration(summary.wait_mean_seconds)),
+        ("Wait, median", _duration(summary.wait_p50_seconds)),
+        ("Wait, 95th percentile", _duration(summary.wait_p95_seconds)),
+        ("Job completion time, mean", _duration(summary.jct_mean_seconds)),
+        ("GPU utilization", "-" if summary.utilization is None else percent(summary.utilization)),
+        ("Useful GPU hours", f"{summary.useful_gpu_seconds / 3600:,.0f}"),
+        ("Lost GPU hours", f"{summary.lost_gpu_seconds / 3600:,.0f}"),
+        ("Attempts", f"{summary.attempts:,}"),
+        ("Node failures", f"{summary.node_failures:,}"),
+        ("API writes", f"{summary.writes:,}"),
+        ("Simulated", f"{duration(summary.simulated_seconds)} in {duration(summary.wall_seconds)}"),
+    ]
+    if summary.kills or summary.api_faults:
+        rows.insert(-2, ("Faults of the API", f"{summary.api_faults:,}"))
+        rows.insert(-2, ("Controllers killed", f"{summary.kills:,}"))
+    return rows
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def _figures(summary: Summary) -> str:
+    rows = "".join(
+        f'<tr><td>{html.escape(name)}</td><td class="n">{html.escape(value)}</td></tr>'
+        for name, value in figure_rows(summary)
+    )
+    return f"<table>{rows}</table>"
+
+
+def _charts(recorder: Recorder) -> list[str]:
+    samples = recorder.samples
+    at = [sample.at for sample in samples]
+    reasons = sorted({reason for sample in samples for reason in sample.waiting_gpus_by_reason})
+    by_reason = [
+        Series(reason, [float(s.waiting_gpus_by_reason.get(reason, 0)) for s in samples])
+        for reason in reasons
+    ]
+    use = [
+        Series("running", [s.busy_gpus / s.gpus if s.gpus else 0.0 for s in samples]),
+        Series("held by a placement", [s.held_gpus / s.gpus if s.gpus else 0.0 for s in samples]),
+    ]
+    jobs = [
+        Series("waiting", [float(s.waiting_jobs) for s in samples]),
+        Series("running", [float(s.running_jobs) for s in samples]),
+    ]
+    out = Series("nodes out", [float(s.nodes_out) for s in samples])
+    return [
+        "<h2>Over time</h2>",
+        line_chart("GPU utilization", at, use, high=1.0, form=percent),
+        line_chart("Jobs", at, jobs),
+        line_chart("Waiting GPUs by reason", at, by_reason, is_stacked=True),
+        line_chart("Nodes out", at, [out]) if any(out.values) else "",
+        "<h2>Waiting times</h2>",
+        distribution_chart("By GPUs of the job", _by_size(recorder)),
+        distribution_chart("By tenant", _by_tenant(recorder)),
+    ]
+
+
+def _by_size(recorder: Recorder) -> list[tuple[str, Sequence[float]]]:
+    groups: dict[str, list[float]] = {name: [] for _, name in SIZES}
+    for record in recorder.jobs.values():
+        wait = record.wait_seconds
+        if wait is not None:
+            groups[next(name for most, name in SIZES if record.gpus <= most)].append(wait)
+    return [(f"{name} ({len(waits):,} jobs)", waits) for name, waits in groups.items() if waits]
+
+
+def _by_tenant(recorder: Recorder) -> list[tuple[str, Sequence[float]]]:
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    for record in recorder.jobs.values():
+        if record.wait_seconds is not None:
+            groups[record.tenant or "all"].append(record.wait_seconds)
+    ranked = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))[:TENANTS_MAX]
+    return [(f"{name} ({len(waits):,} jobs)", waits) for name, waits in ranked]
+
+
+def _load(load: LoadReport) -> str:
+    lines = [*load.assumptions]
+    if load.problem_count:
+        lines.append(f"{number(load.problem_count)} lines are not jobs and were left out:")
+        lines += [f"line {problem.line}: {problem.message}" for problem in load.problems]
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    return f"<h2>What was assumed of the load</h2><ul>{items}</ul>" if items else ""
+
+
+def _counts(title: str, counts: dict[str, int] | dict[str, float]) -> str:
+    if not counts:
+        return ""
+    rows = "".join(
+        f'<tr><td>{html.escape(name)}</td><td class="n">{value:,}</td></tr>'
+        for name, value in counts.items()
+    )
+    return f"<h2>{html.escape(title)}</h2><table>{rows}</table>"

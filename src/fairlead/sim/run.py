@@ -1,0 +1,290 @@
+"""Runs a scenario: load and faults become a world, the world's writes become figures and files.
+
+    result = run_scenario(scenario, progress=print_line)
+    write_results(result, Path("out"))     # summary.json, jobs.csv, scenario.json, report.html
+
+A run that is stopped early, or that breaks a promise, has the same files; `summary.json` says so.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
+from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
+from fairlead.sim.checkers import unwrap_broken
+from fairlead.sim.faults import PERFECT, ROUGH
+from fairlead.sim.loop import run
+from fairlead.sim.observer import Observer
+from fairlead.sim.recorder import Recorder
+from fairlead.sim.report import render_report
+from fairlead.sim.scenario import (
+    POLICIES,
+    FaultProfile,
+    LoadReport,
+    LoadSpec,
+    Scenario,
+    ScenarioError,
+    faults_of,
+)
+from fairlead.sim.summary import RunFacts, Summary, summarize, write_jobs
+from fairlead.sim.traces.readers import read_trace
+from fairlead.sim.traces.trace import TraceJob
+from fairlead.sim.workload import Arrival, WorkloadOptions, generate, job_body
+from fairlead.sim.world import EPOCH, World, WorldOptions
+
+_DAY = 86_400.0
+_SAMPLES = 500
+#: Finished jobs leave the store after this long, as a month of them need not be kept.
+_TTL_SECONDS = 3600
+_PROGRESS_SECONDS = 0.5
+#: Pods of one node: no limit that a trace could meet.
+_PODS_PER_NODE = 2000
+# Taken before a run: inside one, Fairlead's own code must not read the wall clock.
+_clock = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. `speed` is simulated seconds per second."""
+
+    simulated_seconds: float
+    speed: float
+    submitted: int
+    jobs: int
+    running: int
+    waiting: int
+    busy_share: float
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run came to."""
+
+    scenario: Scenario
+    load: LoadReport
+    summary: Summary
+    recorder: Recorder
+
+
+class Run:
+    """One run of a scenario. `stop` may be called by a signal handler."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        progress: Callable[[Progress], None] = lambda _: None,
+        *,
+        observers: Sequence[Observer] = (),
+        until: float | None = None,
+    ) -> None:
+        """Read the load; TraceError when the trace cannot be used.
+
+        `until` ends the run after so many simulated seconds.
+        """
+        self._observers = tuple(observers)
+        self._until = until
+        self.scenario = scenario
+        self._progress = progress
+        self._faults = faults_of(scenario)
+        self._arrivals, self.load, tenants = load_of(scenario, self._faults)
+        self._seconds = self._arrivals[-1].at + 1.0 if self._arrivals else 1.0
+        sample_seconds = max(self._seconds * 1.2 / _SAMPLES, 1.0)
+        self._recorder = Recorder(EPOCH, sample_seconds=sample_seconds, tenants=tenants)
+        self._world: World | None = None
+        self._begun = self._shown_at = _clock()
+
+    def stop(self) -> None:
+        """End the run early; what has been recorded is reported."""
+        if self._world is not None:
+            self._world.stop()
+
+    def run(self) -> RunResult:
+        """Simulate to the end. A broken promise ends the run and is in `summary.violations`."""
+        violations: tuple[str, ...] = ()
+
+        async def main() -> None:
+            self._world = World(
+                world_options(self.scenario, self._faults, self._seconds), self.scenario.seed,
+                arrivals=self._arrivals, observers=(self._recorder, *self._observers),
+                on_writes=self._wrote,
+            )  # fmt: skip
+            await self._world.run()
+
+        try:
+            run(main())
+        except BaseExceptionGroup as group:
+            violations = (str(unwrap_broken(group)),)
+        world = self._world
+        assert world is not None
+        self._recorder.finish(world.last_write_at)
+        self._progress(replace(self._state(), is_over=True))
+        facts = RunFacts(
+            seed=self.scenario.seed, writes=world.writes, node_failures=world.node_failures,
+            kills=world.kills, api_faults=world.faults_injected, violations=violations,
+            is_complete=not violations and not world.is_stopped, log_hash=world.log_hash,
+            wall_seconds=_clock() - self._begun,
+        )  # fmt: skip
+        summary = summarize(self._recorder, facts)
+        return RunResult(self.scenario, self.load, summary, self._recorder)
+
+    def _wrote(self) -> None:
+        if self._until is not None and self._recorder.seconds >= self._until:
+            self.stop()
+        now = _clock()
+        if now - self._shown_at >= _PROGRESS_SECONDS:
+            self._shown_at = now
+            self._progress(self._state())
+
+    def _state(self) -> Progress:
+        recorder = self._recorder
+        wall = max(_clock() - self._begun, 1e-9)
+        return Progress(
+            simulated_seconds=recorder.seconds, speed=recorder.seconds / wall,
+            submitted=len(recorder.jobs), jobs=len(self._arrivals), running=recorder.running_jobs,
+            waiting=recorder.waiting_jobs, busy_share=recorder.busy_share,
+        )  # fmt: skip
+
+
+# From scenario to world
+
+
+def world_options(scenario: Scenario, faults: FaultProfile, seconds: float) -> WorldOptions:
+    """Return the world of a scenario in which jobs arrive for `seconds`."""
+    is_rough = faults.api == "rough"
+    return WorldOptions(
+        nodes=scenario.cluster.nodes,
+        workload=WorkloadOptions(0, seconds),
+        profile=_profile(scenario),
+        faults=ROUGH if is_rough else PERFECT,
+        calls_between_kills_mean=faults.calls_between_kills_mean,
+        node_failures_per_day=faults.node_failures_per_1000_node_days
+        * scenario.cluster.nodes / 1000,
+        node_repair_seconds=faults.repair_seconds_median,
+        node_repair_sigma=faults.repair_sigma,
+        node_detect_seconds_max=faults.detect_seconds_max,
+        lemon_share=faults.lemon_share,
+        lemon_factor=faults.lemon_factor,
+        drains_per_day=0.0,
+        user_acts_per_day=0.0,
+        settle_seconds_max=float("inf"),
+        look_seconds=max(60.0, seconds / 2000),
+        policy=POLICIES[scenario.policy],
+        renews_watches=is_rough,
+    )  # fmt: skip
+
+
+def _profile(scenario: Scenario) -> Profile:
+    """Return the virtual nodes' profile: the scenario's shape; no delays when it is ideal."""
+    base = load_profile("instant" if scenario.ideal else "default")
+    cluster = scenario.cluster
+    cpu, memory = ("1000000", "1Pi") if scenario.ideal else (cluster.cpu, cluster.memory)
+    shape = NodeShape(
+        resources={
+            CPU: cpu, MEMORY: memory, EPHEMERAL_STORAGE: "4Ti", GPU: str(cluster.gpus),
+            PODS: str(_PODS_PER_NODE),
+        },
+        nodes_per_rack=cluster.nodes_per_rack, racks_per_block=cluster.racks_per_block,
+    )  # fmt: skip
+    return msgspec.structs.replace(base, node=shape)
+
+
+def load_of(
+    scenario: Scenario, faults: FaultProfile
+) -> tuple[list[Arrival], LoadReport, dict[str, str]]:
+    """Return the arrivals, what was assumed of them, and the tenant by job name."""
+    load = scenario.load
+    failing = random.Random(f"{scenario.seed}/failing")  # noqa: S311 # a simulation, no secret
+    if not load.trace:
+        arrivals = _drawn(load, faults, scenario.seed)
+        return arrivals, LoadReport("drawn from distributions", "synthetic", len(arrivals)), {}
+    trace = read_trace(Path(load.trace), load.format)
+    jobs = [job for job in trace.jobs if load.days is None or job.at_seconds < load.days * _DAY]
+    jobs = jobs[: load.jobs_max] if load.jobs_max is not None else jobs
+    arrivals: list[Arrival] = []
+    tenants: dict[str, str] = {}
+    for number, job in enumerate(jobs):
+        name = f"{_dns(job.name)}-{number:06d}"
+        tenants[name] = job.tenant
+        exit_code = 1 if failing.random() < faults.failing_job_share else 0
+        body = trace_body(name, job, exit_code=exit_code)
+        arrivals.append(Arrival(job.at_seconds * load.time_scale, name, body))
+    report = LoadReport(
+        trace.source, trace.format, len(arrivals), trace.assumptions, trace.problems,
+        trace.problem_count,
+    )  # fmt: skip
+    return arrivals, report, tenants
+
+
+def _drawn(load: LoadSpec, faults: FaultProfile, seed: int) -> list[Arrival]:
+    seconds = (load.days or 1.0) * _DAY
+    count = max(1, round(load.jobs_per_day * (load.days or 1.0)))
+    options = WorkloadOptions(
+        jobs=min(count, load.jobs_max or count), seconds=seconds,
+        run_seconds_median=load.run_seconds_median, run_seconds_sigma=load.run_seconds_sigma,
+        run_seconds_max=load.run_seconds_max, members_max=load.members_max,
+        failing_share=faults.failing_job_share,
+    )  # fmt: skip
+    arrivals = generate(options, random.Random(f"{seed}/workload"))  # noqa: S311
+    for arrival in arrivals:
+        arrival.body["spec"]["ttlSecondsAfterFinished"] = _TTL_SECONDS
+    return arrivals
+
+
+def trace_body(name: str, job: TraceJob, *, exit_code: int = 0) -> dict[str, Any]:
+    """Return the Job of a trace's job; its pods run for the recorded time."""
+    body = job_body(
+        name, members=job.members, gpus=job.gpus, run_seconds=job.run_seconds, exit_code=exit_code
+    )
+    spec = body["spec"]
+    spec["restart"]["limit"] = 0
+    spec["ttlSecondsAfterFinished"] = _TTL_SECONDS
+    container = spec["roles"][0]["template"]["spec"]["containers"][0]
+    requests = {"cpu": f"{job.cpu_milli}m", "memory": str(job.memory_bytes)}
+    container["resources"]["requests"] = requests
+    if job.limit_seconds is not None:
+        spec["timeLimitSeconds"] = max(1, round(job.limit_seconds))
+    return body
+
+
+def _dns(name: str) -> str:
+    """Return the name with all that a DNS label refuses replaced."""
+    text = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
+    return text.strip("-")[:40] or "job"
+
+
+# Results
+
+
+def read_results(folder: Path) -> tuple[Scenario, dict[str, Any]]:
+    """Return the scenario and the summary of a run's directory; ScenarioError when it is none."""
+    try:
+        facts = msgspec.json.decode((folder / "scenario.json").read_bytes())
+        summary: dict[str, Any] = msgspec.json.decode((folder / "summary.json").read_bytes())
+        return msgspec.convert(facts["scenario"], Scenario), summary
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        message = f"is not the directory of a run (fairlead sim run --out): {error}"
+        raise ScenarioError(str(folder), [message]) from error
+
+
+def write_results(result: RunResult, out: Path) -> None:
+    """Write `summary.json`, `jobs.csv`, `scenario.json` and `report.html` into a directory."""
+    out.mkdir(parents=True, exist_ok=True)
+    facts = {"scenario": msgspec.to_builtins(result.scenario), "load": asdict(result.load)}
+    (out / "scenario.json").write_bytes(_pretty(facts))
+    (out / "summary.json").write_bytes(_pretty(asdict(result.summary)))
+    write_jobs(list(result.recorder.jobs.values()), out / "jobs.csv")
+    page = render_report(result.scenario, result.load, result.summary, result.recorder)
+    (out / "report.html").write_text(page, encoding="utf-8")
+
+
+def _pretty(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,0 +1,219 @@
+"""Scenarios: all that a run depends on, in one YAML file or from flags.
+
+    cluster: {nodes: 90, gpus: 8}
+    load: {trace: philly.csv.gz, days: 7}
+    policy: fifo
+    faults: meta-rsc
+    seed: 7
+
+A relative path is taken from the directory of the file. Every mistake is collected, each with its
+path in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.sim.traces.trace import Problem
+
+T = TypeVar("T")
+
+SCENARIO_BYTES_MAX = 1 << 20
+_PACKAGE = "fairlead.sim"
+
+
+class _Data(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Base of the file's types: camelCase in the file, unknown fields are mistakes."""
+
+
+class FaultProfile(_Data, frozen=True):
+    """Failures of nodes, jobs and the API. Rates are per 1,000 node-days, durations in seconds.
+
+    A repair takes a log-normal time. `lemonShare` of the nodes fail `lemonFactor` times as often
+    as the others; the mean rate stays as stated. `api` names the faults between controllers and
+    API: none or rough.
+    """
+
+    name: str
+    description: str = ""
+    sources: tuple[str, ...] = ()
+    node_failures_per_1000_node_days: float = msgspec.field(
+        default=0.0, name="nodeFailuresPer1000NodeDays"
+    )
+    repair_seconds_median: float = 3600.0
+    repair_sigma: float = 0.0
+    detect_seconds_max: float = 40.0
+    lemon_share: float = 0.0
+    lemon_factor: float = 1.0
+    failing_job_share: float = 0.0
+    calls_between_kills_mean: float = 0.0
+    api: str = "none"
+
+
+class ClusterSpec(_Data, frozen=True):
+    """The nodes: how many, what each has, how they lie in racks and blocks."""
+
+    nodes: int = 90
+    gpus: int = 8
+    cpu: str = "96"
+    memory: str = "1Ti"
+    nodes_per_rack: int = 8
+    racks_per_block: int = 4
+
+
+class LoadSpec(_Data, frozen=True):
+    """The jobs: of a trace, or drawn from the stated distributions. Durations in seconds.
+
+    `days` cuts a trace, or says how long jobs arrive. `timeScale` below 1 makes them arrive faster.
+    """
+
+    trace: str = ""
+    format: str = "auto"
+    days: float | None = None
+    jobs_max: int | None = None
+    time_scale: float = 1.0
+    jobs_per_day: float = 500.0
+    run_seconds_median: float = 600.0
+    run_seconds_sigma: float = 1.3
+    run_seconds_max: float = 4 * 3600.0
+    members_max: int = 64
+
+
+class Scenario(_Data, frozen=True):
+    """A whole run. `ideal`: no start delays, no failures, run times exact."""
+
+    name: str = ""
+    description: str = ""
+    cluster: ClusterSpec = ClusterSpec()
+    load: LoadSpec = LoadSpec()
+    policy: str = "default"
+    faults: str | FaultProfile = "none"
+    ideal: bool = False
+    seed: int = 0
+
+
+#: The order policies. A job at the head of the queue that does not fit keeps others off its nodes:
+#: at once (strict order), after a while, or never.
+POLICIES: dict[str, PlacementPolicy] = {
+    "fifo": PlacementPolicy(starvation_seconds=0.0),
+    "default": PlacementPolicy(),
+    "greedy": PlacementPolicy(starvation_seconds=float("inf")),
+}
+
+
+class ScenarioError(ValueError):
+    """The scenario cannot be run; `mistakes` has all of them."""
+
+    def __init__(self, source: str, mistakes: list[str]) -> None:
+        self.source = source
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(f"{source}: {mistake}" for mistake in mistakes))
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Return the scenario in a YAML file; `ScenarioError` with all mistakes."""
+    document = _document(path)
+    found: list[str] = []
+    scenario = _convert(document, Scenario, found)
+    if scenario is None:
+        raise ScenarioError(str(path), found)
+    trace = scenario.load.trace
+    if trace and not Path(trace).is_absolute():
+        load = msgspec.structs.replace(scenario.load, trace=str(path.parent / trace))
+        scenario = msgspec.structs.replace(scenario, load=load)
+    check_scenario(scenario, str(path))
+    return scenario
+
+
+def _document(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(str(path), [f"cannot be read: {error}"]) from error
+    if len(text) > SCENARIO_BYTES_MAX:
+        raise ScenarioError(str(path), [f"larger than {SCENARIO_BYTES_MAX} bytes"])
+    try:
+        return yaml.safe_load(text) or {}
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ScenarioError(str(path), [f"is not YAML: {error}"]) from error
+
+
+def _convert(value: Any, type_: type[T], found: list[str]) -> T | None:
+    """Return `value` as `type_`, or None with the mistakes in `found`, one per field."""
+    if not isinstance(value, dict):
+        found.append(f"expected a mapping, got {type(value).__name__}")
+        return None
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError:
+        for key, item in value.items():
+            try:
+                msgspec.convert({key: item}, type_)
+            except msgspec.ValidationError as error:
+                found.append(str(error))
+        return None
+
+
+def check_scenario(scenario: Scenario, source: str) -> None:
+    """Raise `ScenarioError` with every value that cannot be simulated."""
+    mistakes = list(_mistakes(scenario))
+    if mistakes:
+        raise ScenarioError(source, mistakes)
+
+
+def _mistakes(scenario: Scenario) -> Iterator[str]:
+    cluster, load = scenario.cluster, scenario.load
+    if not 1 <= cluster.nodes <= 100_000:
+        yield f"cluster.nodes: {cluster.nodes}; accepted: 1 to 100,000"
+    if not 0 <= cluster.gpus <= 1024:
+        yield f"cluster.gpus: {cluster.gpus}; accepted: 0 to 1,024 per node"
+    if load.days is not None and not 0 < load.days <= 3650:
+        yield f"load.days: {load.days:g}; accepted: more than 0, up to 3,650"
+    if not 0 < load.time_scale <= 1000:
+        yield f"load.timeScale: {load.time_scale:g}; accepted: more than 0, up to 1,000"
+    if load.jobs_max is not None and load.jobs_max < 1:
+        yield f"load.jobsMax: {load.jobs_max}; accepted: 1 or more"
+    if not 0 < load.jobs_per_day <= 10_000_000:
+        yield f"load.jobsPerDay: {load.jobs_per_day:g}; accepted: more than 0, up to 10,000,000"
+    if scenario.policy not in POLICIES:
+        yield f"policy: '{scenario.policy}'; accepted: {', '.join(POLICIES)}"
+    if isinstance(scenario.faults, str) and scenario.faults not in fault_profiles():
+        yield f"faults: '{scenario.faults}'; accepted: {', '.join(fault_profiles())}, or a mapping"
+    elif (profile := faults_of(scenario)).api not in ("none", "rough"):
+        yield f"faults.api: '{profile.api}'; accepted: none, rough"
+
+
+def fault_profiles() -> tuple[str, ...]:
+    """Return the names of the fault profiles that come with the package, sorted."""
+    folder = resources.files(_PACKAGE) / "profiles"
+    return tuple(sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".yaml")))
+
+
+def faults_of(scenario: Scenario) -> FaultProfile:
+    """Return the scenario's fault profile: none for an ideal run."""
+    if scenario.ideal:
+        return FaultProfile(name="none")
+    if isinstance(scenario.faults, FaultProfile):
+        return scenario.faults
+    text = (resources.files(_PACKAGE) / "profiles" / f"{scenario.faults}.yaml").read_text()
+    return msgspec.convert(yaml.safe_load(text), FaultProfile)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What the reader of the trace assumed and left out."""
+
+    source: str
+    format: str
+    jobs: int
+    assumptions: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    problem_count: int = 0

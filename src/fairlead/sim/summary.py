@@ -1,0 +1,119 @@
+"""The figures of one run: `summary.json` and `jobs.csv`."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.sim.recorder import JobRecord, Recorder
+
+JOB_COLUMNS = (
+    "name", "tenant", "members", "gpus", "submitted", "placed", "started", "ended", "attempts",
+    "outcome", "lost_gpu_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Durations in seconds; shares from 0 to 1. None where no job gives a figure.
+
+    `utilization` is the GPU time of running jobs over the GPU time that the nodes offered until
+    the last job ended. `wait` runs from submission to the first start of all members, `jct` (job
+    completion time) from submission to the end.
+    """
+
+    jobs: int
+    finished: int
+    succeeded: int
+    wait_mean_seconds: float | None
+    wait_p50_seconds: float | None
+    wait_p95_seconds: float | None
+    jct_mean_seconds: float | None
+    utilization: float | None
+    useful_gpu_seconds: float
+    lost_gpu_seconds: float
+    lost_gpu_seconds_by_cause: dict[str, int]
+    attempts: int
+    writes: int
+    writes_by_kind: dict[str, int]
+    node_failures: int
+    kills: int
+    api_faults: int
+    violations: tuple[str, ...]
+    is_complete: bool
+    log_hash: str
+    seed: int
+    simulated_seconds: float
+    wall_seconds: float
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean, or None of nothing."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that at least `share` of the values do not exceed."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the record does not know about the run."""
+
+    seed: int
+    writes: int
+    node_failures: int
+    kills: int
+    api_faults: int
+    violations: tuple[str, ...]
+    is_complete: bool
+    log_hash: str
+    wall_seconds: float
+
+
+def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
+    """Return the figures of a run, complete or ended early."""
+    records = list(recorder.jobs.values())
+    waits = [wait for record in records if (wait := record.wait_seconds) is not None]
+    ended = [r for r in records if r.ended is not None]
+    spans = [r.ended - r.submitted for r in ended if r.ended is not None]
+    capacity = recorder.capacity_gpu_seconds
+    if recorder.last_end and recorder.seconds > 0 and facts.is_complete:
+        capacity *= recorder.last_end / recorder.seconds
+    lost = math.fsum(r.lost_gpu_seconds for r in records)
+    return Summary(
+        jobs=len(records), finished=len(ended),
+        succeeded=sum(r.outcome == "Succeeded" for r in ended),
+        wait_mean_seconds=mean(waits), wait_p50_seconds=percentile(waits, 0.5),
+        wait_p95_seconds=percentile(waits, 0.95), jct_mean_seconds=mean(spans),
+        utilization=recorder.busy_gpu_seconds / capacity if capacity else None,
+        useful_gpu_seconds=max(0.0, recorder.busy_gpu_seconds - lost), lost_gpu_seconds=lost,
+        lost_gpu_seconds_by_cause=dict(sorted(recorder.lost_by_cause.items())),
+        attempts=sum(r.attempts for r in records), writes=facts.writes,
+        writes_by_kind=dict(sorted(recorder.writes_by_kind.items())),
+        node_failures=facts.node_failures, kills=facts.kills, api_faults=facts.api_faults,
+        violations=facts.violations, is_complete=facts.is_complete, log_hash=facts.log_hash,
+        seed=facts.seed, simulated_seconds=recorder.seconds, wall_seconds=facts.wall_seconds,
+    )  # fmt: skip
+
+
+def write_jobs(records: Sequence[JobRecord], path: Path) -> None:
+    """Write `jobs.csv`: one row a job, instants in seconds since the start, empty for never."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(JOB_COLUMNS)
+        for record in records:
+            writer.writerow([_cell(getattr(record, column)) for column in JOB_COLUMNS])
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else value

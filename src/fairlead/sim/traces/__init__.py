@@ -1,0 +1,1 @@
+"""Recorded workloads: the jobs of a trace, and the readers of the formats they come in."""

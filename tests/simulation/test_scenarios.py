@@ -1,0 +1,229 @@
+"""Scenario runs: the figures agree with a bare model, runs repeat, and stop with a valid report."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.main import guarded
+from fairlead.sim.recorder import Recorder
+from fairlead.sim.run import Progress, Run, RunResult, write_results
+from fairlead.sim.scenario import (
+    ClusterSpec,
+    FaultProfile,
+    LoadSpec,
+    Scenario,
+    ScenarioError,
+    check_scenario,
+    fault_profiles,
+    faults_of,
+    load_scenario,
+)
+
+GPUS = 32
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+
+
+@dataclass(frozen=True)
+class BareJob:
+    at: float
+    gpus: int
+    run_seconds: float
+
+
+def crowded_load(count: int, seed: int) -> list[BareJob]:
+    """Jobs that want about 1.3 times what 32 GPUs give, so that a queue builds up."""
+    rng = random.Random(seed)
+    at, jobs = 0.0, []
+    for _ in range(count):
+        at += rng.expovariate(1 / 120)
+        gpus = rng.choice((1, 1, 1, 2, 4, 8, 8, 16))
+        jobs.append(BareJob(round(at, 3), gpus, round(rng.uniform(100, 1600), 3)))
+    return jobs
+
+
+def bare_fifo(jobs: list[BareJob], gpus: int) -> list[float]:
+    """Return the waits under strict order on one pool: no nodes, no controllers."""
+    free, now, ends, waits = gpus, 0.0, [], []
+    for job in jobs:
+        now = max(now, job.at)
+        while ends and (ends[0][0] <= now or free < job.gpus):
+            end, back = heapq.heappop(ends)
+            now, free = max(now, end), free + back
+        free -= job.gpus
+        heapq.heappush(ends, (now + job.run_seconds, job.gpus))
+        waits.append(now - job.at)
+    return waits
+
+
+def written(jobs: list[BareJob], path: Path) -> Path:
+    rows = [f"{j.at},{j.run_seconds},1,{j.gpus},job-{i}" for i, j in enumerate(jobs)]
+    path.write_text("\n".join(["submit_seconds,run_seconds,members,gpus,name", *rows]) + "\n")
+    return path
+
+
+def ideal(trace: Path, **changes: object) -> Scenario:
+    scenario = Scenario(
+        cluster=ClusterSpec(nodes=1, gpus=GPUS),
+        load=LoadSpec(trace=str(trace)),
+        policy="fifo",
+        ideal=True,
+    )
+    return Scenario(**{f: changes.get(f, getattr(scenario, f)) for f in scenario.__struct_fields__})
+
+
+def run(scenario: Scenario) -> RunResult:
+    return Run(scenario).run()
+
+
+def test_strict_order_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) -> None:
+    jobs = crowded_load(150, 1)
+    expected = bare_fifo(jobs, GPUS)
+    result = run(ideal(written(jobs, tmp_path / "jobs.csv")))
+    by_number = sorted(result.recorder.jobs.values(), key=lambda r: int(r.name.rsplit("-", 1)[1]))
+    found = [record.wait_seconds for record in by_number]
+    assert statistics.fmean(expected) > 600, "the load must build up a queue"
+    assert all(
+        wait is not None and wait >= bare - 1e-3 for wait, bare in zip(found, expected, strict=True)
+    )
+    assert result.summary.wait_mean_seconds == pytest.approx(statistics.fmean(expected), rel=0.01)
+    p95 = sorted(expected)[int(0.95 * len(expected)) - 1]
+    assert result.summary.wait_p95_seconds == pytest.approx(p95, rel=0.05)
+    work = sum(job.gpus * job.run_seconds for job in jobs)
+    end = max(w + j.at + j.run_seconds for w, j in zip(expected, jobs, strict=True))
+    assert result.summary.utilization == pytest.approx(work / (end * GPUS), rel=0.02)
+
+
+def test_a_policy_that_lets_small_jobs_pass_waits_less_than_strict_order(tmp_path: Path) -> None:
+    trace = written(crowded_load(80, 2), tmp_path / "jobs.csv")
+    strict, greedy = run(ideal(trace)), run(ideal(trace, policy="greedy"))
+    assert strict.summary.wait_mean_seconds is not None
+    assert greedy.summary.wait_mean_seconds is not None
+    assert greedy.summary.wait_mean_seconds < strict.summary.wait_mean_seconds
+
+
+def test_equal_scenarios_give_equal_hashes_and_other_seeds_other_ones() -> None:
+    faults = FaultProfile(name="f", node_failures_per_1000_node_days=3000, repair_sigma=1.0)
+    scenario = Scenario(
+        cluster=ClusterSpec(nodes=10), load=LoadSpec(days=0.1, jobs_per_day=200, members_max=4),
+        faults=faults,
+    )  # fmt: skip
+    first, second = run(scenario), run(scenario)
+    assert first.summary.node_failures > 0
+    assert first.summary.log_hash == second.summary.log_hash
+    assert first.recorder.jobs == second.recorder.jobs
+    other = Scenario(cluster=scenario.cluster, load=scenario.load, faults=faults, seed=1)
+    assert run(other).summary.log_hash != first.summary.log_hash
+
+
+def test_lost_work_is_attributed_to_its_cause() -> None:
+    faults = FaultProfile(
+        name="f", node_failures_per_1000_node_days=40_000, repair_seconds_median=600
+    )
+    scenario = Scenario(
+        cluster=ClusterSpec(nodes=6),
+        load=LoadSpec(days=0.15, jobs_per_day=150, run_seconds_median=3000, members_max=2),
+        faults=faults,
+    )  # fmt: skip
+    summary = run(scenario).summary
+    assert summary.finished == summary.jobs
+    assert summary.lost_gpu_seconds > 0
+    assert summary.attempts > summary.jobs
+    assert set(summary.lost_gpu_seconds_by_cause) <= {"Node", "Infrastructure"}
+    assert sum(summary.lost_gpu_seconds_by_cause.values()) == pytest.approx(
+        summary.lost_gpu_seconds, abs=summary.attempts
+    )
+
+
+def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path) -> None:
+    runs: list[Run] = []
+    shown: list[Progress] = []
+
+    def stop_soon(progress: Progress) -> None:
+        shown.append(progress)
+
+    run_ = Run(ideal(written(crowded_load(60, 3), tmp_path / "jobs.csv")), stop_soon, until=2000.0)
+    runs.append(run_)
+    result = run_.run()
+    assert not result.summary.is_complete
+    assert result.summary.finished < 60
+    assert shown[-1].is_over
+    write_results(result, tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "stopped early" in page
+    assert page.count("<svg") == page.count("</svg>") >= 5
+    assert "http" not in page.split("</style>")[1], "the page loads nothing from elsewhere"
+
+
+def test_the_command_runs_a_trace_replays_it_and_tells_one_jobs_story(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = written(crowded_load(25, 4), tmp_path / "jobs.csv")
+    out = tmp_path / "out"
+    flags = ["--nodes", "1", "--gpus", str(GPUS), "--policy", "fifo", "--ideal", "--out", str(out)]
+    assert guarded(["sim", "run", "--trace", str(trace), *flags]) == 0
+    assert "Wait, mean" in capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == {
+        "report.html", "summary.json", "jobs.csv", "scenario.json",
+    }  # fmt: skip
+    rows = (out / "jobs.csv").read_text().splitlines()
+    assert len(rows) == 26
+    assert guarded(["sim", "replay", str(out)]) == 0
+    assert "same log hash" in capsys.readouterr().err
+    name = rows[3].split(",")[0]
+    assert guarded(["sim", "replay", str(out), "--trace-job", name]) == 0
+    story = capsys.readouterr().out
+    assert "Succeeded" in story
+    assert f"pod {name}" in story
+    assert guarded(["sim", "compare", str(out), str(out)]) == 0
+    assert "wait, mean" in capsys.readouterr().out
+
+
+def test_a_replay_under_another_hash_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(ideal(written(crowded_load(5, 5), tmp_path / "jobs.csv")))
+    write_results(result, tmp_path / "out")
+    summary = tmp_path / "out" / "summary.json"
+    summary.write_text(summary.read_text().replace(result.summary.log_hash, "0" * 64))
+    assert guarded(["sim", "replay", str(tmp_path / "out")]) == 2
+    assert "hash differs" in capsys.readouterr().err
+
+
+def test_all_mistakes_of_a_scenario_are_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("cluster: {nodes: many}\npolicy: 3\nseeds: 4\n")
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    text = str(caught.value)
+    assert "cluster.nodes" in text
+    assert "policy" in text
+    assert "seeds" in text
+    scenario = Scenario(cluster=ClusterSpec(nodes=0), policy="lifo", faults="nope")
+    with pytest.raises(ScenarioError) as caught:
+        check_scenario(scenario, "flags")
+    assert len(caught.value.mistakes) == 3
+
+
+def test_every_fault_profile_names_its_sources() -> None:
+    for name in fault_profiles():
+        profile = faults_of(Scenario(faults=name))
+        assert profile.name == name
+        assert profile.sources or name == "none"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_example_scenarios_are_valid_and_explain_themselves(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.description
+
+
+def test_the_recorder_fills_its_grid_without_events() -> None:
+    recorder = Recorder(0.0, sample_seconds=10.0, tenants={})
+    recorder.finish(35.0)
+    assert [sample.at for sample in recorder.samples] == [0.0, 10.0, 20.0, 30.0]
