@@ -6,8 +6,11 @@ import asyncio
 import itertools
 from typing import Any
 
+from tests.conformance.embedded import embedded_target
 from tests.conformance.http_server import config, pod, widget, widget_crd
 from tests.conformance.target import Target
+
+from fairlead.api.times import parse_time
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"
@@ -77,6 +80,22 @@ async def test_p26_deletion_is_never_taken_back_and_no_finalizer_is_added(target
     refused = await target.request("PATCH", f"{MAPS}/a", more, headers=MERGE)
     assert refused.status == 422
     assert refused.json["details"]["causes"][0]["field"] == "metadata.finalizers"
+
+
+async def test_p27_a_grace_beyond_the_calendar_is_cut_and_can_be_shortened() -> None:
+    # a real server stores it, and a time that overflowed: nothing to compare with
+    async with embedded_target() as target:
+        assert (await target.request("POST", PODS, pod("p", nodeName="n"))).status == 201
+        for asked, kept in (10**13, 2**31 - 1), (10**12, 2**31 - 1), (7, 7):
+            query = {"gracePeriodSeconds": str(asked)}
+            answer = await target.request("DELETE", f"{PODS}/p", query=query)
+            assert answer.status == 200, answer
+            metadata = (await target.request("GET", f"{PODS}/p")).json["metadata"]
+            assert metadata["deletionGracePeriodSeconds"] == kept
+            assert parse_time(metadata["deletionTimestamp"])
+        answer = await target.request("DELETE", f"{PODS}/p", query={"gracePeriodSeconds": "0"})
+        assert answer.status == 200
+        await gone(target, f"{PODS}/p")
 
 
 async def test_p27_a_pod_on_a_node_waits_for_its_node(target: Target) -> None:

@@ -226,6 +226,30 @@ def test_progress_follows_a_file_that_grows_breaks_off_and_begins_anew(tmp_path:
     assert (file.latest.step, file.latest.checkpoint_step) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 2, "x": ' + "[" * 3_000 + "]" * 3_000 + "}",
+        '{"step": 2, "x": ' + "[" * 2_000 + "]" * 2_000 + "}",
+        '{"step": 2, "x": "' + "y" * 5_000 + '"}',
+        '{"step": ' + "9" * 4_000 + "}",
+        '{"step": 9223372036854775808}',
+        '{"step": 2.5}',
+        "\ud800",
+    ],
+    ids=lambda line: line[:20],
+)
+def test_a_progress_line_that_cannot_be_reported_is_counted_and_passed_over(
+    tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "progress"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n', errors="surrogatepass")
+    file = ProgressFile(path)
+    assert file.look(0.0)
+    assert file.latest is not None
+    assert (file.latest.step, file.bad_lines) == (3, 1)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\n", "x" * 300])
 def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(Unsupported):

@@ -16,6 +16,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.times import parse_time
+from fairlead.decide.jobs.pods import read_progress
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Launch,
@@ -33,7 +34,7 @@ from fairlead.embedded.local.endings import (
 from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
-from fairlead.embedded.local.progress import ProgressFile, decode_progress, encode_progress
+from fairlead.embedded.local.progress import ProgressFile, encode_progress
 from fairlead.embedded.local.track import ContainerTrack
 from fairlead.embedded.virtual.status import (
     Phase,
@@ -46,6 +47,7 @@ from fairlead.embedded.virtual.status import (
 
 HOST_IP = "127.0.0.1"
 GRACE_SECONDS = 30
+GRACE_SECONDS_MAX = 2**31 - 1  # a timer of the event loop cannot be set beyond the calendar
 NODE_RESTARTED = "NodeRestarted"
 DISRUPTED_BY_NODE = "TerminationByKubelet"
 
@@ -178,7 +180,8 @@ class LocalPod:
     async def _deadline(self) -> None:
         self._reason = "DeadlineExceeded"
         self._message = "Pod was active on the node longer than the specified deadline"
-        await self._stop(self.pod.spec.termination_grace_period_seconds or GRACE_SECONDS)
+        grace = self.pod.spec.termination_grace_period_seconds or GRACE_SECONDS
+        await self._stop(min(grace, GRACE_SECONDS_MAX))
         self._over = Phase.FAILED
 
     async def _prepare(self) -> None:
@@ -343,8 +346,7 @@ class LocalPod:
             launches[container.name] = launch
         first = launches[pod.spec.containers[0].name].env.get(names.ENV_PROGRESS_FILE)
         if first and self._progress is None:
-            known = decode_progress(pod.metadata.annotations.get(names.PROGRESS, ""))
-            self._progress = ProgressFile(Path(first), known)
+            self._progress = ProgressFile(Path(first), read_progress(pod))
         return launches
 
     async def _run_container(self, track: ContainerTrack, launch: Launch) -> None:

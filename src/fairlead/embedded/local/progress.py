@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.job import Progress
+from fairlead.api.job import STEP_MAX, Progress
 from fairlead.api.times import format_time
 
 READ_BYTES_MAX = 256 * 1024
+LINE_BYTES_MAX = 4096
 
 
 class _Line(msgspec.Struct):
@@ -62,12 +63,8 @@ class ProgressFile:
     def _take(self, raw: bytes, now: float) -> None:
         if not raw.strip():
             return
-        try:
-            line = msgspec.json.decode(raw, type=_Line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self.bad_lines += 1
-            return
-        if line.step < 0:
+        line = _decode(raw)
+        if line is None:
             self.bad_lines += 1
             return
         kept = self.latest.checkpoint_step if self.latest is not None else None
@@ -78,14 +75,15 @@ class ProgressFile:
         )
 
 
-def decode_progress(annotation: str) -> Progress | None:
-    """Return what the annotation says, None when there is none or it cannot be read."""
-    if not annotation:
+def _decode(raw: bytes) -> _Line | None:
+    """Return what a line says, None when it says nothing that can be reported."""
+    if len(raw) > LINE_BYTES_MAX:
         return None
     try:
-        return msgspec.json.decode(annotation, type=Progress)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        line = msgspec.json.decode(raw, type=_Line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return line if 0 <= line.step <= STEP_MAX else None
 
 
 def encode_progress(progress: Progress) -> str:

@@ -24,6 +24,9 @@ from fairlead.runtime.client import Propagation
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 DEFAULT_GRACE_SECONDS = 30
+#: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
+#: would mark the pod with a year that is no RFC 3339 time.
+GRACE_SECONDS_MAX = 2**31 - 1
 _UNDELETABLE = ("default", "kube-system", "kube-public")  # admission plugin NamespaceLifecycle
 
 
@@ -112,4 +115,4 @@ def _grace_seconds(pod: dict[str, Any], options: DeleteOptions) -> int:
     grace = options.grace_period_seconds
     if grace is None:
         grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-    return grace if grace >= 0 else 1
+    return min(grace, GRACE_SECONDS_MAX) if grace >= 0 else 1
