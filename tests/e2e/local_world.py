@@ -21,6 +21,7 @@ from fairlead.api.resources import PODS
 from fairlead.api.times import format_time
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.machine import Gpu
+from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.node import LocalNode
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.fake_client import FakeClient
@@ -83,8 +84,8 @@ class TwoGpus:
 class LocalWorld:
     """The node's data, the API, and short ways to make and see pods."""
 
-    def __init__(self, data: Path, api: Api) -> None:
-        self.data, self.api = data, api
+    def __init__(self, data: Path, api: Api, memory_groups: MemoryGroups | None = None) -> None:
+        self.data, self.api, self.memory_groups = data, api, memory_groups
         self.node = self.new_node()
 
     def new_node(self) -> LocalNode:
@@ -96,6 +97,7 @@ class LocalWorld:
             rng=random.Random(1),
             options=OPTIONS,
             probe=TwoGpus(),
+            memory_groups=self.memory_groups,
         )
 
     async def pod(self, name: str, *command: str, **parts: Any) -> None:
@@ -135,9 +137,11 @@ def pod_body(name: str, *command: str, **parts: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def local_world(data: Path) -> AsyncIterator[LocalWorld]:
+async def local_world(
+    data: Path, *, memory_groups: MemoryGroups | None = None
+) -> AsyncIterator[LocalWorld]:
     """Run a node inside; its processes are ended afterwards."""
-    world = LocalWorld(data, Api())
+    world = LocalWorld(data, Api(), memory_groups)
     task = asyncio.create_task(world.node.run())
     try:
         yield world

@@ -20,6 +20,7 @@ from tests.e2e.local_world import Api, LocalWorld, local_world, pod_body
 from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
+from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.process import Run, start_ticks
 
 pytestmark = pytest.mark.e2e
@@ -441,3 +442,55 @@ def test_a_session_whose_number_another_program_has_by_now_is_left_alone(
     finally:
         program.kill()
         program.wait()
+
+
+EATER = """
+import sys, time
+keep = []
+for _ in range(400):
+    keep.append(bytearray(1 << 20))
+    keep[-1][::4096] = b"x" * 256
+    time.sleep(0.002)
+time.sleep(30)
+"""
+
+
+class NoGroups(MemoryGroups):
+    """A machine on which no control group can be made."""
+
+    def make(self, name: str, limit_bytes: int) -> Path | None:
+        return None
+
+
+@pytest.mark.parametrize("groups", [MemoryGroups(), NoGroups()], ids=["group", "measured"])
+async def test_memory_beyond_the_limit_is_killed_and_says_so(
+    tmp_path: Path, groups: MemoryGroups
+) -> None:
+    is_measured = isinstance(groups, NoGroups)
+    if not is_measured and not groups.are_available:
+        pytest.skip("no control group can be made here")
+    limit = {"resources": {"limits": {"memory": "64Mi"}}}
+    async with local_world(tmp_path, memory_groups=groups) as world:
+        # through a shell and in the background: not only the first process counts
+        script = f"{sys.executable} -c '{EATER}' & wait $!; exit $?"
+        await world.pod("greedy", "sh", "-c", script, container=limit)
+        await world.pod("modest", "sh", "-c", "sleep 4; exit 3", container=limit)
+        await world.pod("free", "sh", "-c", "sleep 4; exit 4")
+        greedy = await world.until("greedy", lambda pod: pod.is_terminal, seconds=20)
+        assert ended(greedy).reason == "OOMKilled"
+        assert ended(greedy).exit_code == 137
+        assert "more memory than its limit of 64Mi" in ended(greedy).message
+        assert (await world.until_phase("modest", "Failed")).status
+        assert ended(await world.get("modest")).reason == "Error"
+        assert ended(await world.until_phase("free", "Failed")).exit_code == 4
+        launches = launch_groups(tmp_path)
+        assert [group is not None for group in launches] == (
+            [False] * 3 if is_measured else [False, True, True]
+        )
+        assert not any(group is not None and group.exists() for group in launches), "removed"
+
+
+def launch_groups(data: Path) -> list[Path | None]:
+    """Return the control group of each start, those without first."""
+    found = [json.loads(path.read_text())["group"] for path in data.rglob("launch.json")]
+    return [Path(group) if group else None for group in sorted(found)]

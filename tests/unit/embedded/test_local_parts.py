@@ -20,6 +20,7 @@ from fairlead.embedded.local.containers import (
     rewrite,
 )
 from fairlead.embedded.local.machine import Gpu, read_machine
+from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe
 from fairlead.embedded.local.progress import ProgressFile
 from fairlead.embedded.virtual.status import pod_requests
@@ -280,3 +281,73 @@ def test_a_pod_claims_the_larger_of_its_containers_and_its_init_containers() -> 
         "nvidia.com/gpu": 2,
         "pods": 1,
     }
+
+
+def layout(root: Path, own: str, files: dict[str, str]) -> MemoryGroups:
+    """Return what finds its groups below a root with these files."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(own)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return MemoryGroups(root)
+
+
+def test_a_group_of_version_2_is_made_beside_ours_where_memory_is_delegated(
+    tmp_path: Path,
+) -> None:
+    base = "user.slice/app.slice"
+    groups = layout(tmp_path, "0::/user.slice/app.slice/terminal.scope\n", {
+        f"{base}/cgroup.subtree_control": "cpu memory pids", f"{base}/cgroup.procs": "",
+        f"{base}/terminal.scope/cgroup.subtree_control": "",
+        f"{base}/terminal.scope/cgroup.procs": "1",
+    })  # fmt: skip
+    assert groups.are_available
+    group = groups.make("fairlead-u-main-0", 64 << 20)
+    assert group == tmp_path / "sys/fs/cgroup" / base / "fairlead-u-main-0"
+    assert (group / "memory.max").read_text() == str(64 << 20)
+    (group / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 2\n")
+    assert kill_count(group) == 2
+
+
+def test_a_group_of_version_1_is_made_below_ours(tmp_path: Path) -> None:
+    groups = layout(tmp_path, "5:cpu:/\n4:memory:/docker/x\n0::/\n", {
+        "memory/docker/x/memory.limit_in_bytes": "9223372036854771712",
+        "memory/docker/x/cgroup.procs": "1", "cgroup.subtree_control": "", "cgroup.procs": "",
+    })  # fmt: skip
+    group = groups.make("fairlead-u-main-0", 1 << 20)
+    assert group == tmp_path / "sys/fs/cgroup/memory/docker/x/fairlead-u-main-0"
+    assert (group / "memory.limit_in_bytes").read_text() == str(1 << 20)
+    (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    assert kill_count(group) == 1
+
+
+@pytest.mark.parametrize("own", ["", "0::/\n", "0::/a/b\n", "4:memory:/gone\n", "garbage"])
+def test_without_a_group_that_may_be_written_none_is_made(tmp_path: Path, own: str) -> None:
+    groups = layout(tmp_path, own, {"a/b/cgroup.procs": "", "a/b/cgroup.subtree_control": ""})
+    assert not groups.are_available
+    assert groups.make("x", 1 << 20) is None
+
+
+def process(proc: Path, pid: int, parent: int, pages: int, share: int = 1) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    fields = ["S", str(parent), *["0"] * 19, str(pages), "0"]
+    (proc / str(pid) / "stat").write_text(f"{pid} (a ) b) {' '.join(fields)}")
+    kilobytes = pages * PAGE_BYTES // 1024 // share
+    (proc / str(pid) / "smaps_rollup").write_text(f"00-ff ---p\nRss: 1 kB\nPss: {kilobytes} kB\n")
+
+
+def test_all_descendants_of_a_supervisor_count_and_shared_pages_only_once(tmp_path: Path) -> None:
+    process(tmp_path, 10, 1, 1_000)  # the supervisor itself does not
+    process(tmp_path, 11, 10, 300)
+    process(tmp_path, 12, 11, 300)
+    process(tmp_path, 20, 1, 5)
+    for pid in (21, 22, 23):
+        process(tmp_path, pid, 20, 300, share=3)
+    (tmp_path / "self").mkdir()
+    limit = 500 * PAGE_BYTES
+    found = above_limit({10: limit, 20: limit, 30: limit}, tmp_path)
+    assert set(found) == {10}
+    assert found[10] == pytest.approx(600 * PAGE_BYTES, abs=4096)
+    assert above_limit({10: 600 * PAGE_BYTES}, tmp_path) == {}

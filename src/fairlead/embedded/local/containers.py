@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fairlead.api import quantity
 from fairlead.api.core import Container, EnvVarSource, KeySelector, Pod
 
 _FIELD_KEY = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
@@ -61,6 +62,7 @@ class Launch:
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
+    memory_bytes: int = 0  # the limit; 0 means none
 
 
 class References(Protocol):
@@ -146,6 +148,7 @@ def launch_of(
         argv=tuple(rewrite(word, mounts) for word in words),
         env=env,
         cwd=rewrite(container.working_dir, mounts) if container.working_dir else cwd,
+        memory_bytes=quantity.resources_to_base(container.resources.limits).get(quantity.MEMORY, 0),
     )
 
 

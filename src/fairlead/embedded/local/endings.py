@@ -12,13 +12,20 @@ EXIT_CODE_UNKNOWN = 255
 START_ERROR = "StartError"
 
 
-def recorded_end(ended: ExitFile) -> Terminated:
-    """Return the recorded end for the status."""
+OUT_OF_MEMORY = "OOMKilled"
+
+
+def recorded_end(run: Run, ended: ExitFile) -> Terminated:
+    """Return the recorded end for the status; OSError."""
+    reason, message = START_ERROR if ended.error else "", ended.error
+    excess = run.memory_excess()
+    if excess and (ended.signal or ended.exit_code):
+        reason, message = OUT_OF_MEMORY, excess
     return terminated(
         ended.exit_code,
         ended.signal,
-        reason=START_ERROR if ended.error else "",
-        message=ended.error,
+        reason=reason,
+        message=message,
         started_at=ended.started_at,
         finished_at=ended.finished_at,
     )
@@ -29,10 +36,10 @@ def outcome(run: Run, now: float) -> Terminated:
     try:
         ended = run.exit()
         started = run.started()
+        if ended is not None:
+            return recorded_end(run, ended)
     except OSError as error:
         return terminated(EXIT_CODE_UNKNOWN, message=str(error), finished_at=now)
-    if ended is not None:
-        return recorded_end(ended)
     if started is None:
         message = f"the supervisor failed: {run.last_words()}"
         return terminated(EXIT_CODE_UNKNOWN, reason=START_ERROR, message=message, finished_at=now)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from fairlead.api.core import Pod
 from fairlead.embedded.local.config import ConfigData
+from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.poddir import PodDir
 from fairlead.embedded.virtual.status import PodNow
 
@@ -21,6 +22,7 @@ class LocalOptions:
     restart_back_off_seconds_max: float = 300.0
     restart_back_off_reset_seconds: float = 600.0  # a run this long makes the next back-off short
     progress_seconds: float = 1.0
+    memory_seconds: float = 0.5  # between two looks at the memory of containers with a limit
     retry_seconds: float = 5.0  # after a disk that is full, or a reference that is missing
     kill_seconds: float = 5.0  # how long a shim may take after SIGKILL before it is killed itself
 
@@ -30,6 +32,7 @@ class PodHost(Protocol):
 
     options: LocalOptions
     boot: str
+    memory_groups: MemoryGroups
 
     def now(self) -> float:
         """Return the instant."""

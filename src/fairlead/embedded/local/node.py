@@ -29,6 +29,8 @@ from fairlead.embedded.local.addresses import Addresses
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.machine import GpuProbe, Machine, NvmlProbe, read_machine
+from fairlead.embedded.local.memory import MemoryGroups
+from fairlead.embedded.local.memory_watch import watch_memory
 from fairlead.embedded.local.pod import LocalPod
 from fairlead.embedded.local.poddir import PodDir, remove_tree
 from fairlead.embedded.local.process import Run
@@ -78,6 +80,7 @@ class LocalNode:
         rng: random.Random,
         options: LocalOptions | None = None,
         probe: GpuProbe | None = None,
+        memory_groups: MemoryGroups | None = None,
         log: Logger = SILENT,
     ) -> None:
         """`data_dir` belongs to this node alone while it runs. OSError when proc is not there."""
@@ -85,6 +88,7 @@ class LocalNode:
         self.options = options or LocalOptions()
         self.machine: Machine = read_machine(probe or NvmlProbe())
         self.boot = self.machine.boot_id
+        self.memory_groups = memory_groups or MemoryGroups()
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -119,6 +123,7 @@ class LocalNode:
             group.create_task(self._recorder.run())
             await self._register()
             group.create_task(self._keep_conditions())
+            group.create_task(watch_memory(self, self._living_runs))
             self._config.start(group)
             await self._config.wait_synced()
             self._adopt_directories()
@@ -204,12 +209,16 @@ class LocalNode:
             for run in held:
                 run.kill()
                 await run.wait()
+                run.remove_group()
             self._log.info("Removed orphan", pod_uid=directory.uid, processes=len(held))
             if record is not None:
                 logfiles.close_logs(record.logs)
                 self._addresses.give_back(record.address, record.uid)
                 self._free_gpus(record.uid)
             await self.remove(directory)
+
+    def _living_runs(self) -> list[Run]:
+        return [run for pod in self._pods.values() for run in pod.runs]
 
     def _trash(self) -> list[Path]:
         """Return what an earlier life did not get round to removing."""

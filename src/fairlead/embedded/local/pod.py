@@ -260,7 +260,7 @@ class LocalPod:
         ended = run.exit()
         if ended is not None:
             track.run = run
-            track.state = recorded_end(ended)
+            track.state = recorded_end(run, ended)
             return ""
         if run.never_started():
             return ""
@@ -373,7 +373,7 @@ class LocalPod:
             try:
                 path = self.directory.new_run(track.spec.name, track.restarts)
                 run = Run(path, self._host.boot)
-                run.start(launch, Path(record.logs[track.spec.name]))
+                run.start(launch, Path(record.logs[track.spec.name]), self._host.memory_groups)
             except OSError as error:
                 await self._trouble("CreateContainerError", error)
                 continue
@@ -412,9 +412,7 @@ class LocalPod:
     # Stopping
 
     async def _stop(self, grace_seconds: float) -> None:
-        """End all processes: SIGTERM, SIGKILL after the grace period, and so on until
-        they are gone.
-        """
+        """End all processes: SIGTERM, SIGKILL after the grace period, until they are gone."""
         runs = self.runs
         if not runs:
             return
@@ -478,9 +476,7 @@ class LocalPod:
             self._host.close_logs(self.pod, self._record.logs)
 
     async def _sync(self) -> None:
-        """Write the status as it is now; one write at a time, so that the last one is
-        the newest.
-        """
+        """Write the status as it is now; one write at a time, so that the last is the newest."""
         async with self._writing:
             await self._host.write_status(self.pod, self._status())
 

@@ -17,7 +17,9 @@ from typing import TypeVar
 
 import msgspec
 
+from fairlead.api import quantity
 from fairlead.embedded.local.containers import Launch
+from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
 from fairlead.embedded.local.poddir import write_file
 
 F = TypeVar("F", bound=msgspec.Struct)
@@ -38,7 +40,21 @@ class StartedFile(msgspec.Struct, frozen=True, rename="camel"):
 
     pid: int
     ticks: int
+    grouped: bool = False  # in the control group that limits its memory
     started_at: float = 0.0
+
+
+class LaunchFile(msgspec.Struct, frozen=True, rename="camel"):
+    """What later lives of the node need of launch.json; 0 and "" mean none."""
+
+    memory_bytes: int = 0
+    group: str = ""
+
+
+class MemoryFile(msgspec.Struct, frozen=True, rename="camel"):
+    """memory.json: the run was killed for its memory. `used_bytes` 0: the kernel did it."""
+
+    used_bytes: int = 0
 
 
 class ExitFile(msgspec.Struct, frozen=True, rename="camel"):
@@ -73,19 +89,23 @@ class Run:
         self._descriptor: int | None = None
         self._popen: subprocess.Popen[bytes] | None = None
         self._started_pipe: int | None = None
+        self._measured: tuple[int, int] | None = None
 
     @property
     def number(self) -> int:
         """Which start of the container this is, from 0."""
         return int(self.path.name)
 
-    def start(self, launch: Launch, log: Path) -> None:
+    def start(self, launch: Launch, log: Path, groups: MemoryGroups) -> None:
         """Start a shim; OSError. The program itself follows within some 20 ms."""
+        group = groups.make(self._group_name, launch.memory_bytes) if launch.memory_bytes else None
         content = {
             "argv": launch.argv,
             "env": launch.env,
             "cwd": launch.cwd,
             "log": str(log),
+            "memoryBytes": launch.memory_bytes,
+            "group": str(group or ""),
         }
         write_file(self.path / "launch.json", msgspec.json.encode(content))
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -168,6 +188,51 @@ class Run:
         if found is None:
             return None
         return msgspec.structs.replace(found, started_at=self._written_at("started.json"))
+
+    @property
+    def _group_name(self) -> str:
+        """A name of its own for every start of every container."""
+        container, pod = self.path.parent, self.path.parents[2]
+        return f"fairlead-{pod.name}-{container.name}-{self.path.name}"
+
+    def measured_limit(self) -> tuple[int, int] | None:
+        """Return (shim, limit in bytes) when the node must measure; None when not, or not yet."""
+        if self._measured is None:
+            launch, started = self._decode("launch.json", LaunchFile), self.started()
+            shim = self._decode("shim.json", ShimFile)
+            if launch is None or started is None or shim is None:
+                return None
+            limit = 0 if started.grouped else launch.memory_bytes
+            self._measured = (shim.pid, limit)
+        return self._measured if self._measured[1] else None
+
+    def kill_for_memory(self, used_bytes: int) -> None:
+        """End the container, and note why; OSError when that cannot be noted."""
+        content = msgspec.json.encode(MemoryFile(used_bytes))
+        write_file(self.path / "memory.json", content)
+        self.kill()
+
+    def memory_excess(self) -> str:
+        """Return what to say when an ended run was killed for its memory, "" when it was not."""
+        launch = self._decode("launch.json", LaunchFile) or LaunchFile()
+        if not launch.memory_bytes:
+            return ""
+        found = self._decode("memory.json", MemoryFile)
+        if found is None and launch.group and kill_count(Path(launch.group)):
+            found = MemoryFile()
+            write_file(self.path / "memory.json", msgspec.json.encode(found))
+        self.remove_group()
+        if found is None:
+            return ""
+        limit = quantity.format_base(quantity.MEMORY, launch.memory_bytes)
+        used = f": {found.used_bytes >> 20} MiB were in use" if found.used_bytes else ""
+        return f"the container used more memory than its limit of {limit}{used}"
+
+    def remove_group(self) -> None:
+        """Remove the control group of a run that has ended."""
+        launch = self._decode("launch.json", LaunchFile)
+        if launch is not None and launch.group:
+            remove_group(Path(launch.group))
 
     def exit(self) -> ExitFile | None:
         """Return how it ended, None when that was never written."""

@@ -88,7 +88,11 @@ class Shim:
         write_json(
             self.directory,
             "started.json",
-            {"pid": self.child, "ticks": start_ticks(self.child)},
+            {
+                "pid": self.child,
+                "ticks": start_ticks(self.child),
+                "grouped": self._is_in(launch["group"]),
+            },
         )
         os.close(self.started_pipe)
         wanted, self.running = self.terminate_wanted, True
@@ -131,6 +135,16 @@ class Shim:
             os.waitpid(self.child, 0)
         return error
 
+    def _is_in(self, group: str) -> bool:
+        """Tell whether the child is in the control group that limits its memory."""
+        if not group:
+            return False
+        try:
+            with open(os.path.join(group, "cgroup.procs"), encoding="ascii") as file:
+                return str(self.child) in file.read().split()
+        except OSError:
+            return False
+
     def _become(self, launch: dict[str, Any], report: int) -> None:
         """In the child: become the program, or report why not. Never returns."""
         argv, env = launch["argv"], launch["env"]
@@ -142,6 +156,7 @@ class Shim:
                 signal.signal(number, signal.SIG_DFL)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two
                 signal.signal(number, signal.SIG_DFL)
+            self._join(launch["group"])
             os.chdir(launch["cwd"])
             step = f"log file {launch['log']!r}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -160,6 +175,16 @@ class Shim:
             reason = getattr(error, "strerror", None) or str(error)
             os.write(report, f"{step}: {reason}".encode())
         os._exit(127)
+
+    def _join(self, group: str) -> None:
+        """In the child: enter the control group. Where that fails, the node measures instead."""
+        if not group:
+            return
+        try:
+            with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+                file.write("0")
+        except OSError:
+            return
 
     def _wait(self) -> int:
         """Wait for the child, reaping what is handed to us meanwhile; return its wait status."""
