@@ -79,6 +79,25 @@ async def test_pods_are_bound_evicted_and_their_status_is_patched() -> None:
     await beside(work)
 
 
+async def test_nodes_are_listed_read_and_patched_whatever_their_kubelet_left_out() -> None:
+    def work(_target: EmbeddedTarget, api: Any) -> None:
+        core = kubernetes.client.CoreV1Api(api)
+        bare = kubernetes.client.V1Node(metadata=kubernetes.client.V1ObjectMeta(name="bare"))
+        core.create_node(bare)
+        status = {"nodeInfo": {"kubeletVersion": "v1"}, "capacity": {"cpu": "1"}}
+        nodes = kubernetes.dynamic.DynamicClient(api).resources.get(api_version="v1", kind="Node")
+        nodes.create(body={"metadata": {"name": "some"}, "status": status})
+        assert [n.metadata.name for n in core.list_node().items] == ["bare", "some"]
+        assert core.read_node("some").status.node_info.kubelet_version == "v1"
+        assert core.read_node("bare").status.node_info.machine_id == ""
+        patched = core.patch_node("some", {"spec": {"unschedulable": True}})
+        assert patched.spec.unschedulable
+        core.patch_node_status("some", {"status": {"nodeInfo": {"bootID": "b"}}})
+        assert core.read_node_status("some").status.node_info.boot_id == "b"
+
+    await beside(work)
+
+
 async def test_pages_lead_through_a_list() -> None:
     def work(_target: EmbeddedTarget, api: Any) -> None:
         core = kubernetes.client.CoreV1Api(api)

@@ -74,6 +74,7 @@ def admit_create(context: Context, info: ResourceInfo, obj: dict[str, Any]) -> P
         obj["status"] = {"phase": "Pending"}
     elif info is builtins.NODES:
         obj.setdefault("spec", {})
+        complete_node(obj)
     return None
 
 
@@ -92,6 +93,26 @@ def admit_secret(obj: dict[str, Any]) -> None:
         encoded = {k: base64.b64encode(v.encode()).decode() for k, v in texts.items()}
         obj["data"] = {**(obj.get("data") or {}), **encoded}
     obj.pop("stringData", None)
+
+
+#: Required in the API: Go writes them when they are empty, and strict clients ask for them.
+_NODE_INFO = (
+    "architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion",
+    "kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID",
+)  # fmt: skip
+
+
+def complete_node(node: dict[str, Any]) -> None:
+    """Give a node's status the fields that a Kubernetes API server always writes."""
+    status = node.get("status")
+    info = (status or {}).get("nodeInfo")
+    if info is not None and not isinstance(info, dict):
+        raise TypeError("status.nodeInfo must be an object")
+    if info is None or any(name not in info for name in _NODE_INFO):
+        filled = {**dict.fromkeys(_NODE_INFO, ""), **(info or {})}
+        node["status"] = {**(status or {}), "nodeInfo": filled}
+    if "daemonEndpoints" not in node["status"]:
+        node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": 0}}
 
 
 def _default_service(spec: Mapping[str, Any]) -> dict[str, Any]:

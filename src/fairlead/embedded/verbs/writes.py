@@ -413,6 +413,8 @@ def _admit_update(
     context: Context, info: ResourceInfo, old: Obj, new: Obj, *, sub: str
 ) -> list[Finding]:
     """Default a changed object of a built-in kind in place, and return what may not change."""
+    if info is builtins.NODES:
+        admission.complete_node(new)
     if sub:
         return []
     if info is builtins.PODS and new.get("spec") != old.get("spec"):
