@@ -320,3 +320,40 @@ async def test_questions_about_the_api(tmp_path: Path) -> None:
         assert await kubectl("get", "--raw", "/readyz") == "ok"
         assert await kubectl("auth", "can-i", "delete", "nodes") == "yes"
         assert "fairlead" in await kubectl("auth", "whoami")
+
+
+def workload(kind: str, api_version: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "none"}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": api_version, "kind": kind, "metadata": {"name": "w"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
+    }  # fmt: skip
+
+
+async def test_kinds_that_nothing_acts_on_are_refused_by_name(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as kubectl:
+        for kind, api_version in (("Deployment", "apps/v1"), ("Job", "batch/v1")):
+            body = workload(kind, api_version)
+            for verb in ("create", "apply"):
+                error = await kubectl.fails(verb, "-f", "-", stdin=body)
+                assert f"nothing on this embedded cluster runs a {kind}" in error
+        assert "fairlead submit" in error
+        assert "runs a Deployment" in await kubectl.fails(
+            "create", "deployment", "w", "--image", "none"
+        )
+        assert "runs a Deployment" in await kubectl.fails("get", "deployments")
+        assert await kubectl("get", "all") == ""
+        unknown = workload("Thing", "example.dev/v1")
+        error = await kubectl.fails("apply", "-f", "-", stdin=unknown)
+        assert 'no matches for kind "Thing" in version "example.dev/v1"' in error
+
+
+async def test_streams_into_a_pod_are_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as kubectl:
+        await kubectl("create", "-f", "-", stdin=pod("p", nodeName="n"))
+        await kubectl.has_status("p", RUNNING)
+        refused = "is not served by the embedded cluster"
+        assert f"pods/exec {refused}" in await kubectl.fails("exec", "p", "--", "ls")
+        assert f"pods/attach {refused}" in await kubectl.fails("attach", "p")
+        assert f"pods/portforward {refused}" in await kubectl.fails("port-forward", "p", "8080")

@@ -98,6 +98,31 @@ async def test_nodes_are_listed_read_and_patched_whatever_their_kubelet_left_out
     await beside(work)
 
 
+async def test_what_nothing_acts_on_is_refused_with_what_to_do_instead() -> None:
+    def work(_target: EmbeddedTarget, api: Any) -> None:
+        template = kubernetes.client.V1PodTemplateSpec(spec=_pod("p").spec)
+        spec = kubernetes.client.V1JobSpec(template=template)
+        metadata = kubernetes.client.V1ObjectMeta(name="j")
+        job = kubernetes.client.V1Job(metadata=metadata, spec=spec)
+        batch = kubernetes.client.BatchV1Api(api)
+        with pytest.raises(kubernetes.client.ApiException) as caught:
+            batch.create_namespaced_job("default", job)
+        assert caught.value.status == 403
+        assert "runs a Job; queue the work as a Job of fairlead.dev" in caught.value.body
+        with pytest.raises(kubernetes.client.ApiException) as caught:
+            batch.list_namespaced_job("default")
+        assert caught.value.status == 405
+        core = kubernetes.client.CoreV1Api(api)
+        core.create_namespaced_pod("default", _pod("p"))
+        with pytest.raises(kubernetes.client.ApiException) as caught:
+            kubernetes.stream.stream(
+                core.connect_get_namespaced_pod_exec, "p", "default", command=["ls"]
+            )
+        assert "pods/exec is not served by the embedded cluster" in str(caught.value)
+
+    await beside(work)
+
+
 async def test_pages_lead_through_a_list() -> None:
     def work(_target: EmbeddedTarget, api: Any) -> None:
         core = kubernetes.client.CoreV1Api(api)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from fairlead.embedded.http.reviews import REVIEWS, Review
+from fairlead.embedded.http.unserved import UNSERVED, Unserved
 from fairlead.embedded.registry import Registry, ResourceInfo
 
 #: The Kubernetes release whose API the embedded cluster follows.
@@ -67,6 +68,10 @@ def version_info() -> dict[str, str]:
     }
 
 
+#: What is found by discovery and is in no registry.
+_ONLY_CREATED: tuple[Review | Unserved, ...] = (*REVIEWS, *UNSERVED)
+
+
 def _subresource(info: ResourceInfo, sub: str) -> dict[str, Any]:
     verbs, group, version, kind = _SUBRESOURCES[sub]
     entry: dict[str, Any] = {
@@ -97,12 +102,12 @@ def _api_resources(info: ResourceInfo) -> list[dict[str, Any]]:
     return [entry, *(_subresource(info, sub) for sub in subs)]
 
 
-def _review_resource(review: Review) -> dict[str, Any]:
+def _only_created(item: Review | Unserved) -> dict[str, Any]:
     return {
-        "name": review.plural,
-        "singularName": review.kind.lower(),
-        "namespaced": False,
-        "kind": review.kind,
+        "name": item.plural,
+        "singularName": item.kind.lower(),
+        "namespaced": item.namespaced,
+        "kind": item.kind,
         "verbs": ["create"],
     }
 
@@ -133,12 +138,12 @@ def _aggregated(info: ResourceInfo) -> dict[str, Any]:
     return entry
 
 
-def _aggregated_review(review: Review) -> dict[str, Any]:
+def _aggregated_only_created(item: Review | Unserved) -> dict[str, Any]:
     return {
-        "resource": review.plural,
-        "responseKind": _kind(review.group, review.version, review.kind),
-        "scope": "Cluster",
-        "singularResource": review.kind.lower(),
+        "resource": item.plural,
+        "responseKind": _kind(item.group, item.version, item.kind),
+        "scope": "Namespaced" if item.namespaced else "Cluster",
+        "singularResource": item.kind.lower(),
         "verbs": ["create"],
     }
 
@@ -171,7 +176,7 @@ class Discovery:
 
     def _group_versions(self) -> dict[str, list[str]]:
         versions: dict[str, list[str]] = {}
-        for item in (*self._registry.all(), *REVIEWS):
+        for item in (*self._registry.all(), *_ONLY_CREATED):
             known = versions.setdefault(item.group, [])
             if item.version not in known:
                 known.append(item.version)
@@ -228,8 +233,8 @@ class Discovery:
             entries: list[dict[str, Any]] = []
             for info in self._infos(group, version):
                 entries.extend(_api_resources(info))
-            reviews = [r for r in REVIEWS if (r.group, r.version) == (group, version)]
-            entries.extend(_review_resource(review) for review in reviews)
+            others = [o for o in _ONLY_CREATED if (o.group, o.version) == (group, version)]
+            entries.extend(_only_created(other) for other in others)
             if not entries:
                 return None
             return {
@@ -258,9 +263,9 @@ class Discovery:
     def _aggregated_group(self, group: str) -> dict[str, Any]:
         versions: list[dict[str, Any]] = []
         for version in self._versions[group]:
-            reviews: Sequence[Review] = [r for r in REVIEWS if r.group == group]
+            others = [o for o in _ONLY_CREATED if (o.group, o.version) == (group, version)]
             resources = [_aggregated(info) for info in self._infos(group, version)]
-            resources += [_aggregated_review(r) for r in reviews if r.version == version]
+            resources += [_aggregated_only_created(other) for other in others]
             versions.append({"version": version, "resources": resources, "freshness": "Current"})
         metadata = {"name": group, "creationTimestamp": None} if group else {}
         return {"metadata": metadata, "versions": versions}

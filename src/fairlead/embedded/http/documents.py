@@ -15,6 +15,11 @@ from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_i
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.verbs.errors import unknown_resource
 
+#: kubectl asks for the v2 document in protobuf alone, of kinds that v3 does not have.
+_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+#: `openapi_v2.Document` with `swagger` and `info`, and no kind: there is none that v3 lacks.
+_NO_DEFINITIONS = b"\x0a\x032.0\x12\x0f\x0a\x08Fairlead\x12\x030.0"
+
 
 class Documents:
     """Answers GET on paths that are no resources."""
@@ -42,6 +47,8 @@ class Documents:
                 return _send(request, self._discovery.group(group))
             case ["apis", group, version] if group:
                 return _send(request, self._discovery.resources(group, version))
+            case ["openapi", "v2"] if _takes_only_protobuf(request):
+                return web.Response(body=_NO_DEFINITIONS, content_type=_PROTOBUF)
             case ["openapi", *rest]:
                 return self._answer_openapi(request, rest)
             case _:
@@ -99,6 +106,11 @@ class Documents:
             raise PathNotFound("404 page not found")
         body = msgspec.json.encode(value)
         return Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
+
+
+def _takes_only_protobuf(request: web.BaseRequest) -> bool:
+    accept = request.headers.get("Accept", "")
+    return "protobuf" in accept and "json" not in accept and "*/*" not in accept
 
 
 def _send(

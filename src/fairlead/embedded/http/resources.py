@@ -48,6 +48,7 @@ from fairlead.embedded.http.request import (
 )
 from fairlead.embedded.http.respond import json_answer, success_answer, value_answer
 from fairlead.embedded.http.reviews import REVIEWS_BY_PATH, Review
+from fairlead.embedded.http.unserved import UNSERVED_BY_PATH
 from fairlead.embedded.http.watching import Watching, WatchRequest
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry, ResourceInfo
@@ -59,7 +60,13 @@ from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import Clock
 
 APPLY_TYPES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
-_STREAMED = frozenset(("exec", "attach", "portforward", "proxy"))
+_NO_STREAM = "{name} is not served by the embedded cluster: "
+_STREAMED = {
+    "exec": _NO_STREAM + "its members are processes of this machine; start a command beside them",
+    "attach": _NO_STREAM + "read a member's output with kubectl logs or fairlead logs",
+    "portforward": _NO_STREAM + "its members listen on this machine; connect to their port",
+    "proxy": _NO_STREAM + "its members listen on this machine; connect to their port",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,9 @@ class Resources:
         """Answer one request; ApiError for all that goes wrong."""
         info = self._registry.find(path.group, path.version, path.plural)
         if info is None:
+            unserved = UNSERVED_BY_PATH.get((path.group, path.version, path.plural))
+            if unserved is not None:
+                raise unserved.refuse(request.method, path.name)
             review = REVIEWS_BY_PATH.get((path.group, path.version, path.plural))
             if review is None or path.name:
                 raise self._not_there(path)
@@ -169,7 +179,7 @@ class Resources:
         sub, method = call.path.subresource, call.request.method
         if sub not in call.info.subresources:
             if sub in _STREAMED and call.info.plural in ("pods", "services", "nodes"):
-                raise NotFound(f"{call.info.name}/{sub} is not served by the embedded cluster")
+                raise NotFound(_STREAMED[sub].format(name=f"{call.info.name}/{sub}"))
             raise self._not_there(call.path)
         match (sub, method):
             case ("log", "GET"):

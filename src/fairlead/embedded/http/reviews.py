@@ -31,6 +31,7 @@ class Review:
     plural: str
     kind: str
     status: Mapping[str, Any]
+    namespaced: bool = False
 
     @property
     def api_version(self) -> str:
