@@ -253,7 +253,16 @@ def test_kubectl_works_with_the_kubeconfig_that_up_writes(shell: Shell) -> None:
     assert ["v00000", "Ready"] in rows
     assert len(rows) == 3
     header, row = kubectl("get", "fj").splitlines()
-    assert header.split() == ["NAME", "STATE", "RUNNING", "MEMBERS", "ATTEMPT", "REASON", "AGE"]
+    assert header.split() == [
+        "NAME",
+        "STATE",
+        "RUNNING",
+        "MEMBERS",
+        "ATTEMPT",
+        "REASON",
+        "ENDED",
+        "AGE",
+    ]
     assert row.split()[:2] == ["done", "Succeeded"]
     assert "Succeeded: its one member ended well" in kubectl("describe", "fj", "done")
     assert "restart" in kubectl("explain", "fj.spec")

@@ -33,6 +33,12 @@ def _job_columns() -> list[dict[str, Any]]:
         _column(
             "Reason", "string", ".status.verdict.reason", "Why it waits, or that it is placed."
         ),
+        _column(
+            "Ended",
+            "string",
+            '.status.conditions[?(@.type=="Failed")].reason',
+            "Why it ended, unless it succeeded.",
+        ),
         _column("Team", "string", ".spec.team", "Team that it belongs to.", priority=1),
         _column("Priority", "integer", ".spec.priority", "Higher goes first.", priority=1),
         _column("Step", "integer", ".status.progress.step", "Latest step reported.", priority=1),

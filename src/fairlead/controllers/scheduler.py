@@ -34,9 +34,13 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
-from fairlead.runtime.events import EventKind, EventSink
+from fairlead.runtime.events import Allowance, EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import follow
+
+#: Events of jobs that begin to wait, or wait for another reason.
+WAITING_EVENTS_PER_SECOND = 2.0
+WAITING_EVENTS_BURST = 50.0
 
 
 class SchedulerController:
@@ -62,6 +66,8 @@ class SchedulerController:
         self._policy = policy or PlacementPolicy()
         self._events = events
         self._unanswered = Unanswered(self.state)
+        self._now = 0.0
+        self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
         reader = mirrors.reader
         self._unregister = (
             follow(mirrors.priority_classes, self._priority_class_changed, reader),
@@ -89,6 +95,7 @@ class SchedulerController:
     def decide(self, now: float) -> Decision:
         """Decide on the state as the mirrors have it."""
         repeated = self._unanswered.take_due()
+        self._now = now
         decision = decide(self.state, self._policy, now)
         return replace(decision, actions=(*repeated, *decision.actions))
 
@@ -141,7 +148,7 @@ class SchedulerController:
         self.verdict_counts = counts
 
     def _tell(self, action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> None:
-        """Emit an event when a job has got its place, or has been found impossible."""
+        """Emit an event when a job has got its place, or waits for another reason than before."""
         job = action.job
         kind = EventKind.NORMAL
         if isinstance(action, FollowPods):
@@ -149,12 +156,15 @@ class SchedulerController:
         if isinstance(action, PlaceJob):
             self.placed_count += 1
         else:
-            before = job.status.verdict
-            if action.verdict is None or action.verdict.outcome != Outcome.IMPOSSIBLE.value:
+            before, verdict = job.status.verdict, action.verdict
+            if verdict is None or (before is not None and before.reason == verdict.reason):
                 return
-            if before is not None and before.reason == action.verdict.reason:
+            if verdict.outcome == Outcome.IMPOSSIBLE.value:
+                kind = EventKind.WARNING
+            elif verdict.outcome != Outcome.WAITING.value:
                 return
-            kind = EventKind.WARNING
+            elif not self._waiting_events.take(self._now):
+                return  # the status says it; thousands of jobs may begin to wait at once
         if self._events is not None:
             placed = action.placed
             self._events.record(

@@ -273,7 +273,7 @@ def _is_held(job: Job) -> bool:
 
 
 def _is_releasable(job: Job) -> bool:
-    """True for a job that holds a placement and has no more use for it.
+    """True for a job that holds a placement, or a verdict, and has no more use for it.
 
     Not while the record of an attempt is open: its pods may still be on their way to the API, and
     the nodes that a release frees would be given away before they arrive (docs/design/jobs.md,
@@ -281,10 +281,12 @@ def _is_releasable(job: Job) -> bool:
     exactly one of them wins.
     """
     status = job.status
-    if status.placement is None or job.metadata.deletion_timestamp:
+    if job.metadata.deletion_timestamp:
         return False
     if job.is_finished:
-        return True
+        return status.placement is not None or status.verdict is not None
+    if status.placement is None:
+        return False
     last = status.attempts[-1] if status.attempts else None
     is_open = last is not None and last.number == status.attempt and last.finished_at is None
     return (job.spec.suspend or job.spec.cancel or _is_gathering(job)) and not is_open

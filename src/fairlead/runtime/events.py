@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,29 @@ class EventSink(Protocol):
         message: str,
     ) -> None:
         """Note that something happened to an object."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How many events of a kind that could come by the thousand may be recorded, by the clock."""
+
+    per_second: float
+    burst: float
+    _left: float = field(init=False)
+    _at: float = field(init=False, default=-math.inf)
+
+    def __post_init__(self) -> None:
+        self._left = self.burst
+
+    def take(self, now: float) -> bool:
+        """Return True, and use one up, when one is left."""
+        if now > self._at:
+            earned = (now - self._at) * self.per_second
+            self._left, self._at = min(self.burst, self._left + earned), now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,45 @@ def test_two_jobs_that_want_everything_take_turns() -> None:
         await asyncio.sleep(1)
         assert world.placed("a") is None
         assert world.placed("b") is not None
-        assert [e[0] for e in world.events.seen] == ["a", "b"]
+        assert world.events.seen == [
+            ("a", "Normal", "Placed"),
+            ("b", "Normal", "InsufficientCapacity"),
+            ("b", "Normal", "Placed"),
+        ]
+
+    check(main)
+
+
+def test_of_many_jobs_that_begin_to_wait_some_get_an_event_and_all_a_verdict() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(1), make_job("first"))
+        await asyncio.sleep(1)
+        for i in range(200):
+            await world.create(make_job(f"j{i:03}"))
+        await asyncio.sleep(20)
+        waiting = [j for j in world.client.stored(JOBS) if j.status.verdict is not None]
+        assert len(waiting) == 201
+        told = [e for e in world.events.seen if e[2] == "InsufficientCapacity"]
+        assert 50 <= len(told) <= 100
+        before = len(world.events.seen)
+        await asyncio.sleep(600)  # the numbers in a verdict change, its reason does not
+        assert len(world.events.seen) == before
+
+    check(main)
+
+
+def test_a_job_that_ends_without_ever_having_had_a_place_has_no_reason_to_wait_any_more() -> None:
+    async def main(world: World) -> None:
+        await world.create(*make_nodes(1), make_job("big", count=2))
+        await asyncio.sleep(1)
+        assert world.job("big").status.verdict is not None
+        await world.set("big", {"conditions": [{"type": "Failed", "status": "True"}]})
+        await asyncio.sleep(1)
+        status = world.job("big").status
+        assert status.verdict is None
+        placed = find_condition(status.conditions, "Placed")
+        assert placed is not None
+        assert (placed.status, placed.reason, placed.message) == ("False", "Finished", "")
 
     check(main)
 

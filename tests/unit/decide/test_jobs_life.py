@@ -581,3 +581,14 @@ def test_counts_of_a_big_gang_are_written_at_most_every_so_often() -> None:
     assert (decision.actions, decision.wake_at) == ((), EPOCH + 15)
     world.now = EPOCH + 15
     assert len(decide_job(view, policy, world.now).actions) == 1
+
+
+def test_a_job_that_has_ended_counts_no_member_as_running_or_about_to() -> None:
+    world = _running(3)
+    world.change_spec(cancel=True)
+    world.settle()
+    world.reap_pods()
+    world.settle()
+    assert world.status.state == "Cancelled"
+    members = world.status.members
+    assert (members.total, members.running, members.pending) == (3, 0, 0)

@@ -16,6 +16,7 @@ from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.embedded.unscheduled import UnscheduledPods
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import Recorder
@@ -68,6 +69,8 @@ class Controllers:
         if self._policy.binding is not None:  # there is another scheduler, which binds what we pin
             ready = partial(self._is_ready, "adoption")
             services.append(Service("adoption", self._run_adoption, is_ready=ready))
+        else:
+            services.append(Service("unscheduled", self._run_unscheduled))
         return services
 
     def _is_ready(self, name: str) -> bool:
@@ -113,6 +116,14 @@ class Controllers:
                 clock=self._clock,
             )  # fmt: skip
             await self._run(controller, reader)
+        finally:
+            reader.close()
+
+    async def _run_unscheduled(self) -> None:
+        reader = MirrorReader()
+        try:
+            UnscheduledPods(self.mirrors.pods, self._events, reader)
+            await reader.wait_fault()
         finally:
             reader.close()
 

@@ -276,7 +276,8 @@ def _fail(
     new = with_condition(view.job, status, now, failed)
     if any(c.type == names.RUNNING for c in new.conditions):
         new = with_running(view, new, now, fail.reason.value)
-    new = replace(new, finished_at=stamp(now), restart_at=None, member_restarts=())
+    ended = replace(new.members, pending=0, running=0)
+    new = replace(new, finished_at=stamp(now), restart_at=None, member_restarts=(), members=ended)
     new = with_state(new, JobState.CANCELLED if cancelled else JobState.FAILED)
     if cancelled:
         note = Note(EventReason.CANCELLED, f"Cancelled: {fail.message}{_at_step(new)}")

@@ -79,7 +79,7 @@ def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
         type=PLACED,
         status="False",
         reason=cause.value,
-        message="the nodes were given back",
+        message="the nodes were given back" if job.status.placement else "",
         observed_generation=job.metadata.generation or None,
         last_transition_time=at,
     )
