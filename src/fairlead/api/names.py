@@ -57,6 +57,7 @@ RUNNING = "Running"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
 READY = "Ready"
+SET_ASIDE = "SetAside"
 
 # Job environment (set on every container of every member).
 ENV_JOB = "FAIRLEAD_JOB"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, JobStatus
-from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.meta import ObjectMeta, merge_diff, to_wire
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import AlreadyExists, ApiError, NotFound, Unavailable
 from fairlead.controllers.adoption_state import (
@@ -56,12 +56,15 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History, HistoryError, record_of
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.queue import KeyQueue
-from fairlead.runtime.reader import follow
+from fairlead.runtime.reader import follow, set_aside_of
+from fairlead.runtime.set_aside import Stage
 
 #: Groups that one cycle looks at; the rest waits for the next one, which starts at once.
 GROUPS_PER_CYCLE_MAX = 512
 #: Actions of one cycle after which no further group is looked at.
 ACTIONS_PER_CYCLE_MAX = 4096
+#: A group that cannot be decided on is tried at least this often.
+_SET_ASIDE_SECONDS_MAX = 600.0
 
 
 class AdoptionController:
@@ -93,6 +96,7 @@ class AdoptionController:
         #: Every node: True when a pod may be bound there now.
         self._usable: dict[str, bool] = {}
         reader = mirrors.reader
+        self._set_aside = set_aside_of(reader)
         self._unregister = (
             follow(mirrors.nodes, self._on_node, reader),
             follow(mirrors.jobs, self._on_job, reader),
@@ -194,13 +198,27 @@ class AdoptionController:
             view = self._view(key, now)
             if view is None:
                 continue
-            decision = decide_group(view, self._policy, now)
+            try:
+                decision = decide_group(view, self._policy, now)
+            except Exception as error:  # noqa: BLE001 - over one group, so it is that group's
+                self._set_group_aside(view, now, error)
+                continue
+            self._set_aside.clear(JOBS, key, Stage.DECIDE)
             actions.extend(decision.actions)
             verdicts.update(decision.verdicts)
             if decision.wake_at is not None:
                 self._queue.add_at(key, decision.wake_at)
         wake_at = now if len(self._queue) else self._queue.wake_at()
         return Decision(tuple(actions), verdicts, wake_at)
+
+    def _set_group_aside(self, view: GroupView, now: float, error: Exception) -> None:
+        """Leave a group alone until it changes, or for a growing time."""
+        namespace, name = view.key
+        metadata = view.job.metadata if view.job is not None else ObjectMeta(name)
+        metadata = replace(metadata, namespace=namespace)
+        entry = self._set_aside.note(JOBS, metadata, Stage.DECIDE, error)
+        delay = min(2.0 ** min(entry.count, 20), _SET_ASIDE_SECONDS_MAX)
+        self._queue.add_at(view.key, now + delay)
 
     def _view(self, key: ObjectKey, now: float) -> GroupView | None:
         job = self._mirrors.jobs.get(*key)
@@ -258,6 +276,21 @@ class AdoptionController:
             for member in list(book.members.values())[:1] if book is not None else ():
                 text = f"No job could be made for its group: {error.message}"
                 self._tell(member.pod, "JobRefused", text)
+
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Set the job or the pod aside that an action was for."""
+        match action:
+            case ReleaseMember(_, pod) | EvictMember(_, pod) | TellPod(_, pod):
+                self._set_aside.note(PODS, pod.metadata, Stage.ACT, error)
+            case ReadSource(key):
+                metadata = ObjectMeta(key[1], namespace=key[0])
+                self._set_aside.note(JOBS, metadata, Stage.ACT, error)
+            case CreateJob(job) | WriteJobStatus(job) | RecordHistory(job) | DeleteJob(job):
+                self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+            case RemoveFinalizer(job) | EmitEvent(job):
+                self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+            case _:
+                raise error
 
     def recorded(self, decision: Decision) -> None:
         """Nothing of its own to count: the loop's observer sees every action."""

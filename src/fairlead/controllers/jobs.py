@@ -8,26 +8,24 @@ side by side, after the write that says that their attempt has begun.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, assert_never
 
-from msgspec.structs import replace
-
+from fairlead.api import names
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job, JobStatus, owner_reference_of
-from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.podgroups import GroupApi, pod_groups, workloads
-from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, Resource
-from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from fairlead.api.job import Job, owner_reference_of
+from fairlead.api.meta import Condition, ObjectMeta, is_true, to_wire
+from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES
+from fairlead.api.status import ApiError
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.jobs_state import (
     D,
     JobBook,
     NodeBook,
     PlacedNodes,
-    RefusalBook,
     job_key_of,
     owned_of,
     placed_nodes,
@@ -35,8 +33,7 @@ from fairlead.controllers.jobs_state import (
     subject,
     troubles_of,
 )
-from fairlead.controllers.jobs_templates import PodBodies
-from fairlead.controllers.unanswered import may_come_late
+from fairlead.controllers.jobs_writes import JobWrites
 from fairlead.decide.actions import (
     Action,
     AddFinalizer,
@@ -59,26 +56,30 @@ from fairlead.decide.actions import (
     WriteJobStatus,
     WriteVerdict,
 )
-from fairlead.decide.jobs import native
+from fairlead.decide.job_status import with_condition
 from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import DependencyState, JobView, Owned, Refusal
 from fairlead.decide.pinning import node_of
+from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written
-from fairlead.runtime.client import Client, Propagation
+from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
-from fairlead.runtime.history import History, HistoryError, record_of
+from fairlead.runtime.history import History
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.queue import KeyQueue
-from fairlead.runtime.reader import follow
+from fairlead.runtime.reader import follow, set_aside_of
+from fairlead.runtime.set_aside import Stage
 
 #: Jobs that one cycle looks at; the rest waits for the next one, which starts at once.
 JOBS_PER_CYCLE_MAX = 512
 #: Actions of one cycle after which no further job is looked at.
 ACTIONS_PER_CYCLE_MAX = 4096
+#: A job that cannot be decided on is tried at least this often.
+_SET_ASIDE_SECONDS_MAX = 600.0
 
 
 class JobsController:
@@ -99,9 +100,7 @@ class JobsController:
             raise ValueError("peer naming DNS needs a mirror of services")
         #: How many times a job was looked at.
         self.looked_count = 0
-        self._client = client
         self._mirrors = mirrors
-        self._history = history
         self._events = events
         self._policy = policy
         self._clock = clock
@@ -113,13 +112,9 @@ class JobsController:
         self._placed: dict[ObjectKey, PlacedNodes] = {}
         #: Jobs not yet admitted, by the job that they wait for.
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
-        #: By uid of the job.
-        self._counts_written_at: dict[str, float] = {}
-        self._refusals = RefusalBook()
-        #: Until when a pod may come whose creation got no answer, by uid of the job.
-        self._late_until: dict[str, float] = {}
-        self._bodies = PodBodies(client)
+        self._writes = JobWrites(client, policy=policy, history=history, clock=clock)
         reader = mirrors.reader
+        self._set_aside = set_aside_of(reader)
         self._unregister = [
             follow(mirrors.jobs, self._on_job, reader),
             follow(mirrors.pods, self._on_pod, reader),
@@ -170,12 +165,9 @@ class JobsController:
         if placement != before or (placement is not None and key not in self._placed):
             self._replace_placed(key, new)
         if new is not None and new.is_finished:
-            self._bodies.forget(new.metadata.uid)
+            self._writes.bodies.forget(new.metadata.uid)
         if new is None and old is not None:
-            self._counts_written_at.pop(old.metadata.uid, None)
-            self._refusals.forget(old.metadata.uid)
-            self._late_until.pop(old.metadata.uid, None)
-            self._bodies.forget(old.metadata.uid)
+            self._writes.forget(old.metadata.uid)
             self._forget_if_over(key, old.metadata.uid)
 
     def _replace_placed(self, key: ObjectKey, job: Job | None) -> None:
@@ -259,13 +251,32 @@ class JobsController:
             if job is None:
                 continue
             self.looked_count += 1
-            decision = decide_job(self._view(key, job, now), self._policy, now)
+            decision = self._decide_one(key, job, now)
             actions.extend(decision.actions)
             verdicts.update(decision.verdicts)
             if decision.wake_at is not None:
                 self._queue.add_at(key, decision.wake_at)
         wake_at = now if len(self._queue) else self._queue.wake_at()
         return Decision(tuple(actions), verdicts, wake_at)
+
+    def _decide_one(self, key: ObjectKey, job: Job, now: float) -> Decision:
+        """Decide about one job; one that cannot be decided on is set aside, and tried more rarely.
+
+        It is also looked at whenever it, or what belongs to it, changes.
+        """
+        is_told = is_true(job.status.conditions, names.SET_ASIDE)
+        try:
+            decision = decide_job(self._view(key, job, now), self._policy, now)
+        except Exception as error:  # noqa: BLE001 - over one job, so it is that job's
+            entry = self._set_aside.note(JOBS, job.metadata, Stage.DECIDE, error)
+            wake_at = now + min(2.0 ** min(entry.count, 20), _SET_ASIDE_SECONDS_MAX)
+            told = () if is_told else (_with_set_aside(job, now, entry.fault),)
+            return Decision(told, wake_at=wake_at)
+        self._set_aside.clear(JOBS, key, Stage.DECIDE)
+        if is_told and not any(isinstance(a, WriteJobStatus) for a in decision.actions):
+            actions = (_with_set_aside(job, now), *decision.actions)
+            return dataclasses.replace(decision, actions=actions)
+        return decision
 
     def _view(self, key: ObjectKey, job: Job, now: float) -> JobView:
         uid = job.metadata.uid
@@ -287,11 +298,11 @@ class JobsController:
             pod_groups=book.pod_groups,
             dependencies=dependencies,
             node_troubles=troubles_of(self._nodes.troubles, placed.nodes, book.pods.nodes),
-            pod_refusal=self._refusals.get(uid),
+            pod_refusal=self._writes.refusals.get(uid),
             bindings=self._nodes.bindings,
             cordoned=self._nodes.cordoned,
-            counts_written_at=self._counts_written_at.get(uid, 0.0),
-            late_until=self._late_until.get(uid, 0.0),
+            counts_written_at=self._writes.counts_written_at.get(uid, 0.0),
+            late_until=self._writes.late_until.get(uid, 0.0),
         )
 
     # Acting
@@ -331,43 +342,58 @@ class JobsController:
         if refusal and isinstance(
             action, CreatePod | CreateConfigMap | CreateService | CreatePodGroup
         ):
-            self._refusals.note(action.job, refusal, error.message, self._clock.now())
+            self._writes.refusals.note(action.job, refusal, error.message, self._clock.now())
+
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Set the object aside that an action was for; a gang whose pods cannot be made fails."""
+        match action:
+            case DeletePod():
+                metadata = ObjectMeta(action.name, namespace=action.namespace, uid=action.uid)
+                self._set_aside.note(PODS, metadata, Stage.ACT, error)
+            case DeleteConfigMap() | DeleteService() | DeletePodGroup():
+                metadata = ObjectMeta(action.name, namespace=action.namespace, uid=action.uid)
+                self._set_aside.note(self._writes.kind_of(action), metadata, Stage.ACT, error)
+            case AdoptionAction():
+                raise error
+            case CreatePod(job) | CreateConfigMap(job) | CreateService(job) | CreatePodGroup(job):
+                entry = self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+                now = self._clock.now()
+                self._writes.refusals.note(job, Refusal.POD_REJECTED, entry.fault, now)
+            case _:
+                self._set_aside.note(JOBS, action.job.metadata, Stage.ACT, error)
 
     def recorded(self, decision: Decision) -> None:
         """Nothing of its own to count: the loop's observer sees every action."""
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; to do it twice does no harm."""
+        writes = self._writes
         match action:
             case WriteJobStatus(job, status):
-                return await self._write_status(job, status)
-            case CreatePod(job, pod):
-                body = await self._bodies.body(job, pod)
-                return await self._create(PODS, job, pod.metadata.name, body)
+                return await writes.write_status(job, status)
+            case CreatePod():
+                return await writes.create_pod(action)
             case CreateConfigMap(job, config_map):
                 name = config_map.metadata.name
-                return await self._create(CONFIG_MAPS, job, name, to_wire(config_map))
+                return await writes.create(CONFIG_MAPS, job, name, to_wire(config_map))
             case CreateService(job, service):
-                return await self._create(SERVICES, job, service.metadata.name, to_wire(service))
+                return await writes.create(SERVICES, job, service.metadata.name, to_wire(service))
             case CreatePodGroup(job):
-                return await self._create_group(job)
+                return await writes.create_group(job)
             case DeletePod(namespace, name, uid, grace_seconds):
-                return await self._delete(PODS, namespace, name, uid=uid, grace=grace_seconds)
+                return await writes.delete(PODS, namespace, name, uid=uid, grace=grace_seconds)
             case DeleteConfigMap() | DeleteService() | DeletePodGroup():
-                kind = self._kind_of(action)
-                return await self._delete(kind, action.namespace, action.name, uid=action.uid)
+                kind = writes.kind_of(action)
+                return await writes.delete(kind, action.namespace, action.name, uid=action.uid)
             case AddFinalizer(job, finalizer):
-                finalizers = (*job.metadata.finalizers, finalizer)
-                untrack = await self._bodies.may_untrack(job)
-                return await self._set_finalizers(job, finalizers, untrack=untrack)
+                return await writes.add_finalizer(job, finalizer)
             case RemoveFinalizer(job, finalizer):
-                kept = tuple(f for f in job.metadata.finalizers if f != finalizer)
-                return await self._set_finalizers(job, kept)
+                return await writes.remove_finalizer(job, finalizer)
             case DeleteJob(job):
                 meta = job.metadata
-                return await self._delete(JOBS, meta.namespace, meta.name, uid=meta.uid)
+                return await writes.delete(JOBS, meta.namespace, meta.name, uid=meta.uid)
             case RecordHistory(job):
-                return await self._record(job)
+                return await writes.record(job)
             case EmitEvent(job, type_, reason, message):
                 kind = EventKind(type_)
                 self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
@@ -377,111 +403,13 @@ class JobsController:
             case _:
                 assert_never(action)
 
-    async def _write_status(self, job: Job, status: JobStatus) -> Written | None:
-        """Send what changed, and never what the scheduler owns."""
-        meta = job.metadata
-        diff = merge_diff(to_wire(_without_place(job.status)), to_wire(_without_place(status)))
-        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": diff}
-        written = await self._client.patch(
-            JOBS.only_metadata, meta.name, patch, namespace=meta.namespace, subresource="status"
-        )
-        self._counts_written_at[meta.uid] = self._clock.now()
-        return Written.of(JOBS, written)
 
-    async def _set_finalizers(
-        self, job: Job, finalizers: tuple[str, ...], *, untrack: bool = False
-    ) -> Written | None:
-        """Write them; `untrack` also tells the server to keep no `managedFields` of the job."""
-        meta = job.metadata
-        new: dict[str, Any] = {
-            "resourceVersion": meta.resource_version,
-            "finalizers": list(finalizers) or None,
-        }
-        if untrack:  # the reset that "Server-Side Apply" documents; nobody tracks from then on
-            new["managedFields"] = [{}]
-        patch = {"metadata": new}
-        written = await self._client.patch(
-            JOBS.only_metadata, meta.name, patch, namespace=meta.namespace
-        )
-        if not finalizers and meta.deletion_timestamp is not None:
-            return Written.deletion(JOBS, meta.key, meta.uid)
-        return Written.of(JOBS, written)
-
-    async def _create(
-        self, resource: Resource[Any], job: Job, name: str, obj: dict[str, Any]
-    ) -> Written:
-        """Create, or find that we did so before. A name that somebody else has ends the attempt."""
-        namespace = job.metadata.namespace
-        answer = resource.only_metadata
-        try:
-            made = await self._client.create(answer, obj, namespace=namespace)
-        except AlreadyExists:
-            made = await self._client.get(answer, name, namespace=namespace)
-            owner = owner_reference_of(made.metadata)
-            if owner is None or owner.uid != job.metadata.uid:
-                text = f"{resource.kind} {name} exists already and does not belong to this job"
-                self._refusals.note(job, Refusal.NAME_TAKEN, text, self._clock.now())
-                raise Conflict(text) from None
-        except ApiError as error:
-            if resource is PODS and may_come_late(error):
-                until = self._clock.now() + self._policy.late_pod_seconds
-                self._late_until[job.metadata.uid] = until
-            raise
-        self._refusals.made(job.metadata.uid)
-        return Written.of(resource, made)
-
-    def _kind_of(self, action: DeleteConfigMap | DeleteService | DeletePodGroup) -> Resource[Any]:
-        match action:
-            case DeleteConfigMap():
-                return CONFIG_MAPS
-            case DeleteService():
-                return SERVICES
-            case DeletePodGroup():
-                return pod_groups(self._groups)
-
-    @property
-    def _groups(self) -> GroupApi:
-        assert self._policy.groups is not None
-        return self._policy.groups
-
-    async def _create_group(self, job: Job) -> Written:
-        """Create the group, and before it the job's Workload, which all its groups refer to."""
-        workload = native.workload_body(job)
-        await self._create(workloads(self._groups), job, job.metadata.name, workload)
-        group, name = (
-            native.pod_group_body(job, self._groups),
-            native.group_name(job, job.status.attempt),
-        )
-        return await self._create(pod_groups(self._groups), job, name, group)
-
-    async def _delete(
-        self,
-        resource: Resource[Any],
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        grace: int | None = None,
-    ) -> Written | None:
-        try:
-            await self._client.delete(
-                resource,
-                name,
-                namespace=namespace,
-                grace_period_seconds=grace,
-                propagation=Propagation.BACKGROUND,
-                uid=uid,
-            )
-        except NotFound:
-            return None
-        return Written.deletion(resource, (namespace, name), uid)
-
-    async def _record(self, job: Job) -> None:
-        try:
-            await self._history.record(record_of(job))
-        except HistoryError as error:
-            # Not ended, for the world, until it is recorded: try again as with any other store.
-            raise Unavailable(str(error)) from error
+def _with_set_aside(job: Job, now: float, fault: str = "") -> WriteJobStatus:
+    """Return the write that tells that a job is set aside, with the fault; "": no longer."""
+    message = f"cannot be decided on: {fault}" if fault else ""
+    status = "True" if fault else "False"
+    condition = Condition(names.SET_ASIDE, status, Reason.SET_ASIDE.value, message)
+    return WriteJobStatus(job, with_condition(job, job.status, now, condition))
 
 
 def _waits_for(job: Job | None) -> list[ObjectKey]:
@@ -493,7 +421,3 @@ def _waits_for(job: Job | None) -> list[ObjectKey]:
 
 def _part_key(job: Job, name: str) -> ObjectKey:
     return (job.metadata.namespace, f"{job.metadata.name}/{name}")
-
-
-def _without_place(status: JobStatus) -> JobStatus:
-    return replace(status, placement=None, verdict=None)

@@ -14,7 +14,7 @@ at it again; the room that it would take is not kept for it meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,20 +23,22 @@ from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
+from fairlead.api.times import format_time
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.unanswered import Unanswered
 from fairlead.decide.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.decide.placement.outcome import status_after
-from fairlead.decide.reasons import Outcome
-from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.decide.placement.outcome import changed_verdict, status_after
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Allowance, EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
-from fairlead.runtime.reader import follow
+from fairlead.runtime.reader import follow, set_aside_of
+from fairlead.runtime.set_aside import Stage
 
 #: Events of jobs that begin to wait, or wait for another reason.
 WAITING_EVENTS_PER_SECOND = 2.0
@@ -69,6 +71,7 @@ class SchedulerController:
         self._now = 0.0
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
         reader = mirrors.reader
+        self._set_aside = set_aside_of(reader)
         self._unregister = (
             follow(mirrors.priority_classes, self._priority_class_changed, reader),
             follow(mirrors.nodes, self._node_changed, reader),
@@ -96,8 +99,23 @@ class SchedulerController:
         """Decide on the state as the mirrors have it."""
         repeated = self._unanswered.take_due()
         self._now = now
-        decision = decide(self.state, self._policy, now)
-        return replace(decision, actions=(*repeated, *decision.actions))
+        contains = not self._set_aside.is_strict
+        decision = decide(self.state, self._policy, now, contains_faults=contains)
+        for key, error in decision.faults.items():
+            self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, Stage.DECIDE, error)
+        told = self._tell_set_aside(now)
+        return replace(decision, actions=(*repeated, *decision.actions, *told))
+
+    def _tell_set_aside(self, now: float) -> Iterator[WriteVerdict]:
+        """Yield the verdicts of the jobs that could not be taken in."""
+        for entry in self._set_aside.pop_news(JOBS):
+            job = self._mirrors.jobs.get(*entry.metadata.key)
+            if entry.stage is Stage.OBSERVE and job is not None:
+                facts = {"stage": entry.stage.value, "fault": entry.fault}
+                verdict = Verdict(Reason.SET_ASIDE, facts)
+                write = changed_verdict(job, verdict, format_time(now), is_fresh=True)
+                if write is not None:
+                    yield write
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action."""
@@ -140,10 +158,18 @@ class SchedulerController:
         """Leave the job alone until `changed` is called for it."""
         self.state.set_aside[self.key_of(action)] = None
 
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Set the job aside, and leave it alone until `changed` is called for it."""
+        job = _own(action).job
+        self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+        self.state.set_aside[job.metadata.key] = None
+
     def recorded(self, decision: Decision) -> None:
-        """Count verdicts by reason."""
+        """Count verdicts by reason; a job that was judged is not set aside any more."""
         counts: dict[str, int] = {}
-        for verdict in decision.verdicts.values():
+        for key, verdict in decision.verdicts.items():
+            if key not in decision.faults:
+                self._set_aside.clear(JOBS, key, Stage.DECIDE)
             counts[verdict.reason.value] = counts.get(verdict.reason.value, 0) + 1
         self.verdict_counts = counts
 

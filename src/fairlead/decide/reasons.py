@@ -50,6 +50,7 @@ class Reason(Enum):
     NO_DOMAIN_FITS = "NoDomainFits"
     NO_MATCHING_NODE = "NoMatchingNode"
     INVALID_REQUEST = "InvalidRequest"
+    SET_ASIDE = "SetAside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,11 @@ REASONS: dict[Reason, ReasonInfo] = {
         "a member of role {role} needs {asked} {resource}; the largest node has {largest}",
     ),
     Reason.INVALID_REQUEST: ReasonInfo(Outcome.IMPOSSIBLE, 100, "invalid request: {field}"),
+    Reason.SET_ASIDE: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        110,
+        "set aside, as it cannot be {stage}: {fault}; it is looked at again when it changes",
+    ),
 }
 
 #: Facts that are amounts of the fact `resource`, in base units.

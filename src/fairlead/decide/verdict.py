@@ -43,6 +43,8 @@ class Decision:
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[ObjectKey, Verdict] = field(default_factory=dict)
     wake_at: float | None = None
+    #: What deciding about an object raised; the object is left out of the rest.
+    faults: Mapping[ObjectKey, Exception] = field(default_factory=dict)
 
 
 NOTHING = Decision()

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
+
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import NotFound, Unavailable
@@ -22,9 +24,11 @@ from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.verbs.watches import Watch, WatchItem
-from fairlead.runtime.client import ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.client import ObjectList, PatchType, Propagation, Unreadable, WatchEvent
+from fairlead.runtime.unreadable import unreadable_of
 
 T = TypeVar("T")
+_UNDECODABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 _PLAIN = frozenset((dict, list, str, int, float, bool, type(None)))
 
 
@@ -69,8 +73,14 @@ class InProcessClient:
             info, namespace,
             ListOptions(label_selector=label_selector, field_selector=field_selector),
         )  # fmt: skip
-        items = tuple([self._typed(record, resource.type) for record in page.records])
-        return ObjectList(items, page.resource_version)
+        items: list[T] = []
+        unreadable: list[Unreadable] = []
+        for record in page.records:
+            try:
+                items.append(self._typed(record, resource.type))
+            except _UNDECODABLE as error:
+                unreadable.append(_unreadable(record, error))
+        return ObjectList(tuple(items), page.resource_version, tuple(unreadable))
 
     def _typed(self, record: Record, type_: type[T]) -> T:
         """Return the record's struct, sharing parts with others if it is decoded only now."""
@@ -205,6 +215,12 @@ def _namespace_of(body: Any) -> str:
     return str(metadata.get("namespace") or "") if isinstance(metadata, dict) else ""
 
 
+def _unreadable(record: Record, error: Exception) -> Unreadable:
+    found = unreadable_of(record.data, error)
+    assert found is not None, "the store keeps no object without a name"
+    return found
+
+
 class _TypedWatch(AsyncIterator[WatchEvent[T]]):
     """Opens the watch at the first step and turns records into the reader's structs."""
 
@@ -238,8 +254,13 @@ class _TypedWatch(AsyncIterator[WatchEvent[T]]):
         if event is not None and (type(event.object) is self._type or event.object is None):
             return event
         record = item.record
-        obj = None if record is None else self._client.shared(record, self._type)
-        event = item.event = WatchEvent(item.type, obj, str(item.version))
+        obj = unreadable = None
+        try:
+            obj = None if record is None else self._client.shared(record, self._type)
+        except _UNDECODABLE as error:
+            assert record is not None
+            unreadable = _unreadable(record, error)
+        event = item.event = WatchEvent(item.type, obj, str(item.version), unreadable)
         return event
 
     async def aclose(self) -> None:

@@ -9,78 +9,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
 
-from fairlead.api.meta import ListMeta, ObjectMeta, OnlyMetadata, to_wire
+from fairlead.api.meta import ObjectMeta, OnlyMetadata, to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import (
     BadRequest,
     Expired,
     InternalError,
-    Status,
     Unavailable,
-    error_from_status,
 )
+from fairlead.kube.decoding import Decoders
 from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.transport import JSON, HttpOptions, Transport
-from fairlead.runtime.client import EventType, ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.client import ObjectList, PatchType, Propagation, Unreadable, WatchEvent
 
 T = TypeVar("T")
 
 _ONLY_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-
-
-class _Page(msgspec.Struct, Generic[T]):
-    """One page of a list."""
-
-    metadata: ListMeta = ListMeta()
-    items: list[T] | None = None  # an empty list may be null
-
-
-class _Line(msgspec.Struct, Generic[T]):
-    """One line of a watch."""
-
-    type: EventType
-    object: T
-
-
-class _ErrorLine(msgspec.Struct):
-    """The line that ends a watch with an error."""
-
-    type: str
-    object: Status
-
-
-class _Marked(msgspec.Struct):
-    metadata: ObjectMeta
-
-
-class _BookmarkLine(msgspec.Struct):
-    """A bookmark: an object of the kind with a version and nothing else.
-
-    A real server sends it as its Go type is when empty, `"containers":null` for one, which is no
-    valid object.
-    """
-
-    type: str
-    object: _Marked
-
-
-_BOOKMARK_LINE = msgspec.json.Decoder(_BookmarkLine)
-_ERROR_LINE = msgspec.json.Decoder(_ErrorLine)
-
-
-class _Decoders(Generic[T]):
-    """The decoders of one type; made once."""
-
-    def __init__(self, resource: Resource[T]) -> None:
-        kind: Any = resource.type
-        self.object = msgspec.json.Decoder(resource.type)
-        self.page = cast("msgspec.json.Decoder[_Page[T]]", msgspec.json.Decoder(_Page[kind]))
-        self.line = cast("msgspec.json.Decoder[_Line[T]]", msgspec.json.Decoder(_Line[kind]))
 
 
 class HttpClient:
@@ -90,7 +39,7 @@ class HttpClient:
         self.transport = Transport(connection, options)
         self.request = self.transport.request
         self.stream = self.transport.stream
-        self._decoders: dict[type[Any], _Decoders[Any]] = {}
+        self._decoders: dict[type[Any], Decoders[Any]] = {}
 
     @property
     def connection(self) -> Connection:
@@ -100,7 +49,8 @@ class HttpClient:
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """See `Client`."""
         path = _path(resource, namespace, name)
-        return self._object(resource, await self.request("GET", path, accept=_accept(resource)))
+        answer = await self.request("GET", path, accept=_accept(resource))
+        return self._decoders_of(resource).object(answer)
 
     async def list(
         self,
@@ -138,11 +88,11 @@ class HttpClient:
         chunks = self.stream(
             "GET", _path(resource, namespace), params=params, seconds=timeout_seconds
         )
-        decoder = self._decoders_of(resource).line
+        decoders = self._decoders_of(resource)
         line_bytes_max = self.transport.options.watch_line_bytes_max
         async with aclosing(chunks), aclosing(_lines(chunks, line_bytes_max)) as lines:
             async for line in lines:
-                yield _event(resource, decoder, line)
+                yield decoders.event(line)
 
     async def create(
         self,
@@ -166,7 +116,7 @@ class HttpClient:
             body=msgspec.json.encode(body),
             accept=_accept(resource),
         )
-        return self._object(resource, answer)
+        return self._decoders_of(resource).object(answer)
 
     async def patch(
         self,
@@ -188,7 +138,7 @@ class HttpClient:
             content_type=patch_type.value,
             accept=_accept(resource),
         )
-        return self._object(resource, answer)
+        return self._decoders_of(resource).object(answer)
 
     async def delete(
         self,
@@ -238,72 +188,34 @@ class HttpClient:
 
     # Inside
 
-    def _decoders_of(self, resource: Resource[T]) -> _Decoders[T]:
+    def _decoders_of(self, resource: Resource[T]) -> Decoders[T]:
         decoders = self._decoders.get(resource.type)
         if decoders is None:
-            decoders = self._decoders[resource.type] = _Decoders(resource)
-        return cast("_Decoders[T]", decoders)
-
-    def _object(self, resource: Resource[T], body: bytes) -> T:
-        try:
-            return self._decoders_of(resource).object.decode(body)
-        except msgspec.MsgspecError as error:
-            raise _undecodable(resource, error) from error
+            decoders = self._decoders[resource.type] = Decoders(resource)
+        return cast("Decoders[T]", decoders)
 
     async def _pages(
         self, resource: Resource[T], path: str, params: Mapping[str, str]
     ) -> ObjectList[T]:
-        decoder = self._decoders_of(resource).page
+        decoders = self._decoders_of(resource)
         items: list[T] = []
+        unreadable: list[Unreadable] = []
         token = version = ""
         while True:
             more = {**params, "continue": token} if token else params
-            body = await self.request("GET", path, params=more)
-            try:
-                page = decoder.decode(body)
-            except msgspec.MsgspecError as error:
-                raise _undecodable(resource, error) from error
-            items += page.items or ()
-            version = version or page.metadata.resource_version
-            token = page.metadata.continue_
+            good, bad, metadata = decoders.page(await self.request("GET", path, params=more))
+            items += good
+            unreadable += bad
+            version = version or metadata.resource_version
+            token = metadata.continue_
             if not token:
                 break
         items.sort(key=_key)
-        return ObjectList(tuple(items), version)
+        return ObjectList(tuple(items), version, tuple(unreadable))
 
 
 def _key(obj: object) -> tuple[str, str]:
     return cast("ObjectMeta", getattr(obj, "metadata")).key  # noqa: B009 - T has no bound
-
-
-def _event(
-    resource: Resource[T], decoder: msgspec.json.Decoder[_Line[T]], line: bytes
-) -> WatchEvent[T]:
-    try:
-        event = decoder.decode(line)
-    except msgspec.MsgspecError as error:
-        version = _bookmark_version(line)
-        if version:
-            return WatchEvent(EventType.BOOKMARK, None, version)
-        try:
-            ending = _ERROR_LINE.decode(line)
-        except msgspec.MsgspecError:
-            ending = None
-        if ending is None or ending.type != "ERROR":
-            raise _undecodable(resource, error) from error
-        raise error_from_status(ending.object) from None
-    metadata = cast("ObjectMeta", getattr(event.object, "metadata"))  # noqa: B009 - T has no bound
-    obj = None if event.type is EventType.BOOKMARK else event.object
-    return WatchEvent(event.type, obj, metadata.resource_version)
-
-
-def _bookmark_version(line: bytes) -> str:
-    """Return the version of a bookmark; "" if the line is none."""
-    try:
-        mark = _BOOKMARK_LINE.decode(line)
-    except msgspec.MsgspecError:
-        return ""
-    return mark.object.metadata.resource_version if mark.type == EventType.BOOKMARK.value else ""
 
 
 async def _lines(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncGenerator[bytes]:
@@ -362,10 +274,6 @@ def _delete_options(grace_seconds: int | None, propagation: Propagation | None) 
     if propagation is not None:
         body["propagationPolicy"] = propagation.value
     return body
-
-
-def _undecodable(resource: Resource[Any], error: msgspec.MsgspecError) -> InternalError:
-    return InternalError(f"the server's {resource.kind} cannot be decoded: {error}")
 
 
 __all__ = ["JSON", "HttpClient", "HttpOptions"]

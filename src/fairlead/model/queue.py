@@ -44,6 +44,8 @@ class JobEntry:
     order: OrderKey
     #: The group that it waits in; None when it does not wait for a first place.
     group: ShapeGroup | None = None
+    #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
+    faulted_at: int | None = None
 
 
 @dataclass(slots=True)

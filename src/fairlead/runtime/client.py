@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import Resource
 
 T = TypeVar("T")
@@ -44,12 +45,24 @@ class Propagation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that cannot be decoded: what of its metadata can be, and why not the rest."""
+
+    metadata: ObjectMeta
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change. A BOOKMARK has no object (None), only the version reached."""
+    """One change. A BOOKMARK has no object (None), only the version reached.
+
+    An object that cannot be decoded is `unreadable`, and `object` is None.
+    """
 
     type: EventType
     object: T | None
     resource_version: str
+    unreadable: Unreadable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,8 @@ class ObjectList(Generic[T]):
 
     items: tuple[T, ...]
     resource_version: str
+    #: Objects that are there and cannot be decoded, in no order.
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 class Client(Protocol):

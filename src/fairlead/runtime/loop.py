@@ -10,8 +10,11 @@ looked at again. What can pass by itself (429, 5xx, a broken connection) is repe
 with back-off, and then treated the same. What cannot (422, 403 ...) is given to the controller. An
 object that keeps failing is looked at again ever more rarely and holds up no other. A server that
 asks to wait (Retry-After) is not asked about that object before, and less is done side by side
-while it turns us away. Any other exception is a fault of ours: it ends `run`, and the supervisor
-starts the controller anew.
+while it turns us away.
+
+Any other exception of `perform` is that object's fault: the controller sets it aside (`faulted`).
+Any exception elsewhere is a fault of ours: it ends `run`, and the supervisor starts the controller
+anew.
 """
 
 from __future__ import annotations
@@ -83,6 +86,13 @@ class Controller(Protocol):
         """Note an answer that no retry can mend; `changed` is called for the object, too."""
         ...
 
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Set the action's object aside: `perform` raised no answer of the API, but `error`.
+
+        Or raise the error, if it is nothing that one object could be the cause of.
+        """
+        ...
+
     def recorded(self, decision: Decision) -> None:
         """Keep metrics of the decision; called after its actions."""
         ...
@@ -96,6 +106,7 @@ class ActionResult(Enum):
     RETRIED = "retried"  # one failed attempt that is repeated
     POSTPONED = "postponed"  # enough attempts for one cycle, or the server asked for a long wait
     FAILED = "failed"  # an answer that no retry can mend
+    FAULT = "fault"  # code of ours raised over the object
 
 
 class LoopObserver(Protocol):
@@ -151,6 +162,8 @@ class LoopOptions:
     )
     #: Delays before an object is looked at again whose actions fail in cycle after cycle.
     again: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.05, 30.0))
+    #: The same for objects over which code of ours raises.
+    after_fault: BackoffOptions = field(default_factory=lambda: BackoffOptions(1.0, 600.0))
     #: Objects whose failures are remembered; the oldest is forgotten first.
     again_max: int = 10_000
     #: False when somebody else runs the controller's mirrors (shared ones).
@@ -320,6 +333,12 @@ class ControllerLoop:
                 self._note(action, ActionResult.RETRIED, error)
                 await asyncio.sleep(self._retry_seconds(attempts, error))
                 attempts += 1
+            except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
+                self._controller.faulted(action, error)
+                self._note(action, ActionResult.FAULT)
+                delay = delay_seconds(self._rng, self._failed(key), self._options.after_fault)
+                self._again.add_at(key, self._clock.now() + delay)
+                return False
             else:
                 if written is not None:
                     self._barrier.expect(written)
@@ -338,10 +357,7 @@ class ControllerLoop:
     def _drop(self, key: ObjectKey, action: Action, result: ActionResult, error: ApiError) -> bool:
         """Look at the object again: at once after a first conflict, else after a growing delay."""
         self._note(action, result, error)
-        failures = self._failures.pop(key, 0)
-        self._failures[key] = failures + 1
-        if len(self._failures) > self._options.again_max:
-            del self._failures[next(iter(self._failures))]
+        failures = self._failed(key)
         if failures == 0 and result is not ActionResult.POSTPONED:
             self._controller.changed(key)
             self._woken.set()
@@ -355,6 +371,14 @@ class ControllerLoop:
                 if len(self._not_before) > self._options.again_max:
                     del self._not_before[next(iter(self._not_before))]
         return False
+
+    def _failed(self, key: ObjectKey) -> int:
+        """Count a failure of an object; return how many there were before, in a row."""
+        failures = self._failures.pop(key, 0)
+        self._failures[key] = failures + 1
+        if len(self._failures) > self._options.again_max:
+            del self._failures[next(iter(self._failures))]
+        return failures
 
     def _note(self, action: Action, result: ActionResult, error: ApiError | None = None) -> None:
         name = type(action).__name__

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.set_aside import SetAside
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _DECIDE_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -28,6 +29,7 @@ class _Scraped(Collector):
     def __init__(self) -> None:
         self.mirrors: list[Mirror[Any]] = []
         self.depths: dict[str, Callable[[], int]] = {}
+        self.set_aside: dict[str, SetAside] = {}
 
     def collect(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily(
@@ -53,7 +55,15 @@ class _Scraped(Collector):
         )
         for controller, read in sorted(self.depths.items()):
             depth.add_metric([controller], read())
-        return (lag, objects, depth)
+        aside = GaugeMetricFamily(
+            "fairlead_objects_set_aside",
+            "Objects left alone because reading them or acting on them failed in our own code.",
+            labels=["reader", "kind"],
+        )
+        for reader, set_aside in sorted(self.set_aside.items()):
+            for kind, count in sorted(set_aside.counts().items()):
+                aside.add_metric([reader, kind], count)
+        return (lag, objects, depth, aside)
 
 
 class Metrics:
@@ -127,6 +137,10 @@ class Metrics:
     def watch_queue(self, controller: str, depth: Callable[[], int]) -> None:
         """Report a queue's depth at each scrape."""
         self._scraped.depths[controller] = depth
+
+    def watch_set_aside(self, set_aside: SetAside) -> None:
+        """Report what this reader sets aside at each scrape, in place of one of its name."""
+        self._scraped.set_aside[set_aside.name] = set_aside
 
     def render(self) -> bytes:
         """Return all series as text of CONTENT_TYPE."""

@@ -5,6 +5,10 @@ last version that was seen (an event's or a bookmark's), so a start costs exactl
 `Expired` (410) or `relist` lead to another list, which is then compared with what is held: what
 vanished meanwhile is reported as a deletion, what did not change is not reported at all.
 
+An object that cannot be decoded is set aside and keeps its place: what is held of it stays, with
+its new metadata where there are any, so that its deletion is seen. Nothing is held of one that was
+never readable.
+
 Handlers run synchronously and in order, so that state which follows a mirror is never between two
 versions when somebody reads it. An exception in a handler is a fault of ours and ends `run`.
 
@@ -20,16 +24,19 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import Resource
 from fairlead.api.status import ApiError, Expired, Unavailable
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.backoff import Backoff, BackoffOptions
-from fairlead.runtime.client import Client, EventType, ObjectList, WatchEvent
+from fairlead.runtime.client import Client, EventType, ObjectList, Unreadable, WatchEvent
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.set_aside import SetAside, Stage
 
 
 class HasMetadata(Protocol):
@@ -118,14 +125,19 @@ class Mirror(Generic[T]):
         options: MirrorOptions | None = None,
         initial_list: Callable[[], AbstractContextManager[object]] = nullcontext,
         log: Logger = SILENT,
+        set_aside: SetAside | None = None,
     ) -> None:
-        """Make an empty mirror; `run` fills it. `initial_list` is entered around the first list."""
+        """Make an empty mirror; `run` fills it. `initial_list` is entered around the first list.
+
+        `set_aside` takes the objects that cannot be decoded.
+        """
         self.resource = resource
         self.options = options or MirrorOptions()
         self.list_count = 0
         self.watch_count = 0
         self.error_count = 0
         self.last_error: ApiError | None = None
+        self.set_aside = set_aside or SetAside(f"mirror of {resource.kind}", log=log)
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -332,7 +344,8 @@ class Mirror(Generic[T]):
         self._stale_lists = 0
 
     async def _replace(self, listed: ObjectList[T], *, yielding: bool) -> None:
-        present = {obj.metadata.key for obj in listed.items}
+        present = {obj.metadata.key for obj in (*listed.items, *listed.unreadable)}
+        self.set_aside.keep_only(self.resource, present)
         for key in sorted(self._objects):
             if key not in present:
                 self._set(key, self._objects[key], None)
@@ -346,8 +359,11 @@ class Mirror(Generic[T]):
                 self._set(key, None, obj)
             elif old.metadata.resource_version != obj.metadata.resource_version:
                 self._set(key, old, obj)
+            self.set_aside.clear(self.resource, key, Stage.READ)
             if yielding and count % self.options.batch_max == 0:
                 await asyncio.sleep(0)
+        for unreadable in listed.unreadable:
+            self._set_aside(unreadable)
 
     async def _watch(self) -> None:
         """Follow one watch to its end. ApiErrors and faults of handlers pass through."""
@@ -401,11 +417,32 @@ class Mirror(Generic[T]):
                 if old is not None and old.metadata.version <= version:
                     self._set(key, old, None)
             elif old is None or old.metadata.version < version:
+                self.set_aside.clear(self.resource, key, Stage.READ)
                 self._set(key, old, obj)
+        elif event.unreadable is not None:
+            old = self._objects.get(event.unreadable.metadata.key)
+            if event.type is not EventType.DELETED:
+                self._set_aside(event.unreadable)
+            elif old is not None:
+                self._set(old.metadata.key, old, None)
+            else:
+                self.set_aside.clear(self.resource, event.unreadable.metadata.key)
         self._touch()
+
+    def _set_aside(self, unreadable: Unreadable) -> None:
+        """Keep what is held of an object, under its new metadata; of another uid nothing."""
+        metadata = unreadable.metadata
+        old = self._objects.get(metadata.key)
+        if old is not None and old.metadata.uid != metadata.uid:
+            self._set(metadata.key, old, None)
+        elif old is not None and old.metadata.version < metadata.version:
+            self._set(metadata.key, old, cast("T", replace(cast("Any", old), metadata=metadata)))
+        error = ValueError(unreadable.why)
+        self.set_aside.note(self.resource, metadata, Stage.READ, error)
 
     def _set(self, key: ObjectKey, old: T | None, new: T | None) -> None:
         if new is None:
+            self.set_aside.clear(self.resource, key)
             del self._objects[key]
             self._sorted_keys = None
         else:

@@ -1,27 +1,73 @@
 """One reader of mirrors that are shared: its handlers come off together, its faults are its own.
 
-A mirror that somebody shares must outlive any of its readers. An exception in a handler is a fault
-of that reader's code; raised through the mirror it would end the mirror for all, and the handlers
-behind it would miss a change. A `MirrorReader` stands between: the first fault takes off all
-handlers of this reader, the mirror goes on, and `wait_fault` raises the fault where the reader's
-supervisor sees it. The reader is then made anew, from what the mirrors hold.
+A handler keeps a controller's state in step with the objects. When it raises over an object, that
+object is set aside (`set_aside.py`) and the handler is given the object's absence, and after it the
+version that it had taken before, so that no half-applied state stays: a placement that was seen
+does not lose its room because its job became unreadable. A handler that cannot take an absence or
+what it took before is broken, whatever the object.
+
+A mirror that somebody shares must outlive any of its readers. Such a fault takes off all handlers
+of this reader, the mirror goes on, and `wait_fault` raises the fault where the reader's supervisor
+sees it. The reader is then made anew, from what the mirrors hold.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from fairlead.api.resources import Resource
+from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change, HasMetadata, Mirror
+from fairlead.runtime.set_aside import STRICT, SetAside, Stage
 
 T = TypeVar("T", bound=HasMetadata)
+
+
+class _Contained(Generic[T]):
+    """A handler that takes any object: the good ones, and the absence of the others."""
+
+    def __init__(
+        self, resource: Resource[T], handler: Callable[[Change[T]], None], set_aside: SetAside
+    ) -> None:
+        self._resource = resource
+        self._handler = handler
+        self._set_aside = set_aside
+        #: What the handler holds of the objects that are set aside; None: nothing.
+        self._held: dict[ObjectKey, T | None] = {}
+
+    def __call__(self, change: Change[T]) -> None:
+        key, old, new = change.key, change.old, change.new
+        if key in self._held:
+            old = self._held.pop(key)
+        if new is None:
+            self._set_aside.clear(self._resource, key)
+            if old is not None:
+                self._handler(Change(old, None))
+            return
+        try:
+            self._handler(change if old is change.old else Change(old, new))
+        except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
+            self._set_aside.note(self._resource, new.metadata, Stage.OBSERVE, error)
+            self._restore(key, old, new)
+        else:
+            self._set_aside.clear(self._resource, key, Stage.OBSERVE, Stage.ACT)
+
+    def _restore(self, key: ObjectKey, old: T | None, new: T) -> None:
+        bare: T = cast("Any", self._resource.type)(metadata=new.metadata)
+        self._handler(Change(bare if old is None else old, None))
+        if old is not None:
+            self._handler(Change(None, old))
+        self._held[key] = old
 
 
 class MirrorReader:
     """The handlers of one reader. Make a new one with each new reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, set_aside: SetAside = STRICT) -> None:
+        """`set_aside` takes the objects that handlers raise over; STRICT: each is a fault."""
+        self.set_aside = set_aside
         self._removers: list[Callable[[], None]] = []
         self._fault: Exception | None = None
         self._failed = asyncio.Event()
@@ -31,12 +77,13 @@ class MirrorReader:
 
         Raises the fault when `handler` cannot take what the mirror holds already.
         """
+        contained = _Contained(mirror.resource, handler, self.set_aside)
 
         def guarded(change: Change[T]) -> None:
             if self._fault is not None:
                 return
             try:
-                handler(change)
+                contained(change)
             except Exception as error:  # noqa: BLE001 - told by wait_fault; other readers go on
                 self._fault = error
                 self.close()
@@ -67,3 +114,8 @@ def follow(
 ) -> Callable[[], None]:
     """Register `handler` through the reader, or, without one, on a mirror of one's own."""
     return mirror.on_change(handler) if reader is None else reader.follow(mirror, handler)
+
+
+def set_aside_of(reader: MirrorReader | None) -> SetAside:
+    """Return where a reader notes objects; STRICT without one."""
+    return STRICT if reader is None else reader.set_aside

@@ -17,7 +17,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "largest": 8, "members_fit": 2, "topology_key": "rack", "domains": 5, "nodes": 9,
     "cause": "cancelled by its user", "nodes_unavailable": 2, "role": "worker",
     "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
-    "priority_class": "high",
+    "priority_class": "high", "stage": "read", "fault": "RecursionError: too deep",
 }  # fmt: skip
 
 

@@ -6,14 +6,12 @@ import pytest
 
 from fairlead.api.resources import PODS
 from fairlead.api.status import Expired, InternalError
-from fairlead.kube.client import HttpClient, _event
-from fairlead.kube.kubeconfig import Connection
+from fairlead.kube.decoding import Decoders
 from fairlead.runtime.client import EventType, WatchEvent
 
 
 def event(line: bytes) -> WatchEvent[object]:
-    client = HttpClient(Connection("http://localhost:1", "test"))
-    return _event(PODS, client._decoders_of(PODS).line, line)
+    return Decoders(PODS).event(line)
 
 
 def test_a_bookmark_is_an_empty_object_and_no_valid_one() -> None:

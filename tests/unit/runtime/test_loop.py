@@ -61,7 +61,8 @@ class Replicas:
         self.performing = 0
         self.performing_max = 0
         self.performed: list[str] = []
-        self.errors: dict[str, list[ApiError]] = {}
+        self.errors: dict[str, list[Exception]] = {}
+        self.faults: list[tuple[float, Exception]] = []
 
     def decide(self, now: float) -> Decision:
         self.decided_at.append(now)
@@ -111,6 +112,9 @@ class Replicas:
 
     def failed(self, action: Action, error: ApiError) -> None:
         self.failures.append((action, error))
+
+    def faulted(self, action: Action, error: Exception) -> None:
+        self.faults.append((asyncio.get_running_loop().time(), error))
 
     def recorded(self, decision: Decision) -> None:
         self.decisions.append(decision)
@@ -487,7 +491,28 @@ async def test_few_begin_and_more_join_as_answers_come() -> None:
     assert seen == [4, 8, 16, 16]
 
 
-@pytest.mark.parametrize("where", ["decide", "perform", "key_of"])
+@simulated
+async def test_a_fault_over_one_object_is_that_objects_and_tried_ever_more_rarely() -> None:
+    client = FakeClient()
+    controller = Replicas(client)
+    controller.errors["x-000"] = [RecursionError("too deep") for _ in range(10_000)]
+    await want(client, "x", 2)
+    await want(client, "y", 1)
+    tally = Tally()
+    async with running(controller, tally):
+        await asyncio.sleep(3600)
+        assert pods(client) == ["y-000"]
+        assert 10 < len(controller.faults) < 60
+        assert tally.results.count("fault") == len(controller.faults)
+        (before, _), (last, _) = controller.faults[-2:]
+        assert last - before > 10
+        controller.errors.clear()
+        await want(client, "x", 3)  # a change is looked at at once
+        await asyncio.sleep(0.1)
+        assert pods(client) == ["x-000", "x-001", "x-002", "y-000"]
+
+
+@pytest.mark.parametrize("where", ["decide", "key_of"])
 def test_a_fault_of_ours_ends_the_loop_and_its_mirrors(where: str) -> None:
     async def main() -> None:
         client = FakeClient()

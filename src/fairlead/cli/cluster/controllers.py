@@ -26,6 +26,7 @@ from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
 
 COMPONENT = "fairlead"
@@ -45,10 +46,6 @@ class Controllers:
         log: Logger,
         priority_classes: Mirror[PriorityClass] | None = None,
     ) -> None:
-        #: What the controllers read, and others may; the services among `services` keep it.
-        self.mirrors = SharedMirrors(
-            client, priority_classes=priority_classes, clock=clock, metrics=metrics, log=log
-        )
         self._policy = policy
         self._client = client
         self._history = history
@@ -56,6 +53,11 @@ class Controllers:
         self._metrics = metrics
         self._log = log
         self._events = Recorder(client, clock, COMPONENT, rng=_rng(), log=log)
+        #: What the controllers read, and others may; the services among `services` keep it.
+        self.mirrors = SharedMirrors(
+            client, priority_classes=priority_classes, clock=clock, metrics=metrics,
+            events=self._events, log=log,
+        )  # fmt: skip
         self._loops: dict[str, ControllerLoop] = {}
 
     def services(self) -> list[Service]:
@@ -77,8 +79,13 @@ class Controllers:
         loop = self._loops.get(name)
         return loop is not None and loop.ready
 
+    def _reader(self, name: str) -> MirrorReader:
+        set_aside = SetAside(name, events=self._events, log=self._log)
+        self._metrics.watch_set_aside(set_aside)
+        return MirrorReader(set_aside)
+
     async def _run_scheduler(self) -> None:
-        reader = MirrorReader()
+        reader = self._reader("scheduler")
         mirrors = self._cluster_mirrors(reader)
         try:
             controller = SchedulerController(self._client, mirrors, events=self._events)
@@ -93,7 +100,7 @@ class Controllers:
         )
 
     async def _run_jobs(self) -> None:
-        shared, reader = self.mirrors, MirrorReader()
+        shared, reader = self.mirrors, self._reader("jobs")
         own = JobsMirrors.make(self._client, self._policy, clock=self._clock, rng=_rng())
         mirrors = replace(
             own, jobs=shared.jobs, pods=shared.pods, nodes=shared.nodes, reader=reader
@@ -108,7 +115,7 @@ class Controllers:
             reader.close()
 
     async def _run_adoption(self) -> None:
-        reader = MirrorReader()
+        reader = self._reader("adoption")
         mirrors = self._cluster_mirrors(reader)
         try:
             controller = AdoptionController(
@@ -141,6 +148,7 @@ class Controllers:
         try:
             async with asyncio.TaskGroup() as group:
                 for mirror in own:
+                    mirror.set_aside = self.mirrors.set_aside
                     group.create_task(mirror.run())
                 group.create_task(reader.wait_fault())
                 await loop.run()

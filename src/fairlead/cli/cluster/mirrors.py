@@ -15,9 +15,11 @@ from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventSink
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
 
 
@@ -31,15 +33,20 @@ class SharedMirrors:
         priority_classes: Mirror[PriorityClass] | None = None,
         clock: Clock,
         metrics: Metrics,
+        events: EventSink,
         log: Logger,
     ) -> None:
         """`priority_classes` is given where somebody else in the process runs that mirror."""
-        self.nodes: Mirror[Node] = Mirror(client, NODES, clock=clock, rng=_rng(), log=log)
-        self.jobs: Mirror[Job] = Mirror(client, JOBS, clock=clock, rng=_rng(), log=log)
-        self.pods: Mirror[Pod] = Mirror(client, PODS, clock=clock, rng=_rng(), log=log)
+        #: Objects that cannot be decoded, of these kinds and of those that a reader has alone.
+        self.set_aside = SetAside("mirrors", events=events, log=log)
+        metrics.watch_set_aside(self.set_aside)
+        make = partial(Mirror, client, clock=clock, log=log, set_aside=self.set_aside)
+        self.nodes: Mirror[Node] = make(NODES, rng=_rng())
+        self.jobs: Mirror[Job] = make(JOBS, rng=_rng())
+        self.pods: Mirror[Pod] = make(PODS, rng=_rng())
         self._own: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods]
         if priority_classes is None:
-            priority_classes = Mirror(client, PRIORITY_CLASSES, clock=clock, rng=_rng(), log=log)
+            priority_classes = make(PRIORITY_CLASSES, rng=_rng())
             self._own.append(priority_classes)
         self.priority_classes = priority_classes
         self._metrics = metrics

@@ -19,6 +19,7 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
 
 
@@ -63,7 +64,7 @@ class Nodes:
         self._virtual_is_ready = False
         profile = read_profile(self._settings.profile)
         fleet = NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
-        reader = MirrorReader()
+        reader = MirrorReader(SetAside("virtual-nodes", log=self._log))
         self._virtual = VirtualNodes(
             self._client, fleet, profile, clock=self._clock, rng=_rng(), log=self._log,
             pods=self._pods, reader=reader,

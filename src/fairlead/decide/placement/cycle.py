@@ -14,7 +14,10 @@ near the head of the queue soon and further back slowly.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar, cast
 
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
@@ -41,24 +44,35 @@ from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Ints
 from fairlead.model.queue import JobEntry, Judgement, OrderKey, ShapeGroup
 
+T = TypeVar("T")
 #: Verdicts that time or other jobs' ends do not mend; such a job does not hold up others.
 _HOPELESS = (Reason.NODES_UNAVAILABLE,)
 _PENDING_SHOWN_MAX = 10
+_FAULT_LENGTH_MAX = 300
 
 
-def decide(state: ClusterState, policy: PlacementPolicy, now: float) -> Decision:
+def decide(
+    state: ClusterState, policy: PlacementPolicy, now: float, *, contains_faults: bool = False
+) -> Decision:
     """Return the placements, releases and changed verdicts for the state as it is.
 
     The state is left as it was, but for what it remembers of judgements already made. The caller
     must have seen its own earlier writes (the loop's barrier), or jobs could be placed twice over.
+
+    With `contains_faults`, a job over which this code raises gets a verdict that says so, and an
+    entry in `faults`; nothing else changes by it. It is left alone until it, or a node, changes.
     """
-    return _Cycle(state, policy, now).run()
+    return _Cycle(state, policy, now, contains_faults=contains_faults).run()
 
 
 class _Cycle:
     """The state of one decision."""
 
-    def __init__(self, state: ClusterState, policy: PlacementPolicy, now: float) -> None:
+    def __init__(
+        self, state: ClusterState, policy: PlacementPolicy, now: float, *, contains_faults: bool
+    ) -> None:
+        self._contains_faults = contains_faults
+        self._faults: dict[ObjectKey, Exception] = {}
         self._state = state
         self._policy = policy
         self._now = now
@@ -76,22 +90,17 @@ class _Cycle:
         self._room: PresentRoom
 
     def run(self) -> Decision:
-        for key in sorted(self._state.releasable):
-            # A member that another scheduler may be about to bind keeps its place until it is gone.
-            if key not in self._state.set_aside and not self._state.ledger.awaits_binding(key):
-                self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
-        for key in sorted(self._state.held):
-            if key not in self._state.set_aside:
-                self._write(self._state.jobs[key].job, Verdict(Reason.HELD), is_fresh=True)
-        for key, unresolved in sorted(self._state.unresolved.items()):
-            if key not in self._state.set_aside:
-                job = self._state.jobs[key].job
-                self._write(job, priority_verdict(unresolved), is_fresh=True)
-        for job, placement in self._state.strayed():
-            if job.metadata.key not in self._state.set_aside:
-                self._actions.append(FollowPods(job, placement))
         with self._state.transaction() as transaction:
             self._room = PresentRoom(self._state, transaction)
+            for key in sorted(self._state.releasable):
+                self._contained(key, partial(self._release, key))
+            for key in sorted(self._state.held):
+                self._contained(key, partial(self._refuse, key, Verdict(Reason.HELD)))
+            for key, unresolved in sorted(self._state.unresolved.items()):
+                self._contained(key, partial(self._refuse, key, priority_verdict(unresolved)))
+            for job, placement in self._state.strayed():
+                if not self._is_left_alone(job.metadata.key):
+                    self._actions.append(FollowPods(job, placement))
             while self._pass(transaction):
                 pass
             if self._state.queue.has_unseen:
@@ -99,7 +108,47 @@ class _Cycle:
             self._judge_waiting()
             self._judge_deep()
         wake_at = min(self._wakes, default=None)
-        return Decision(tuple(self._actions), self._verdicts, wake_at)
+        return Decision(tuple(self._actions), self._verdicts, wake_at, self._faults)
+
+    def _release(self, key: ObjectKey) -> None:
+        # A member that another scheduler may be about to bind keeps its place until it is gone.
+        if not self._state.ledger.awaits_binding(key):
+            self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
+
+    def _refuse(self, key: ObjectKey, verdict: Verdict) -> None:
+        self._write(self._state.jobs[key].job, verdict, is_fresh=True)
+
+    # Faults
+
+    def _is_left_alone(self, key: ObjectKey) -> bool:
+        """True for a job that is not to be touched: writes on it fail, or deciding about it."""
+        if key in self._state.set_aside:
+            return True
+        return self._state.jobs[key].faulted_at == self._state.table.nodes_version
+
+    def _contained(self, key: ObjectKey, step: Callable[[], T], otherwise: T | None = None) -> T:
+        """Return what `step`, which is about one job, returns; `otherwise` if it raises."""
+        if self._is_left_alone(key):
+            return cast("T", otherwise)
+        mark = self._room.mark()
+        try:
+            return step()
+        except Exception as error:
+            if not self._contains_faults:
+                raise
+            self._room.rollback_to(mark)
+            self._set_aside(key, error)
+            return cast("T", otherwise)
+
+    def _set_aside(self, key: ObjectKey, error: Exception) -> None:
+        entry = self._state.jobs[key]
+        entry.faulted_at = self._state.table.nodes_version
+        self._faults[key] = error
+        fault = f"{type(error).__name__}: {error}"[:_FAULT_LENGTH_MAX]
+        verdict = Verdict(Reason.SET_ASIDE, {"stage": "decided on", "fault": fault})
+        if entry.group is not None:
+            self._note_judgement(entry.group, verdict, basis=None)
+        self._write(entry.job, verdict, is_fresh=True)
 
     # Placing
 
@@ -118,11 +167,14 @@ class _Cycle:
                 self._leave([order, *(item[0] for item in sorted(heap, key=lambda i: i[0]))])
                 return False
             if group is None:
-                self._confirm_or_repair(self._state.jobs[order.job_key], transaction)
+                repair = partial(self._confirm_or_repair, order, transaction)
+                self._contained(order.job_key, repair)
                 continue
             self._pass_head(order)
-            skipped = order.job_key in self._placed or order.job_key in self._state.set_aside
-            if (skipped or self._try_first(group, order)) and index + 1 < len(group.orders):
+            skipped = order.job_key in self._placed or self._is_left_alone(order.job_key)
+            attempt = partial(self._try_first, group, order)
+            goes_on = skipped or self._contained(order.job_key, attempt, otherwise=True)
+            if goes_on and index + 1 < len(group.orders):
                 heapq.heappush(heap, (group.orders[index + 1], group, index + 1))
         return len(self._placed) > placed_before
 
@@ -174,22 +226,26 @@ class _Cycle:
         head = self._head(order)
         if head is None:
             return
+        self._contained(head.job_key, partial(self._put_up_bars, head))
+
+    def _put_up_bars(self, head: OrderKey) -> None:
         starves_at = self._waiting_since(head) + self._policy.starvation_seconds
         if self._now < starves_at:
             return
         entry = self._state.jobs[head.job_key]
         assert isinstance(entry.gang, GangRequest)
-        self._barred_by = head
         constraints = [role.member.constraints for role in entry.gang.roles]
         self._room.barred = eligible_nodes(self._state, constraints)
+        self._barred_by = head
 
     def _head(self, before: OrderKey) -> OrderKey | None:
         """Return the first job ahead of `before` that is not placed and waits for others' room."""
         queue = self._state.queue
         while (order := queue.at(self._head_index)) is not None and order < before:
             key = order.job_key
-            settled = key in self._placed or key in self._state.set_aside
-            if not settled and not self._is_hopeless(self._state.jobs[key]):
+            settled = key in self._placed or self._is_left_alone(key)
+            judge = partial(self._is_hopeless, self._state.jobs[key])
+            if not settled and not self._contained(key, judge, otherwise=True):
                 return order
             self._head_index += 1
         return None
@@ -212,11 +268,10 @@ class _Cycle:
 
     # Repairs
 
-    def _confirm_or_repair(self, entry: JobEntry, transaction: Transaction) -> None:
+    def _confirm_or_repair(self, order: OrderKey, transaction: Transaction) -> None:
         """Answer a gang's next attempt: the same nodes, new ones for the lost, or wait, or none."""
-        job, gang, key = entry.job, entry.gang, entry.job.metadata.key
-        if key in self._state.set_aside:
-            return
+        entry = self._state.jobs[order.job_key]
+        job, gang = entry.job, entry.gang
         self._evaluations += 1
         wounds = None if isinstance(gang, InvalidGang) else wounds_of(self._state, job, gang)
         if wounds is None or isinstance(gang, InvalidGang):
@@ -293,18 +348,27 @@ class _Cycle:
         for order in sorted(dict.fromkeys([*fresh, *unwritten])):
             key = order.job_key
             entry = self._state.jobs[key]
-            if key in self._placed or key in self._state.set_aside or entry.group is None:
+            if key in self._placed or self._is_left_alone(key) or entry.group is None:
                 continue
             if written >= policy.writes_max:
                 self._wakes.append(self._now)
                 break
-            verdict = self._verdict(entry.group, order, may_wait=order not in is_new)
-            if verdict is None:
-                self._leave([order])
-                continue
-            written += self._write(entry.job, verdict, is_fresh=order in is_fresh)
+            judge = partial(
+                self._judge_one, order, may_wait=order not in is_new, is_fresh=order in is_fresh
+            )
+            written += self._contained(key, judge, otherwise=True)
         if queue.unwritten_count > len(unwritten) and written:
             self._wakes.append(self._now)
+
+    def _judge_one(self, order: OrderKey, *, may_wait: bool, is_fresh: bool) -> bool:
+        """Write a waiting job's verdict if it changed; True when it is written."""
+        entry = self._state.jobs[order.job_key]
+        assert entry.group is not None
+        verdict = self._verdict(entry.group, order, may_wait=may_wait)
+        if verdict is None:
+            self._leave([order])
+            return False
+        return self._write(entry.job, verdict, is_fresh=is_fresh)
 
     def _judge_deep(self) -> None:
         """Look again, a few at a time, at groups whose verdict is of other nodes than there are."""
@@ -312,7 +376,7 @@ class _Cycle:
         if self._now >= queue.deep_at:
             left = self._policy.judgements_max - self._judgements
             for group in queue.outdated(version, left):
-                self._judge(group)
+                self._contained(group.orders[0].job_key, partial(self._judge, group))
             queue.deep_at = self._now + self._policy.deep_refresh_seconds
         if queue.has_outdated(version):
             self._wakes.append(queue.deep_at)
@@ -342,19 +406,27 @@ class _Cycle:
 
     def _judge(self, group: ShapeGroup) -> Judgement:
         self._judgements += 1
-        gang, before = group.gang, group.judgement
+        gang = group.gang
         verdict = self._on_empty(group)
         if verdict is None:
             assert isinstance(gang, GangRequest)
             barred_by = None if self._barred_by is None else self._barred_by.job_key
             verdict = judge_present(self._state, self._room, gang, barred_by=barred_by)
             verdict = self._with_new_blockers(gang, verdict)
+        return self._note_judgement(
+            group, verdict, basis=None if self._placed else self._basis(gang)
+        )
+
+    def _note_judgement(
+        self, group: ShapeGroup, verdict: Verdict, *, basis: tuple[object, ...] | None
+    ) -> Judgement:
+        before = group.judgement
         judgement = group.judgement = Judgement(
             verdict=verdict,
             outcome=verdict.outcome.value,
             made_at=self._now,
             nodes_version=self._state.table.nodes_version,
-            basis=None if self._placed else self._basis(gang),
+            basis=basis,
         )
         if before is None or before.outcome != judgement.outcome:
             for order in group.orders:

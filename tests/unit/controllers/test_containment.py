@@ -1,0 +1,294 @@
+"""A job over which a controller raises harms only itself: in handlers, decisions and writes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.api import names
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta, find_condition, is_true, to_wire
+from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.controllers import jobs as jobs_module
+from fairlead.controllers import jobs_writes
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement import cycle
+from fairlead.decide.reasons import Reason
+from fairlead.model import cluster
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_role
+from fairlead.testing.fake_client import FakeClient
+
+#: A job with this label is bad while the label says so.
+BAD = "test/bad"
+
+
+class Events:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def record(
+        self, resource: Resource[Any], metadata: ObjectMeta, kind: EventKind, *, reason: str,
+        message: str,
+    ) -> None:  # fmt: skip
+        self.told.append((metadata.name, reason))
+
+
+class World:
+    """Scheduler and jobs controller on one API; faults are contained as in production."""
+
+    def __init__(self) -> None:
+        self.client = FakeClient()
+        self.events = Events()
+        self.clock = LoopClock(EPOCH)
+        self.rng = random.Random(1)
+        self.registries = {name: SetAside(name, events=self.events) for name in ("s", "j")}
+        self.controllers: list[Controller] = [self._scheduler(), self._jobs()]
+
+    def _scheduler(self) -> SchedulerController:
+        own = ClusterMirrors.make(self.client, clock=self.clock, rng=self.rng)
+        self.scheduler_reader = MirrorReader(self.registries["s"])
+        mirrors = replace(own, reader=self.scheduler_reader)
+        return SchedulerController(self.client, mirrors, events=self.events)
+
+    def _jobs(self) -> JobsController:
+        policy = JobsPolicy()
+        own = JobsMirrors.make(self.client, policy, clock=self.clock, rng=self.rng)
+        self.jobs_reader = MirrorReader(self.registries["j"])
+        mirrors = replace(own, reader=self.jobs_reader)
+        return JobsController(
+            self.client, mirrors, history=MemoryHistory(), events=self.events, policy=policy,
+            clock=self.clock,
+        )  # fmt: skip
+
+    async def submit(self, name: str, *, bad: bool = False, **spec: Any) -> None:
+        job = make_job(name, gpus=8, labels={BAD: "yes"} if bad else None, **spec)
+        wire = to_wire(job)
+        wire["metadata"].pop("resourceVersion")
+        wire.pop("status")
+        await self.client.create(JOBS, wire, namespace="default")
+
+    async def mend(self, name: str) -> None:
+        patch = {"metadata": {"labels": {BAD: None}}}
+        await self.client.patch(JOBS, name, patch, namespace="default")
+
+    def job(self, name: str) -> Job:
+        return next(j for j in self.client.stored(JOBS) if j.metadata.name == name)
+
+    def is_placed(self, name: str) -> bool:
+        return self.job(name).status.placement is not None
+
+    def has_pod(self, name: str) -> bool:
+        return any(p.metadata.labels[names.JOB_NAME] == name for p in self.client.stored(PODS))
+
+    def reason(self, name: str) -> str:
+        verdict = self.job(name).status.verdict
+        return verdict.reason if verdict is not None else ""
+
+    def set_aside(self, name: str) -> int:
+        return sum(r.find(JOBS, ("default", name)) is not None for r in self.registries.values())
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[World]:
+    world = World()
+    for i in range(2):
+        wire = to_wire(make_node(f"n{i}"))
+        wire["metadata"].pop("resourceVersion")
+        await world.client.create(NODES, wire)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(world.scheduler_reader.wait_fault())]
+        tasks.append(group.create_task(world.jobs_reader.wait_fault()))
+        for controller in world.controllers:
+            loop = ControllerLoop(controller, clock=world.clock, rng=world.rng)
+            tasks.append(group.create_task(loop.run()))
+        await asyncio.sleep(1)
+        yield world
+        for task in tasks:
+            assert not task.done()
+            task.cancel()
+
+
+def is_bad(job: Job, *_: Any) -> bool:
+    return BAD in job.metadata.labels
+
+
+@contextmanager
+def broken(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_hit: Callable[..., bool]
+) -> Iterator[list[int]]:
+    """Let a function of ours raise where `is_hit`; yields a list that grows with each time."""
+    inner, hits = getattr(module, name), list[int]()
+
+    def outer(*args: Any, **options: Any) -> Any:
+        if is_hit(*args):
+            hits.append(1)
+            raise RecursionError("planted")
+        return inner(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, outer)
+        yield hits
+
+
+def test_a_job_that_the_scheduler_cannot_take_in_is_told_so_and_placed_once_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        with broken(monkeypatch, cluster, "order_of", is_bad) as hits:
+            async with running() as world:
+                await world.submit("bad", bad=True)
+                await world.submit("good")
+                await asyncio.sleep(5)
+                assert hits
+                assert world.is_placed("good")
+                assert not world.is_placed("bad")
+                assert world.reason("bad") == Reason.SET_ASIDE.value
+                assert ("bad", "SetAside") in world.events.told
+                assert world.set_aside("bad")
+                await world.mend("bad")
+                await asyncio.sleep(5)
+                assert world.is_placed("bad")
+                assert not world.set_aside("bad")
+
+    run(main())
+
+
+def test_a_placed_job_that_turns_bad_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with broken(monkeypatch, cluster, "order_of", is_bad):
+            async with running() as world:
+                await world.submit("first", count=2)
+                await asyncio.sleep(5)
+                assert world.is_placed("first")
+                patch = {"metadata": {"labels": {BAD: "yes"}}}
+                await world.client.patch(JOBS, "first", patch, namespace="default")
+                await asyncio.sleep(1)
+                assert world.set_aside("first")
+                for pod in world.client.stored(PODS):  # its claim alone holds the nodes now
+                    await world.client.delete(PODS, pod.metadata.name, namespace="default")
+                await world.submit("second")
+                await asyncio.sleep(0.5)
+                assert not world.is_placed("second")
+
+    run(main())
+
+
+@pytest.mark.parametrize(("function", "gpus"), [("plan_gang", 8), ("judge_empty", 99)])
+def test_a_job_that_cannot_be_planned_harms_only_itself(
+    monkeypatch: pytest.MonkeyPatch, function: str, gpus: int
+) -> None:
+    """Found in the middle of a decision: what was taken before it is given back."""
+
+    async def main() -> None:
+        def is_hit(*args: Any) -> bool:
+            gang = args[2] if function == "plan_gang" else args[1]
+            return gang.roles[0].name == "bad"
+
+        with broken(monkeypatch, cycle, function, is_hit) as hits:
+            async with running() as world:
+                await world.submit("holder", count=2)
+                await asyncio.sleep(3)
+                await world.submit("good")
+                for i in range(3):
+                    await world.submit(f"bad{i}", roles=[make_role("bad", count=2, gpus=gpus)])
+                await world.submit("other")
+                await asyncio.sleep(3)
+                cancel = {"spec": {"cancel": True}}
+                await world.client.patch(JOBS, "holder", cancel, namespace="default")
+                for pod in world.client.stored(PODS):
+                    await world.client.delete(PODS, pod.metadata.name, namespace="default")
+                await asyncio.sleep(30)
+                assert world.is_placed("good")
+                assert world.is_placed("other")
+                assert hits
+                assert {("bad0", "SetAside"), ("bad2", "SetAside")} <= set(world.events.told)
+                before = len(hits)
+                await asyncio.sleep(3600)
+                assert len(hits) - before < 1000
+
+    run(main())
+
+
+def test_a_job_whose_planning_raises_half_way_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        def is_hit(job: Job, *_: Any) -> bool:
+            return is_bad(job)
+
+        with broken(monkeypatch, cycle, "place_job", is_hit) as hits:
+            async with running() as world:
+                for i in range(3):
+                    await world.submit(f"bad{i}", bad=True, count=2)
+                await world.submit("good", count=2)
+                await asyncio.sleep(5)
+                assert hits
+                assert world.is_placed("good")
+                assert [world.reason(f"bad{i}") for i in range(3)] == ["SetAside"] * 3
+
+    run(main())
+
+
+def test_a_job_that_cannot_be_decided_on_harms_only_itself_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        def is_hit(view: Any, *_: Any) -> bool:
+            return is_bad(view.job)
+
+        with broken(monkeypatch, jobs_module, "decide_job", is_hit) as hits:
+            async with running() as world:
+                await world.submit("bad", bad=True)
+                await world.submit("good")
+                await asyncio.sleep(5)
+                assert world.has_pod("good")
+                told = find_condition(world.job("bad").status.conditions, names.SET_ASIDE)
+                assert told is not None
+                assert told.status == "True"
+                assert told.message == "cannot be decided on: RecursionError: planted"
+                assert ("bad", "SetAside") in world.events.told
+                before = len(hits)
+                await asyncio.sleep(3600)
+                assert 0 < len(hits) - before < 30
+                await world.mend("bad")
+                await asyncio.sleep(5)
+                assert world.has_pod("bad")
+                assert not is_true(world.job("bad").status.conditions, names.SET_ASIDE)
+                assert not world.set_aside("bad")
+
+    run(main())
+
+
+def test_a_gang_whose_pods_cannot_be_made_gives_its_nodes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        def is_hit(bodies: Any, job: Job, *_: Any) -> bool:
+            return is_bad(job)
+
+        with broken(monkeypatch, jobs_writes.PodBodies, "body", is_hit) as hits:
+            async with running() as world:
+                await world.submit("bad", bad=True, count=2)
+                await world.submit("good", count=2)
+                await asyncio.sleep(60)
+                assert hits
+                assert world.job("bad").is_finished
+                assert world.has_pod("good")
+
+    run(main())
