@@ -365,6 +365,15 @@ class ServiceAccount(Wire, frozen=True):
     automount_service_account_token: bool | None = None
 
 
+class EndpointSlice(Wire, frozen=True):
+    """Addresses behind a service."""
+
+    address_type: str
+    metadata: ObjectMeta = ObjectMeta()
+    endpoints: tuple[Object, ...] = ()
+    ports: tuple[Object, ...] = ()
+
+
 class PersistentVolumeClaim(Wire, frozen=True):
     """A wish for storage."""
 

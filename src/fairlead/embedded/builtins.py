@@ -64,6 +64,11 @@ SERVICES = ResourceInfo(
 SERVICE_ACCOUNTS = ResourceInfo(
     "", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",), selectable=_META
 )
+#: Nothing here makes any but the server's own.
+ENDPOINT_SLICES = ResourceInfo(
+    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", selectable=_META,
+    tracks_generation=True,
+)  # fmt: skip
 EVENTS = ResourceInfo(
     "", "v1", "events", "Event",
     short_names=("ev",),
@@ -113,6 +118,6 @@ VALIDATING_WEBHOOKS = ResourceInfo(
 WEBHOOK_KINDS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 BUILTINS = (
-    PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, EVENTS, LEASES,
-    PRIORITY_CLASSES, CLAIMS, BUDGETS, CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
+    PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, ENDPOINT_SLICES,
+    EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, BUDGETS, CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
 )  # fmt: skip

@@ -36,6 +36,7 @@ _PACKAGES = {
 _META_STRUCTS = ("ObjectMeta", "OwnerReference", "Condition")
 _STRUCT_PACKAGES = (
     ("Lease", "io.k8s.api.coordination.v1"),
+    ("EndpointSlice", "io.k8s.api.discovery.v1"),
     ("PriorityClass", "io.k8s.api.scheduling.v1"),
     ("PodDisruptionBudget", "io.k8s.api.policy.v1"),
     ("CustomResourceDefinition", _PACKAGES["apiextensions.k8s.io"]),

@@ -7,11 +7,12 @@ import random
 import re
 import socket
 
-from fairlead.api.core import Pod
+from fairlead.api.core import Node, Pod
 from fairlead.cli.cluster.fleet import read_profile
 from fairlead.cli.cluster.settings import Settings
 from fairlead.embedded.local.node import LocalNode
 from fairlead.embedded.logs.archive import LogArchive
+from fairlead.embedded.node_leases import NodeLeases
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.runtime.client import Client
@@ -39,15 +40,17 @@ class Nodes:
         clock: Clock,
         *,
         pods: Mirror[Pod],
+        nodes: Mirror[Node],
         log: Logger,
     ) -> None:
-        """Make them of `settings`; `pods` is a mirror of all pods that others keep running."""
+        """Make them of `settings`; `pods` and `nodes` are mirrors that others keep running."""
         self._settings = settings
         self._client = client
         self._clock = clock
         self._log = log
         self._pods = pods
         self.archive = LogArchive(settings.data, client)
+        self._leases = NodeLeases(client, clock, nodes, log)
         self._local: LocalNode | None = None
         self._virtual: VirtualNodes | None = None
         self._local_is_ready = False
@@ -58,6 +61,7 @@ class Nodes:
         return [
             Service("virtual-nodes", self._run_virtual, is_ready=lambda: self._virtual_is_ready),
             Service("local-node", self._run_local, is_ready=lambda: self._local_is_ready),
+            Service("node-leases", self._leases.run),
         ]
 
     async def _run_virtual(self) -> None:

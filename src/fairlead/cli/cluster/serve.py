@@ -33,6 +33,7 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.verbs.uids import Uids
 from fairlead.runtime.clock import Clock
@@ -116,7 +117,12 @@ class Cluster:
                 metrics=self._metrics, log=self._log,
             )  # fmt: skip
             nodes = Nodes(
-                self._settings, client, self._clock, pods=controllers.mirrors.pods, log=self._log
+                self._settings,
+                client,
+                self._clock,
+                pods=controllers.mirrors.pods,
+                nodes=controllers.mirrors.nodes,
+                log=self._log,
             )
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
             store.on_failure(lost.set_result)
@@ -193,6 +199,7 @@ class Cluster:
                 )  # fmt: skip
             except OSError as error:
                 raise ListenFailed(host, port, error) from error
+            service.serves_at(Address(server.host, server.port, tls.authority.decode()))
             if not self._settings.is_loopback:
                 self._log.warning(OPEN_ADDRESS, host=host)
             yield server

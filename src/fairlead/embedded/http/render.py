@@ -17,7 +17,7 @@ import msgspec
 from fairlead.embedded.http.columns import custom_printer
 from fairlead.embedded.http.negotiate import Accepted, Form
 from fairlead.embedded.printing import GENERIC, PRINTERS, Printer
-from fairlead.embedded.printing_webhooks import WEBHOOK_PRINTERS
+from fairlead.embedded.printing_more import MORE_PRINTERS
 from fairlead.embedded.registry import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs.options import Page
@@ -197,7 +197,7 @@ def printer_for(info: ResourceInfo) -> Printer:
     if not info.is_builtin or info.printer_columns:
         return custom_printer(info.printer_columns)
     kind = (info.group, info.plural)
-    return PRINTERS.get(kind) or WEBHOOK_PRINTERS.get(kind, GENERIC)
+    return PRINTERS.get(kind) or MORE_PRINTERS.get(kind, GENERIC)
 
 
 def rendering(

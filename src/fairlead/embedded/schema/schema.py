@@ -207,6 +207,7 @@ BUILTIN_TYPES: Mapping[tuple[str, str], type] = {
     ("", "Namespace"): core.Namespace,
     ("", "Service"): core.Service,
     ("", "ServiceAccount"): core_more.ServiceAccount,
+    ("discovery.k8s.io", "EndpointSlice"): core_more.EndpointSlice,
     ("", "Event"): core.Event,
     ("", "PersistentVolumeClaim"): core_more.PersistentVolumeClaim,
     ("coordination.k8s.io", "Lease"): core.Lease,

@@ -21,6 +21,7 @@ from fairlead.embedded.schema.schema import builtin_schema
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs import deletion, errors, lists, subresources, writes
+from fairlead.embedded.verbs.cluster_objects import Address, ClusterObjects
 from fairlead.embedded.verbs.collector import Collector, CollectorOptions
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import (
@@ -85,6 +86,8 @@ class Service:
         store.subscribe(self._collector.note)
         self._taints = TaintEviction(self._context)
         store.subscribe(self._taints.note)
+        self._objects = ClusterObjects(self._context)
+        store.subscribe(self._objects.note)
 
     async def bootstrap(self) -> None:
         """Create what every cluster has, unless it is there: namespaces, system priorities."""
@@ -103,18 +106,23 @@ class Service:
             return
 
     async def run(self) -> None:
-        """Collect dependents, contents and old events, and evict from tainted nodes.
+        """Collect what is left over, evict from tainted nodes, make what namespaces have.
 
         Until cancelled. Raises InternalError, in a group, when the store can't store any more.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._collector.run(), name="collector")
             group.create_task(self._taints.run(), name="taints")
+            group.create_task(self._objects.run(), name="objects")
+
+    def serves_at(self, address: Address) -> None:
+        """Publish where a server listens: the Service `kubernetes`, and its authority."""
+        self._objects.serves_at(address)
 
     @property
     def backlog(self) -> int:
         """How many things `run` has still to look at; 0 when all deletions are through."""
-        return self._collector.backlog + self._taints.backlog
+        return self._collector.backlog + self._taints.backlog + self._objects.backlog
 
     @property
     def watch_count(self) -> int:

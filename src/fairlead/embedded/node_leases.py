@@ -1,0 +1,78 @@
+"""The nodes' leases in kube-node-lease: what monitors read to see when a node last answered.
+
+The nodes of an embedded cluster run in the server's own process and report by events, so a lease
+here is for readers alone. It is renewed seldom and says for how long it holds: thousands of virtual
+nodes must not write every ten seconds, as kubelets do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.core import Node
+from fairlead.api.meta import is_true
+from fairlead.api.resources import LEASES, NODES
+from fairlead.api.status import AlreadyExists, ApiError, NotFound
+from fairlead.api.times import format_micro_time
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.mirror import Mirror
+
+NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 3600
+RENEW_SECONDS = 1200.0
+_PAUSE_SECONDS = 0.01  # between two writes: a fleet's leases are no burst
+
+
+class NodeLeases:
+    """Renews the leases of the nodes that this process runs, while they are ready."""
+
+    def __init__(
+        self, client: Client, clock: Clock, nodes: Mirror[Node], log: Logger = SILENT
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._nodes = nodes
+        self._log = log
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        await self._nodes.wait_synced()
+        while True:
+            for node in self._nodes.items():
+                is_ours = names.NODE_TYPE in node.metadata.labels
+                if is_ours and is_true(node.status.conditions, names.READY):  # type: ignore[arg-type] # same shape
+                    await self._renew(node)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def _renew(self, node: Node) -> None:
+        name = node.metadata.name
+        spec = {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": format_micro_time(self._clock.now()),
+        }
+        try:
+            await self._client.patch(LEASES, name, {"spec": spec}, namespace=NAMESPACE)
+        except NotFound:
+            await self._create(node, spec)
+        except ApiError as error:
+            self._log.warning("Lease not renewed", node=name, error=error.message)
+
+    async def _create(self, node: Node, spec: dict[str, Any]) -> None:
+        owner = {
+            "apiVersion": NODES.api_version, "kind": NODES.kind,
+            "name": node.metadata.name, "uid": node.metadata.uid,
+        }  # fmt: skip
+        metadata = {"name": node.metadata.name, "ownerReferences": [owner]}
+        try:
+            body = {"metadata": metadata, "spec": spec}
+            await self._client.create(LEASES, body, namespace=NAMESPACE)
+        except AlreadyExists:
+            return
+        except ApiError as error:
+            self._log.warning("Lease not made", node=node.metadata.name, error=error.message)
