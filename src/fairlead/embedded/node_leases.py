@@ -8,11 +8,11 @@ nodes must not write every ten seconds, as kubelets do.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.core import Node
-from fairlead.api.meta import is_true
 from fairlead.api.resources import LEASES, NODES
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
 from fairlead.api.times import format_micro_time
@@ -24,6 +24,7 @@ from fairlead.runtime.mirror import Mirror
 NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 3600
 RENEW_SECONDS = 1200.0
+_LOOK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.01  # between two writes: a fleet's leases are no burst
 
 
@@ -37,20 +38,30 @@ class NodeLeases:
         self._clock = clock
         self._nodes = nodes
         self._log = log
+        self._renewed_at: dict[str, float] = {}  # by uid of the node
 
     async def run(self) -> None:
         """Renew until cancelled."""
         await self._nodes.wait_synced()
         while True:
-            for node in self._nodes.items():
-                is_ours = names.NODE_TYPE in node.metadata.labels
-                if is_ours and is_true(node.status.conditions, names.READY):  # type: ignore[arg-type] # same shape
+            now, nodes = self._clock.now(), self._nodes.items()
+            present = {node.metadata.uid for node in nodes}
+            self._renewed_at = {u: at for u, at in self._renewed_at.items() if u in present}
+            for node in nodes:
+                if self._is_due(node, now):
                     await self._renew(node)
                     await asyncio.sleep(_PAUSE_SECONDS)
-            await asyncio.sleep(RENEW_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _is_due(self, node: Node, now: float) -> bool:
+        if now < self._renewed_at.get(node.metadata.uid, -math.inf) + RENEW_SECONDS:
+            return False
+        is_ready = any(c.type == names.READY and c.status == "True" for c in node.status.conditions)
+        return is_ready and names.NODE_TYPE in node.metadata.labels
 
     async def _renew(self, node: Node) -> None:
         name = node.metadata.name
+        self._renewed_at[node.metadata.uid] = self._clock.now()
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": LEASE_SECONDS,

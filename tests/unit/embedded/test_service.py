@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.status import ApiError, Expired, InternalError, Invalid
+from fairlead.api.status import ApiError, Conflict, Expired, InternalError, Invalid
 from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, EVENTS, NAMESPACES, NODES, PODS
 from fairlead.embedded.registry import Registry, ResourceInfo
 from fairlead.embedded.storage.records import Record
@@ -310,6 +310,55 @@ def test_a_foreground_deletion_works_through_generations_from_below() -> None:
             options = DeleteOptions(propagation=Propagation.FOREGROUND)
             await service.delete(CONFIG_MAPS, ("default", "c-top"), options)
         assert order == ["a-bottom", "b-middle", "c-top"]
+
+    run(main())
+
+
+def test_a_foreground_deletion_does_not_wait_for_dependents_that_do_not_block_it() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        async with sweeping(service):
+            owner = await create(service, CONFIG_MAPS, "owner")
+            for name, blocks in (("loose", False), ("firm", True)):
+                metadata: Mapping[str, Any] = owned_by(owner)
+                metadata["ownerReferences"][0]["blockOwnerDeletion"] = blocks
+                await create(
+                    service, CONFIG_MAPS, name,
+                    metadata={**metadata, "finalizers": ["example.dev/keep"]},
+                )  # fmt: skip
+            options = DeleteOptions(propagation=Propagation.FOREGROUND)
+            await service.delete(CONFIG_MAPS, ("default", "owner"), options)
+            await settled(service)
+            for name in ("owner", "loose", "firm"):  # both dependents go; one holds the owner
+                assert service.get(CONFIG_MAPS, "default", name).is_deleting
+            free = {"metadata": {"finalizers": None}}
+            await service.patch(
+                CONFIG_MAPS, ("default", "firm"), free, WriteOptions(), patch_type=PatchType.MERGE
+            )
+            await settled(service)
+            assert service.store.get(CONFIG_MAPS.name, ("default", "owner")) is None
+            assert service.get(CONFIG_MAPS, "default", "loose").is_deleting
+
+    run(main())
+
+
+@pytest.mark.parametrize("step", [-1, 1, 1000])
+def test_a_write_on_any_other_version_than_the_present_one_is_a_conflict(step: int) -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await create(service, CONFIG_MAPS, "before")
+        present = (await create(service, CONFIG_MAPS, "m")).version
+        key, metadata = ("default", "m"), {"name": "m", "resourceVersion": str(present + step)}
+        body = {"metadata": metadata, "data": {"a": "b"}}
+        with pytest.raises(Conflict):
+            await service.replace(CONFIG_MAPS, key, dict(body), WriteOptions())
+        for patch_type in (PatchType.MERGE, PatchType.STRATEGIC):
+            with pytest.raises(Conflict):
+                await service.patch(CONFIG_MAPS, key, body, WriteOptions(), patch_type=patch_type)
+        metadata["resourceVersion"] = str(present)
+        assert (await service.replace(CONFIG_MAPS, key, body, WriteOptions())).version > present
 
     run(main())
 
