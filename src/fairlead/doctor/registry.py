@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fairlead.doctor.check import Check
-from fairlead.doctor.checks import apiserver, etcd, objects
+from fairlead.doctor.checks import apiserver, audit, etcd, objects
 from fairlead.doctor.expressions import sample_names
 from fairlead.doctor.facts import Source
 
-CHECKS: tuple[Check, ...] = (*etcd.CHECKS, *apiserver.CHECKS, *objects.CHECKS)
+CHECKS: tuple[Check, ...] = (*etcd.CHECKS, *apiserver.CHECKS, *audit.CHECKS, *objects.CHECKS)
+#: Those that an audit log alone can answer.
+AUDIT_CHECKS: tuple[Check, ...] = audit.CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 
 #: Sample names that measures read which are functions rather than expressions.

@@ -113,3 +113,49 @@ def checks(common_: Common, *, output_: str) -> int:
     from fairlead.cli.doctor.examination import list_checks
 
     return list_checks(common_, _format(output_, ("text", "json", "yaml")))
+
+
+@doctor.command(
+    epilog="""Examples:
+
+    \b
+      fairlead doctor audit /var/log/kubernetes/audit*.log*
+      zstd -dc audit.zst | fairlead doctor audit -
+      fairlead doctor audit --objects pods=100000,events=50000 audit.log -o json
+      fairlead doctor audit --flow-schema audit.log | kubectl apply --dry-run=server -f -
+      fairlead doctor audit diff before.log after.log
+
+    A file named diff is given as ./diff.
+    """
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+              help="text, json or yaml.")  # fmt: skip
+@click.option("--objects", metavar="NAME=COUNT[:BYTES]", multiple=True,
+              help="How many objects there are. [default: as many as the log names]")  # fmt: skip
+@click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
+              help="Number of nodes. [default: as many as the log names]")  # fmt: skip
+@click.option("--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
+              help="Requests that the API servers take at a time.")  # fmt: skip
+@click.option("--processes", metavar="N", type=click.IntRange(0), default=0,
+              help="Processes that read. [default: one per core]")  # fmt: skip
+@click.option("--flow-schema", is_flag=True,
+              help="Print a FlowSchema and its level for the dearest caller found.")  # fmt: skip
+@common(output=False, cluster=False)
+def audit(
+    common_: Common, *, files: tuple[str, ...], output_: str, objects: tuple[str, ...],
+    nodes: int, seats: int, processes: int, flow_schema: bool,
+) -> int:  # fmt: skip
+    """Say who costs the API server how much, from its audit log.
+
+    Logs may be plain, gzip or zstd (with the package zstandard), rotated, and - for stdin. Cost is
+    in seat-seconds: what API priority and fairness rations. Lines that cannot be used are counted.
+    """
+    from fairlead.cli.doctor.audit import model_of, run_audit, run_diff
+
+    format_ = _format(output_, ("text", "json", "yaml"))
+    model = model_of(objects, nodes, seats)
+    if files[0] == "diff":
+        return run_diff(common_, files[1:], format_, model=model)
+    return run_audit(common_, files, format_, model=model, processes=processes,
+                     shows_flow_schema=flow_schema)  # fmt: skip

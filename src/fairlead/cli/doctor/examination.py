@@ -11,8 +11,10 @@ from typing import Any
 
 from fairlead.api.status import Unavailable
 from fairlead.cli.common import Common, Format, dump, now
+from fairlead.cli.doctor.audit import analyse
 from fairlead.cli.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
 from fairlead.cli.suggest import nearest
+from fairlead.doctor.audit.cost import Model
 from fairlead.doctor.check import Check
 from fairlead.doctor.configuration import (
     ConfigurationError,
@@ -206,6 +208,8 @@ def _facts(
         common.note(f"reading metrics twice, {interval:g} s apart")
     scrapes = pages.read(targets, (lambda: time.sleep(interval)) if interval else None)
     audit = None
+    if options["audit_"]:
+        audit = analyse(common, options["audit_"], Model(nodes=nodes or 0), 0)
     facts = Facts(
         nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
         node_facts=files.node_facts, audit=audit, absent=absent | pages.absent,

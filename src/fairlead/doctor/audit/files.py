@@ -1,0 +1,169 @@
+"""Opens audit logs (plain, gzip, zstd, stdin) and cuts them into batches of whole lines."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fairlead.doctor.audit.tally import Tally
+
+BLOCK_BYTES = 1 << 20
+#: A line that is longer is counted and left out.
+LINE_BYTES_MAX = 4 << 20
+CHUNK_BYTES = 64 << 20
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+class UnreadableLog(Exception):
+    """A log that cannot be opened; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a log: whole files (`end` 0), or the lines that begin in [start, end)."""
+
+    path: str
+    start: int = 0
+    end: int = 0
+
+
+def pieces_of(paths: list[str]) -> list[Piece]:
+    """Return the parts that can be read apart from each other; UnreadableLog for each bad file."""
+    pieces: list[Piece] = []
+    for path in paths:
+        if path == "-":
+            pieces.append(Piece(path))
+            continue
+        try:
+            with Path(path).open("rb") as file:
+                magic = file.read(4)
+                size = file.seek(0, io.SEEK_END)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UnreadableLog(f"'{path}' cannot be read: {reason}") from error
+        if magic[:4] == ZSTD:
+            _zstandard()
+        if magic[:2] == GZIP or magic[:4] == ZSTD or size == 0:
+            pieces.append(Piece(path))
+            continue
+        pieces += [Piece(path, start, min(start + CHUNK_BYTES, size))
+                   for start in range(0, size, CHUNK_BYTES)]  # fmt: skip
+    return pieces
+
+
+def _zstandard() -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError as error:
+        raise UnreadableLog(
+            "a zstd log needs the package zstandard: pip install 'fairlead[zstd]', "
+            "or zstd -dc FILE | fairlead doctor audit -"
+        ) from error
+
+
+def batches(piece: Piece, tally: Tally) -> Iterator[bytes]:
+    """Yield whole lines in batches; damage of the file is counted and ends it."""
+    if piece.path == "-":
+        yield from _lines(sys.stdin.buffer, tally)
+        return
+    with Path(piece.path).open("rb") as file:
+        if piece.end:
+            yield from _range(file, piece, tally)
+            return
+        magic = file.read(4)
+        file.seek(0)
+        stream: Any = file
+        if magic[:2] == GZIP:
+            stream = gzip.GzipFile(fileobj=file)
+        elif magic[:4] == ZSTD:
+            stream = _zstandard().ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        yield from _lines(stream, tally)
+
+
+def _range(file: BinaryIO, piece: Piece, tally: Tally) -> Iterator[bytes]:
+    """Yield the lines that begin in the range; the last one may end after it."""
+    start = piece.start
+    if start:
+        file.seek(start - 1)
+        start += _skip_line(file) - 1
+    file.seek(start)
+    left = piece.end - start
+    if left <= 0:
+        return
+    yield from _lines(_Limited(file, left), tally)
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Read up to the next line feed and return the number of bytes with it."""
+    count = 0
+    while block := file.read(65_536):
+        at = block.find(b"\n")
+        if at >= 0:
+            return count + at + 1
+        count += len(block)
+    return count
+
+
+class _Limited:
+    """Reads a number of bytes and then on to the end of the line."""
+
+    def __init__(self, file: BinaryIO, left: int) -> None:
+        self._file = file
+        self._left = left
+        self._is_over = False
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; b"" at the end."""
+        if self._left > 0:
+            data = self._file.read(min(size, self._left))
+            self._left -= len(data)
+            self._is_over = data.endswith(b"\n")
+            return data
+        if self._is_over:
+            return b""
+        data = self._file.read(size)
+        at = data.find(b"\n")
+        self._is_over = at >= 0 or not data
+        return data[: at + 1] if at >= 0 else data
+
+
+def _lines(stream: Any, tally: Tally) -> Iterator[bytes]:
+    read = getattr(stream, "read1", stream.read)  # hands out what precedes damage
+    carry = b""
+    drops = False
+    while True:
+        try:
+            block: bytes = read(BLOCK_BYTES)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            tally.skipped[f"the file is damaged: {type(error).__name__}"] += 1
+            break
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            tally.skipped["the file is damaged: ZstdError"] += 1
+            break
+        if not block:
+            break
+        if drops:
+            at = block.find(b"\n")
+            if at < 0:
+                continue
+            block, drops = block[at + 1 :], False
+        at = block.rfind(b"\n")
+        if at < 0:
+            carry += block
+            if len(carry) > LINE_BYTES_MAX:
+                tally.skipped[f"lines over {LINE_BYTES_MAX >> 20} MiB"] += 1
+                carry, drops = b"", True
+            continue
+        yield carry + block[:at]
+        carry = block[at + 1 :]
+    if carry:
+        yield carry

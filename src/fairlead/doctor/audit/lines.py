@@ -1,0 +1,167 @@
+"""Turns the lines of an audit log into rows: a typed, partial decode of each line, then look-ups.
+
+What follows from a URI or from a caller is worked out on first sight and then looked up by a keyed
+64-bit hash, so that names and addresses need no memory. Lines that cannot be used are counted by
+their reason; nothing that a line contains raises.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.doctor.audit.columns import Columns
+from fairlead.doctor.audit.event import DECODER, Event, Identity, caller_of, seconds_of
+from fairlead.doctor.audit.request import Request, parse_uri
+from fairlead.doctor.audit.tally import SEPARATOR, Tally, stamps_are_clean, template_of
+
+COMBINATIONS_MAX = 100_000
+URIS_MAX = 200_000
+REQUESTS_MAX = 20_000
+_SEPARATOR = SEPARATOR.decode()
+
+
+class LineReader:
+    """Reads batches of lines into a tally. `flush` at the end."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._columns = Columns(tally)
+        #: Numbers of templates by what decides them, numbers of requests by URI: both by hash.
+        self._templates: dict[int, int] = {}
+        self._uris: dict[int, int] = {}
+        self._forms: dict[int, int] = {}
+        self._requests: list[Request] = []
+        self._numbers: dict[Request, int] = {}
+
+    def flush(self) -> None:
+        """Add up what was read."""
+        self._columns.flush()
+
+    def read(self, data: bytes) -> None:
+        """Read whole lines."""
+        self._bound()
+        ids: list[int] = []
+        stamps: list[str] = []
+        audit_ids: list[str] = []
+        decode = DECODER.decode
+        uris, templates = self._uris, self._templates
+        for line in data.split(b"\n"):
+            try:
+                event = decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                self._unusable(line, error)
+                continue
+            user = event.user
+            if event.stage != "ResponseComplete" or user is None or not event.request_uri:
+                self._other(event)
+                continue
+            uri = hash(event.request_uri)
+            request = uris.get(uri)
+            if request is None:
+                request = uris[uri] = self._request_number(event.request_uri)
+            status, extra, addresses = event.response_status, user.extra, event.source_ips
+            identity = (
+                user.username, event.user_agent, addresses[-1] if addresses else "",
+                extra.node_name[0] if extra and extra.node_name else "",
+                extra.pod_name[0] if extra and extra.pod_name else "",
+            )  # fmt: skip
+            code = status.code if status else 0
+            known = hash((request, event.verb, code, identity))
+            number = templates.get(known)
+            if number is None:
+                caller = caller_of(Identity(*identity))
+                template = template_of(caller, event.verb, self._requests[request], code)
+                number = templates[known] = self._columns.number_of(template)
+            ids.append(number)
+            stamps.append(event.request_received_timestamp + _SEPARATOR + event.stage_timestamp)
+            audit_ids.append(event.audit_id)
+            if event.annotations is not None and event.annotations.queue_wait:
+                self._columns.wait(number, seconds_of(event.annotations.queue_wait))
+        joined = "".join(stamps).encode("utf-8", "replace")
+        if not stamps_are_clean(joined, len(ids)):
+            ids, stamps, audit_ids = self._usable(ids, stamps, audit_ids)
+            joined = "".join(stamps).encode()
+        self._columns.add(ids, joined, audit_ids)
+
+    def _bound(self) -> None:
+        """Drop what was looked up when it has become too much."""
+        if self._columns.is_full or len(self._templates) > COMBINATIONS_MAX:
+            self._columns.clear()
+            self._templates.clear()
+        if len(self._uris) > URIS_MAX:
+            self._uris.clear()
+            self._forms.clear()
+        if len(self._requests) > REQUESTS_MAX:
+            self._columns.clear()
+            for each in (self._templates, self._uris, self._forms, self._requests, self._numbers):
+                each.clear()
+
+    def _request_number(self, uri: str) -> int:
+        """Return the number of what a URI asks for.
+
+        URIs of the usual form, `/api/v1/namespaces/NAMESPACE/RESOURCE/NAME...`, differ in two
+        names only; the rest is looked up.
+        """
+        path, _, query = uri.partition("?")
+        parts = path.split("/")
+        at = 5 if parts[1:2] == ["api"] else 6
+        rest = len(parts) - at
+        form = 0
+        if rest in (2, 3) and parts[at - 2] == "namespaces" and parts[at + 1] and "%" not in path:
+            last = parts[-1] if rest > 2 else ""
+            form = hash((parts[1], parts[2], parts[at - 3], parts[at], last, query))
+            known = self._forms.get(form)
+            if known is not None:
+                self.tally.see_name(self._requests[known], parts[at - 1], parts[at + 1])
+                return known
+        target = parse_uri(uri)
+        if target.name:
+            self.tally.see_name(target.request, target.namespace, target.name)
+        number = self._numbers.get(target.request)
+        if number is None:
+            number = self._numbers[target.request] = len(self._requests)
+            self._requests.append(target.request)
+        if form:
+            self._forms[form] = number
+        return number
+
+    def _unusable(self, line: bytes, error: Exception) -> None:
+        if not line.strip():
+            return
+        is_typed = isinstance(error, msgspec.ValidationError)
+        self.tally.skipped[
+            "fields of another type" if is_typed else "not JSON (cut, interleaved or damaged)"
+        ] += 1
+
+    def _other(self, event: Event) -> None:
+        if event.stage == "Panic":
+            self.tally.panics += 1
+        elif event.stage in ("RequestReceived", "ResponseStarted"):
+            self.tally.skipped[f"stage {event.stage}"] += 1
+        elif event.stage == "ResponseComplete":
+            self.tally.skipped["no user or URI"] += 1
+        else:
+            self.tally.skipped["not an audit event"] += 1
+
+    def _usable(
+        self, ids: list[int], stamps: list[str], audit_ids: list[str]
+    ) -> tuple[list[int], list[str], list[str]]:
+        """Return the rows that have times, in the form of stamps; count the others."""
+        rows = [
+            (number, stamp, audit_id)
+            for number, given, audit_id in zip(ids, stamps, audit_ids, strict=True)
+            if stamps_are_clean((stamp := _stamp(given)).encode("utf-8", "replace"), 1)
+        ]
+        self.tally.skipped["no time"] += len(ids) - len(rows)
+        return [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]
+
+
+def _stamp(given: str) -> str:
+    """Return two times with six digits of fraction each, as kube-apiserver writes them."""
+    received, _, ended = given.partition(_SEPARATOR)
+    return _time(received) + _SEPARATOR + _time(ended)
+
+
+def _time(text: str) -> str:
+    head, _, fraction = text.removesuffix("Z").partition(".")
+    return f"{head}.{fraction[:6]:0<6}Z"
