@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from fairlead.doctor.check import Check
-from fairlead.doctor.checks import apiserver, audit, etcd, objects
+from fairlead.doctor.checks import apiserver, audit, components, etcd, nodes, objects
 from fairlead.doctor.expressions import sample_names
 from fairlead.doctor.facts import Source
 
-CHECKS: tuple[Check, ...] = (*etcd.CHECKS, *apiserver.CHECKS, *audit.CHECKS, *objects.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *etcd.CHECKS,
+    *apiserver.CHECKS,
+    *audit.CHECKS,
+    *objects.CHECKS,
+    *nodes.CHECKS,
+    *components.CHECKS,
+)
 #: Those that an audit log alone can answer.
 AUDIT_CHECKS: tuple[Check, ...] = audit.CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
@@ -21,6 +28,8 @@ _MORE: tuple[tuple[Source, str], ...] = (
     (Source.APISERVER, "apiserver_resource_objects"),
     (Source.APISERVER, "apiserver_storage_objects"),
     (Source.APISERVER, "apiserver_longrunning_requests"),
+    (Source.ETCD, "etcd_server_version"),
+    (Source.PROMETHEUS, "prometheus_tsdb_head_series_created_total"),
 )
 
 

@@ -189,6 +189,103 @@ CASES: dict[str, tuple[Facts, Facts, Severity]] = {
 }  # fmt: skip
 
 
+def node(**values: str) -> Facts:
+    facts = {key.replace("__", "."): value for key, value in values.items()}
+    return Facts(nodes=3000, node_facts={"n": facts})
+
+
+def kubelet(nodes: int = 6000, **config: Any) -> Facts:
+    return Facts(nodes=nodes, kubelet_configs={"n": config})
+
+
+def named(component: str, **values: str) -> Facts:
+    return flags(component, **values)
+
+
+QPS = {"kube-scheduler": {"kube-api-qps": "500"}, "kube-controller-manager": {"kube-api-qps": "9"}}
+HEAD = "prometheus_tsdb_head_series"
+SERIES = 'handler="/api/v1/series"'
+CASES |= {
+    "SYS-02": (node(fairlead__arp_table_fulls="0"), node(fairlead__arp_table_fulls="3"), C),
+    "SYS-01": (node(net__ipv4__neigh__default__gc_thresh3="100000"),
+               node(net__ipv4__neigh__default__gc_thresh3="1024"), C),
+    "SYS-03": (
+        node(net__netfilter__nf_conntrack_max="1000", net__netfilter__nf_conntrack_count="10"),
+        node(net__netfilter__nf_conntrack_max="1000", net__netfilter__nf_conntrack_count="990"), C),
+    "SYS-05": (node(kernel__pid_max="4194304"), node(kernel__pid_max="32768"), W),
+    "SYS-04": (node(net__netfilter__nf_conntrack_max="1000000"),
+               node(net__netfilter__nf_conntrack_max="16777216"), W),
+    "SYS-06": (node(fs__inotify__max_user_instances="8192"),
+               node(fs__inotify__max_user_instances="128"), W),
+    "SYS-07": (node(net__core__somaxconn="4096"), node(net__core__somaxconn="128"), W),
+    "SYS-08": (node(net__ipv4__ip_local_port_range="10000\t65535"),
+               node(net__ipv4__ip_local_port_range="50000 65535"), W),
+    "SYS-09": (node(net__ipv4__conf__all__rp_filter="2"),
+               node(net__ipv4__conf__all__rp_filter="1"), I),
+    "IMG-01": (kubelet(serializeImagePulls=False), kubelet(), W),
+    "IMG-02": (kubelet(serializeImagePulls=False, maxParallelImagePulls=5),
+               kubelet(serializeImagePulls=False), W),
+    "IMG-03": (kubelet(registryPullQPS=20), kubelet(), I),
+    "IMG-09": (
+        gauge(Source.KUBELET, histogram("kubelet_image_pull_duration_seconds", FAST)),
+        gauge(Source.KUBELET, histogram("kubelet_image_pull_duration_seconds",
+                                         {"60": 0, "600": 0, "900": 1000, "+Inf": 1000})), W),
+    "KUB-03": (
+        gauge(Source.KUBELET, histogram("kubelet_pleg_relist_duration_seconds", FAST)),
+        gauge(Source.KUBELET, histogram("kubelet_pleg_relist_duration_seconds", slow("20"))), W),
+    "KUB-01": (kubelet(nodeStatusReportFrequency="5m0s"),
+               kubelet(nodeStatusReportFrequency="10s"), W),
+    "KUB-02": (kubelet(kubeAPIQPS=50), kubelet(kubeAPIQPS=500), I),
+    "ETCD-18": (gauge(E, 'etcd_server_version{server_version="3.5.21"} 1\n'),
+                gauge(E, 'etcd_server_version{server_version="3.5.1"} 1\n'), C),
+    "CA-01": (named("cluster-autoscaler"),
+              named("cluster-autoscaler", max_total_unready_percentage="100"), C),
+    "CA-02": (named("cluster-autoscaler"),
+              named("cluster-autoscaler", max_scale_down_parallelism="1000"), W),
+    "DNS-08": (
+        gauge(Source.COREDNS, histogram("coredns_dns_request_duration_seconds", FAST)),
+        gauge(Source.COREDNS, histogram("coredns_dns_request_duration_seconds", slow("8"))), C),
+    "DNS-05": (counter(Source.COREDNS, "coredns_dns_requests_total", 900),
+               counter(Source.COREDNS, "coredns_dns_requests_total", 300_000), W),
+    "DNS-06": (
+        gauge(Source.COREDNS, 'coredns_dns_responses_total{rcode="NOERROR"} 100\n'),
+        gauge(Source.COREDNS, 'coredns_dns_responses_total{rcode="NXDOMAIN"} 100\n'), W),
+    "MET-01": (gauge(Source.PROMETHEUS, f"{HEAD} 1e6\n"), gauge(Source.PROMETHEUS, f"{HEAD} 4e7\n"),
+               C),
+    "MET-05": (gauge(Source.PROMETHEUS, "prometheus_tsdb_data_replay_duration_seconds 9\n"),
+               gauge(Source.PROMETHEUS, "prometheus_tsdb_data_replay_duration_seconds 7200\n"), C),
+    "MET-02": (
+        scraped(Source.PROMETHEUS, f"{HEAD} 1e6\n{HEAD}_created_total 11\n",
+                before=f"{HEAD} 1e6\n{HEAD}_created_total 10\n"),
+        scraped(Source.PROMETHEUS, f"{HEAD} 1e6\n{HEAD}_created_total 9000\n",
+                before=f"{HEAD} 1e6\n{HEAD}_created_total 10\n"), W),
+    "MET-04": (
+        gauge(Source.PROMETHEUS, histogram("prometheus_http_request_duration_seconds", FAST,
+                                           SERIES)),
+        gauge(Source.PROMETHEUS, histogram("prometheus_http_request_duration_seconds", slow("60"),
+                                           SERIES)), W),
+    "SCH-09": (
+        gauge(Source.CONTROLLER_MANAGER, histogram("workqueue_queue_duration_seconds", FAST)),
+        gauge(Source.CONTROLLER_MANAGER, histogram("workqueue_queue_duration_seconds", slow("50"))),
+        W),
+    "SCH-05": (
+        gauge(Source.SCHEDULER, histogram("scheduler_pod_scheduling_sli_duration_seconds", FAST)),
+        gauge(Source.SCHEDULER,
+              histogram("scheduler_pod_scheduling_sli_duration_seconds", slow("9"))), W),
+    "SCH-03": (gauge(Source.SCHEDULER, 'scheduler_pending_pods{queue="active"} 5\n'),
+               gauge(Source.SCHEDULER, 'scheduler_pending_pods{queue="unschedulable"} 50000\n'), W),
+    "SCH-06": (Facts(nodes=3000, flags=QPS),
+               Facts(nodes=3000, flags={"kube-scheduler": {}, "kube-controller-manager": {}}), W),
+    "API-29": (
+        gauge(A, histogram("apiserver_client_certificate_expiration_seconds",
+                           {"3600": 0, "86400": 0, "604800": 0, "31536000": 100, "+Inf": 100})),
+        gauge(A, histogram("apiserver_client_certificate_expiration_seconds",
+                           {"3600": 50, "86400": 50, "604800": 50, "31536000": 100,
+                            "+Inf": 100})), C),
+    "API-25": (seen(version="v1.36.3"), seen(version="v1.34.0"), I),
+}  # fmt: skip
+
+
 def test_every_check_has_a_case() -> None:
     assert set(CASES) == {check.id for check in CHECKS if Source.AUDIT not in check.needs}
 

@@ -159,3 +159,39 @@ def audit(
         return run_diff(common_, files[1:], format_, model=model)
     return run_audit(common_, files, format_, model=model, processes=processes,
                      shows_flow_schema=flow_schema)  # fmt: skip
+
+
+@doctor.command(
+    epilog="""Examples:
+
+    \b
+      fairlead doctor preflight -f agent.yaml --trace audit.log --nodes 7500
+      fairlead doctor preflight -f agent.yaml --trace audit.log --nodes 7500 --objects pods=900
+
+    Run the agent on a few nodes and record an audit log; --objects and --traced-nodes describe that
+    small cluster. Exit codes: 0 fits, 1 over 10 % of the seats, 2 over 30 %, 3 not in the trace.
+    """
+)
+@click.option("-f", "--file", "file", metavar="FILE", required=True,
+              help="Manifest of the agent; - reads stdin.")  # fmt: skip
+@click.option("--trace", metavar="FILE", multiple=True, required=True,
+              help="Audit log of a cluster where the agent runs.")  # fmt: skip
+@click.option("--nodes", metavar="N", type=click.IntRange(1), required=True,
+              help="Nodes of the cluster that it is meant for.")  # fmt: skip
+@click.option("--traced-nodes", metavar="N", type=click.IntRange(0), default=0,
+              help="Nodes of the traced cluster. [default: as many as the log names]")  # fmt: skip
+@click.option("--objects", metavar="NAME=COUNT[:BYTES]", multiple=True,
+              help="Its objects. [default: as many as the log names]")  # fmt: skip
+@click.option("--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
+              help="Requests that the API servers take at a time.")  # fmt: skip
+@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+              help="text, json or yaml.")  # fmt: skip
+@common(output=False)
+def preflight(common_: Common, *, output_: str, **options: Any) -> int:
+    """Say what an agent will cost on a large cluster, before it is rolled out.
+
+    It takes the agent's behaviour on few nodes from an audit log, and scales it.
+    """
+    from fairlead.cli.doctor.preflight import run_preflight
+
+    return run_preflight(common_, _format(output_, ("text", "json", "yaml")), options)

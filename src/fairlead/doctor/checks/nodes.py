@@ -1,0 +1,245 @@
+"""Checks of nodes: kubelet configuration, image pulls, kernel settings and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.audit.event import seconds_of
+from fairlead.doctor.check import Check, Reading, Side
+from fairlead.doctor.checks.levels import IS_INFO, IS_WARNING, critical, info, warning
+from fairlead.doctor.expressions import Quantile
+from fairlead.doctor.facts import Facts, Source
+
+N, C, M = (Source.NODE,), (Source.KUBELET_CONFIG,), (Source.KUBELET,)
+NEIGHBOURS = ("net.ipv4.neigh.default.gc_thresh3", "net.ipv6.neigh.default.gc_thresh3")
+REPORT_SECONDS_MIN = 60.0
+
+
+def _configs(facts: Facts) -> Iterator[tuple[str, dict[str, object]]]:
+    if not facts.kubelet_configs:
+        raise facts.missing(Source.KUBELET_CONFIG)
+    for node, config in facts.kubelet_configs.items():
+        yield node, dict(config)
+
+
+def _sysctl(facts: Facts, *keys: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (node, key, value) of the keys that are whole numbers; NotSeen when no node has one."""
+    if not facts.node_facts:
+        raise facts.missing(Source.NODE)
+    found = False
+    for node, values in facts.node_facts.items():
+        for key in keys:
+            text = values.get(key, "")
+            if text.isdecimal():
+                found = True
+                yield node, key, int(text)
+    if not found:
+        raise facts.missing(Source.NODE, f"no node gives {keys[0]}")
+
+
+def serial_pulls(facts: Facts) -> Iterator[Reading]:
+    """Read whether a kubelet pulls one image at a time."""
+    for node, config in _configs(facts):
+        is_serial = config.get("serializeImagePulls", True) is not False
+        yield Reading(node, float(is_serial), f"serializeImagePulls: {str(is_serial).lower()}")
+
+
+def unbounded_pulls(facts: Facts) -> Iterator[Reading]:
+    """Read whether a kubelet pulls any number of images at a time."""
+    for node, config in _configs(facts):
+        cap = config.get("maxParallelImagePulls")
+        is_unbounded = config.get("serializeImagePulls", True) is False and not cap
+        yield Reading(node, float(is_unbounded), f"maxParallelImagePulls: {cap or 'not set'}")
+
+
+def pull_qps(facts: Facts) -> Iterator[Reading]:
+    """Read whether the limit of pulls is the default."""
+    for node, config in _configs(facts):
+        qps = config.get("registryPullQPS", 5)
+        yield Reading(node, float(qps == 5), f"registryPullQPS: {qps}")
+
+
+def api_qps(facts: Facts) -> Iterator[Reading]:
+    """Read the requests per second that a kubelet may send."""
+    for node, config in _configs(facts):
+        qps = config.get("kubeAPIQPS", 50)
+        value = float(qps) if isinstance(qps, int | float) else 50.0
+        yield Reading(node, value, f"kubeAPIQPS: {qps}")
+
+
+def status_reports(facts: Facts) -> Iterator[Reading]:
+    """Read whether a kubelet reports its status more often than once a minute."""
+    for node, config in _configs(facts):
+        text = str(config.get("nodeStatusReportFrequency", "5m0s"))
+        seconds = seconds_of(text)
+        yield Reading(node, float(0 < seconds < REPORT_SECONDS_MIN),
+                      f"nodeStatusReportFrequency: {text}")  # fmt: skip
+
+
+def neighbours(facts: Facts) -> Iterator[Reading]:
+    """Read the limits of the neighbour tables over the nodes of the cluster."""
+    nodes = max(facts.nodes_count(), 1)
+    for node, key, value in _sysctl(facts, *NEIGHBOURS):
+        yield Reading(f"{node} {key}", value / nodes, f"{key} = {value:,} for {nodes:,} nodes")
+
+
+def neighbour_overflow(facts: Facts) -> Iterator[Reading]:
+    """Read how often a neighbour table was full."""
+    for node, key, value in _sysctl(
+        facts, "fairlead.arp_table_fulls", "fairlead.ndisc_table_fulls"
+    ):
+        yield Reading(f"{node} {key}", value, f"{key} = {value:,}")
+
+
+def conntrack(facts: Facts) -> Iterator[Reading]:
+    """Read the fill of the connection table."""
+    limits = {node: value for node, _, value in _sysctl(facts, "net.netfilter.nf_conntrack_max")}
+    for node, _, value in _sysctl(facts, "net.netfilter.nf_conntrack_count"):
+        if limits.get(node):
+            yield Reading(node, value / limits[node], f"{value:,} of {limits[node]:,} entries")
+
+
+def conntrack_size(facts: Facts) -> Iterator[Reading]:
+    """Read the size of the connection table."""
+    for node, key, value in _sysctl(facts, "net.netfilter.nf_conntrack_max"):
+        yield Reading(node, value, f"{key} = {value:,}")
+
+
+def pid_max(facts: Facts) -> Iterator[Reading]:
+    """Read how many processes a node may have."""
+    for node, key, value in _sysctl(facts, "kernel.pid_max"):
+        yield Reading(node, value, f"{key} = {value:,}")
+
+
+def inotify(facts: Facts) -> Iterator[Reading]:
+    """Read how many inotify instances a user may have."""
+    for node, key, value in _sysctl(facts, "fs.inotify.max_user_instances"):
+        yield Reading(node, value, f"{key} = {value:,}")
+
+
+def somaxconn(facts: Facts) -> Iterator[Reading]:
+    """Read how many connections may wait to be accepted."""
+    for node, key, value in _sysctl(facts, "net.core.somaxconn"):
+        yield Reading(node, value, f"{key} = {value:,}")
+
+
+def ports(facts: Facts) -> Iterator[Reading]:
+    """Read how many local ports there are for connections."""
+    if not facts.node_facts:
+        raise facts.missing(Source.NODE)
+    key = "net.ipv4.ip_local_port_range"
+    seen = [(node, values[key].split()) for node, values in facts.node_facts.items()
+            if key in values]  # fmt: skip
+    pairs = [(node, words) for node, words in seen if len(words) == 2 and
+             all(word.isdecimal() for word in words)]  # fmt: skip
+    if not pairs:
+        raise facts.missing(Source.NODE, f"no node gives {key}")
+    for node, (low, high) in pairs:
+        yield Reading(node, int(high) - int(low), f"{key} = {low} {high}")
+
+
+def reverse_path(facts: Facts) -> Iterator[Reading]:
+    """Read whether the strict reverse path filter is on."""
+    for node, key, value in _sysctl(facts, "net.ipv4.conf.all.rp_filter"):
+        yield Reading(node, float(value == 1), f"{key} = {value}")
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "SYS-02", "A neighbour (ARP) table overflowed", N, neighbour_overflow, (critical(0),),
+        "Packets to peers without an entry are lost: stalls of seconds everywhere, which look like "
+        "DNS.",
+        "sysctl -w net.ipv4.neigh.default.gc_thresh1=80000 net.ipv4.neigh.default.gc_thresh2=90000 "
+        "net.ipv4.neigh.default.gc_thresh3=100000   # and net.ipv6 likewise",
+        "OpenAI 2018", unit="times",
+    ),
+    Check(
+        "SYS-01", "The neighbour (ARP) table is small for the cluster", N, neighbours,
+        (critical(2.0),),
+        "One table holds all peers of a kernel, of all network namespaces; the default is 1,024.",
+        "sysctl -w net.ipv4.neigh.default.gc_thresh1=80000 net.ipv4.neigh.default.gc_thresh2=90000 "
+        "net.ipv4.neigh.default.gc_thresh3=100000   # and net.ipv6 likewise",
+        "OpenAI 2018", Side.BELOW, unit="per node",
+    ),
+    Check(
+        "SYS-03", "The connection table of a node is nearly full", N, conntrack,
+        (warning(0.75), critical(0.95)),
+        "New connections are dropped when it is full.",
+        "sysctl -w net.netfilter.nf_conntrack_max=1048576; NodeLocal DNSCache takes most entries",
+        "kubernetes #71261", unit="share",
+    ),
+    Check(
+        "SYS-05", "A node may have few processes", N, pid_max, (warning(32_769),),
+        "Data loaders and MPI ranks fork; 32,768 are used up by a few jobs of a large host.",
+        "sysctl -w kernel.pid_max=4194304", "Linux kernel documentation", Side.BELOW,
+        unit="processes",
+    ),
+    Check(
+        "SYS-04", "The connection table of a node is far too large", N, conntrack_size,
+        (warning(4_000_000),),
+        "kube-proxy sizes it by cores; on hosts of many cores it no longer fits any cache.",
+        "conntrack:\n  maxPerCore: 0   # in the configuration of kube-proxy",
+        "kubernetes #136228", unit="entries",
+    ),
+    Check(
+        "SYS-06", "A node gives users few inotify instances", N, inotify, (warning(129),),
+        "Log readers and tail -f fail with `too many open files`.",
+        "sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=1048576",
+        "Linux inotify(7)", Side.BELOW, unit="instances",
+    ),
+    Check(
+        "SYS-07", "A node lets few connections wait", N, somaxconn, (warning(1024),),
+        "When thousands of ranks meet, connections are refused.",
+        "sysctl -w net.core.somaxconn=16384", "Linux listen(2)", Side.BELOW, unit="connections",
+    ),
+    Check(
+        "SYS-08", "A node has few local ports", N, ports, (warning(20_000),),
+        "Connections through NAT and MPI run out of ports.",
+        "sysctl -w net.ipv4.ip_local_port_range='10000 65535'", "Linux ip-sysctl", Side.BELOW,
+        unit="ports",
+    ),
+    Check(
+        "SYS-09", "The strict reverse path filter is on", N, reverse_path, IS_INFO,
+        "On hosts with several networks it drops packets that come by another way.",
+        "sysctl -w net.ipv4.conf.all.rp_filter=2", "Linux ip-sysctl", unit="bool",
+    ),
+    Check(
+        "IMG-01", "A kubelet pulls one image at a time", C, serial_pulls, IS_WARNING,
+        "One image of 17 GB held up all other pods of the node for 30 minutes.",
+        "serializeImagePulls: false\nmaxParallelImagePulls: 5", "OpenAI 2018", unit="bool",
+    ),
+    Check(
+        "IMG-02", "A kubelet pulls any number of images at a time", C, unbounded_pulls, IS_WARNING,
+        "Many pulls at a time hang the container runtime.",
+        "maxParallelImagePulls: 5", "containerd #6692", unit="bool",
+    ),
+    Check(
+        "IMG-03", "A kubelet's limit of pulls is the default", C, pull_qps, IS_INFO,
+        "Five pulls a second delay a node where many pods start.",
+        "registryPullQPS: 20\nregistryBurst: 40", "kubelet configuration", unit="bool",
+    ),
+    Check(
+        "IMG-09", "Image pulls take long", M,
+        Quantile(Source.KUBELET, "kubelet_image_pull_duration_seconds", count_min=10),
+        (warning(300),),
+        "Jobs wait for their slowest member.",
+        "preload the image, or trim it (IMG-07)", "kubelet metrics", unit="s",
+    ),
+    Check(
+        "KUB-03", "A kubelet sees its containers late", M,
+        Quantile(Source.KUBELET, "kubelet_pleg_relist_duration_seconds"), (warning(10),),
+        "The container runtime is overloaded; the node becomes NotReady next.",
+        "look at the runtime's log and at the disk of the node", "kubernetes-mixin", unit="s",
+    ),
+    Check(
+        "KUB-01", "A kubelet reports its status often", C, status_reports, IS_WARNING,
+        "A status is large; the lease is the heartbeat.",
+        "nodeStatusReportFrequency: 5m", "kubelet configuration", unit="bool",
+    ),
+    Check(
+        "KUB-02", "Kubelets may together send very many requests", C, api_qps,
+        (info(50, nodes_from=5001),),
+        "Nodes times kubeAPIQPS is the worst case after an outage.",
+        "kubeAPIQPS: 50", "kubelet configuration", unit="/s",
+    ),
+)  # fmt: skip
