@@ -83,10 +83,11 @@ class Rate:
     name: str
     by: tuple[str, ...] = NO_LABELS
     match: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    is_lazy: bool = False
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group; NotSeen without two scrapes or a start time."""
-        for instance, family in facts.family(self.source, self.name):
+        for instance, family in facts.family(self.source, self.name, is_lazy=self.is_lazy):
             if not family.seconds:
                 raise facts.missing(self.source, f"{self.name}: one scrape gives no rate")
             sums: dict[str, float] = {}
@@ -162,10 +163,13 @@ class Quantile:
     by: tuple[str, ...] = NO_LABELS
     match: tuple[tuple[str, tuple[str, ...]], ...] = ()
     count_min: float = 100.0
+    is_lazy: bool = False
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group that has enough observations."""
-        for instance, family in facts.family(self.source, f"{self.name}_bucket"):
+        for instance, family in facts.family(
+            self.source, f"{self.name}_bucket", is_lazy=self.is_lazy
+        ):
             groups: dict[str, dict[float, float]] = {}
             for labels, increase in family.increases():
                 if "le" in labels and _matches(labels, self.match):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fairlead.doctor.audit.summary import AuditSummary
-from fairlead.doctor.metrics import Family, Scrapes
+from fairlead.doctor.metrics import START, Family, Scrapes
 from fairlead.doctor.objects import Objects
 
 
@@ -114,12 +114,18 @@ class Facts:
             raise self.missing(Source.FLAGS, f"no flags of {component} were seen")
         return found
 
-    def family(self, source: Source, name: str) -> tuple[tuple[str, Family], ...]:
-        """Return (instance, family) of each instance that exports the metric; NotSeen if none."""
+    def family(
+        self, source: Source, name: str, *, is_lazy: bool = False
+    ) -> tuple[tuple[str, Family], ...]:
+        """Return (instance, family) of each instance that exports the metric; NotSeen if none.
+
+        A lazy metric is one that is exported from its first event on: where the page has others of
+        the source, its absence means that nothing happened, and the result is empty.
+        """
         scrapes = self.scrapes.get(source)
         if not scrapes:
             raise self.missing(source)
         found = [(each.instance, each.families[name]) for each in scrapes if name in each.families]
-        if not found:
+        if not found and not (is_lazy and all(set(each.families) - {START} for each in scrapes)):
             raise self.missing(source, f"{name} is not exported")
         return tuple(found)

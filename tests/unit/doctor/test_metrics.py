@@ -59,6 +59,17 @@ def test_one_scrape_gives_the_mean_since_the_start_and_none_without_it() -> None
         list(Rate(Source.ETCD, name)(scraped(Source.ETCD, f"{name} 30\n")))
 
 
+def test_a_counter_that_appears_with_its_first_event_is_zero_on_a_page_of_its_component() -> None:
+    name = "apiserver_terminated_watchers_total"
+    known = scraped(Source.APISERVER, 'apiserver_storage_objects{resource="pods"} 3\n')
+    assert list(Rate(Source.APISERVER, name, is_lazy=True)(known)) == []
+    with pytest.raises(NotSeen):
+        list(Rate(Source.APISERVER, name)(known))
+    stranger = scraped(Source.APISERVER, "process_start_time_seconds 700\nother 1\n")
+    with pytest.raises(NotSeen):
+        list(Rate(Source.APISERVER, name, is_lazy=True)(stranger))
+
+
 def test_a_pair_of_scrapes_has_their_distance() -> None:
     now = parse_page(PAGE, {"a"})
     assert pair("i", now, before=now, seconds=10.0, at=1000.0).families["a"].seconds == 10.0

@@ -20,9 +20,8 @@ def system_rejects(facts: Facts) -> Iterator[Reading]:
     """Read the rejections per second of levels that the cluster itself depends on."""
     name = "apiserver_flowcontrol_rejected_requests_total"
     match = (("priority_level", SYSTEM_LEVELS),)
-    yield from Rate(Source.APISERVER, name, ("priority_level", "flow_schema", "reason"), match)(
-        facts
-    )
+    by = ("priority_level", "flow_schema", "reason")
+    yield from Rate(Source.APISERVER, name, by, match, is_lazy=True)(facts)
 
 
 def object_counts(facts: Facts) -> Iterator[Reading]:
@@ -129,7 +128,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-16", "The API server sends a large volume of watch events", A,
-        Rate(Source.APISERVER, "apiserver_watch_events_sizes_sum", ("kind",)),
+        Rate(Source.APISERVER, "apiserver_watch_events_sizes_sum", ("kind",), is_lazy=True),
         (warning(100e6), critical(1e9)),
         "Every write is sent to every watcher of its kind.",
         "reduce the watchers of this kind: a few central replicas, or a field selector on nodeName",
@@ -138,7 +137,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "API-21", "An admission webhook is slow", A,
         Quantile(Source.APISERVER, "apiserver_admission_webhook_admission_duration_seconds",
-                 by=("name",)),
+                 by=("name",), is_lazy=True),
         (warning(0.2), critical(1.0)),
         "Every pod of a job waits for it; mutating webhooks run one after the other.",
         "run more replicas of the webhook, narrow its rules, add matchConditions",
@@ -178,14 +177,14 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-17", "The API server ends watches that do not keep up", A,
-        Rate(Source.APISERVER, "apiserver_terminated_watchers_total", ("resource",)),
+        Rate(Source.APISERVER, "apiserver_terminated_watchers_total", ("resource",), is_lazy=True),
         (warning(1.0),),
         "Each of these clients lists everything again.",
         "narrow the watch, or make its consumer faster", "kubernetes #116903", unit="/s",
     ),
     Check(
         "API-10", "The API server gives requests up", A,
-        Rate(Source.APISERVER, "apiserver_request_terminations_total", ("resource",)),
+        Rate(Source.APISERVER, "apiserver_request_terminations_total", ("resource",), is_lazy=True),
         (warning(1.0),),
         "The server ended requests to protect itself.",
         "fairlead doctor audit FILE", "kubernetes-mixin", unit="/s",

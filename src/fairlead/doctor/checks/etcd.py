@@ -158,13 +158,15 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-11", "An etcd member cannot send to a peer", E,
-        Rate(Source.ETCD, "etcd_network_peer_sent_failures_total", by=("To",)), (warning(0.01),),
+        Rate(Source.ETCD, "etcd_network_peer_sent_failures_total", by=("To",),
+             is_lazy=True), (warning(0.01),),
         "One more lost member can cost the quorum.",
         "etcdctl endpoint health --cluster", "etcd mixin etcdMemberCommunicationSlow", unit="/s",
     ),
     Check(
         "ETCD-12", "The round trip between etcd members is long", E,
-        Quantile(Source.ETCD, "etcd_network_peer_round_trip_time_seconds", by=("To",)),
+        Quantile(Source.ETCD, "etcd_network_peer_round_trip_time_seconds", by=("To",),
+                 is_lazy=True),
         (info(0.05), warning(0.15)),
         "The election timeout must be at least ten round trips.",
         "--heartbeat-interval and --election-timeout, equal on all members",

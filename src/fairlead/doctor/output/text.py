@@ -51,12 +51,14 @@ def finding_lines(finding: Finding, project_to: int = 0) -> Iterator[str]:
 
 
 def _grouped(unknown: Sequence[Unknown]) -> Iterator[str]:
-    """Yield the unknown checks, one line per reason."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Yield the unknown checks by the way to show them; reasons that differ are in -o json."""
+    groups: dict[str, list[Unknown]] = {}
     for each in unknown:
-        groups.setdefault((each.reason, each.show), []).append(each.check.id)
-    for (reason, show), ids in groups.items():
-        yield from _wrapped("not seen", f"{reason}: {', '.join(ids)}")
+        groups.setdefault(each.show, []).append(each)
+    for show, members in groups.items():
+        reasons = {each.reason for each in members}
+        reason = reasons.pop() if len(reasons) == 1 else members[0].reason.partition(":")[0]
+        yield from _wrapped("not seen", f"{reason}: {', '.join(m.check.id for m in members)}")
         yield from _wrapped("to show", show)
 
 
