@@ -60,6 +60,19 @@ def test_what_is_forbidden_is_absent_with_the_reason() -> None:
     assert "forbidden" in reader.absent()[Source.API]
 
 
+def test_a_server_that_refuses_everything_gives_unknown_and_no_error() -> None:
+    reader = ClusterReader(BudgetedGet(Server(denied="/")))
+    objects = reader.read()
+    assert (objects.version, objects.counts, objects.nodes, reader.nodes) == ("", {}, None, None)
+    assert "/version is forbidden" in reader.absent()[Source.API]
+
+
+def test_an_answer_that_is_no_json_is_a_problem_and_no_error() -> None:
+    reader = ClusterReader(lambda _path, _query: b"<html>")
+    assert reader.read().version == ""
+    assert reader.problems
+
+
 def test_the_budget_ends_the_reading() -> None:
     get = BudgetedGet(Server(), requests_max=2)
     get("/version", {})

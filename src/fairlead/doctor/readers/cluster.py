@@ -51,8 +51,8 @@ class ClusterReader:
         self.nodes: int | None = None
 
     def read(self) -> Objects:
-        """Return the objects; ApiError when the server refuses even its version."""
-        version = json.loads(self._get("/version", {})).get("gitVersion", "")
+        """Return the objects; what the server refuses is None, and its reason a problem."""
+        version = (self._try(lambda: self._page("/version", {})) or {}).get("gitVersion", "")
         nodes = self._nodes()
         counts: dict[str, int] = {}
         for name, path in COUNTED.items():
