@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from tests.kubernetes.adopting import BATCH, SETS, TOOLS, batch_job, stateful_set, template
@@ -36,10 +37,21 @@ from tests.kubernetes.webhook_route import FLAG, lead_to
 
 from fairlead.api import names
 from fairlead.api.podgroups import GroupApi, pod_groups
-from fairlead.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, NODES, PODS, SECRETS, SERVICES
+from fairlead.api.resources import (
+    CONFIG_MAPS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    SECRETS,
+    SERVICES,
+)
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.cli.cluster.manifests import NAME, cluster_rules, namespace_rules
+from fairlead.cli.archive import ACCOUNT, TOKEN_HEADER, TOKEN_PATH
+from fairlead.cli.cluster.manifests import NAME, Install, cluster_rules, namespace_rules
 from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings
+from fairlead.cli.cluster.values import History, HistoryKind, Values
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.kube.client import HttpClient
@@ -193,9 +205,13 @@ def test_what_the_cluster_cannot_have_is_refused_before_anything_is_written(
 # Rights
 
 
+#: Logs are read where they are kept.
+KEEPING_LOGS = Install(values=Values(history=History(kind=HistoryKind.POSTGRES)))
+
+
 def granted() -> set[Right]:
     rights: set[Right] = set()
-    for rule in (*cluster_rules(), *namespace_rules()):
+    for rule in (*cluster_rules(KEEPING_LOGS), *namespace_rules(KEEPING_LOGS)):
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 rights |= {(group, resource, verb) for verb in rule["verbs"]}
@@ -369,6 +385,23 @@ async def run_guests(client: HttpClient, account: Accountant) -> None:
                                    grace_period_seconds=0)  # fmt: skip
 
 
+async def ask_archive(client: HttpClient, replica: Operator) -> None:
+    """Ask for history as accounts that may list jobs, and without a token."""
+    assert replica.webhook is not None
+    url = f"https://127.0.0.1:{replica.webhook.port}/fairlead/v1/history"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    for path, code in ((TOKEN_PATH, 200), (TOKEN_PATH.replace(ACCOUNT, NAME), 200), ("", 401)):
+        headers: dict[str, str] = {}
+        if path:
+            answer = await client.request("POST", path, body=msgspec.json.encode(body))
+            headers[TOKEN_HEADER] = msgspec.json.decode(answer)["status"]["token"]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(url, headers=headers, ssl=False) as said,
+        ):
+            assert said.status == code, await said.text()
+
+
 async def run_life(client: HttpClient, account: Accountant) -> None:
     """Gangs, a restart, a hold, a job that deletes itself, names that others took, a hand-over."""
     rng = random.Random(3)
@@ -390,6 +423,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             await serve(client, first)
             await spoil_certificate(client)
             await serve(client, first)  # the server trusts the new one
+            await ask_archive(client, first)
             await run_guests(client, account)
             bodies = [
                 job_body("gang", 40, seconds=2),
@@ -411,6 +445,8 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             nodes.fail_pod(("default", "wounded-1-worker-1"))
             labels = {"metadata": {"labels": {"seen": "by-the-watch"}}}
             await client.patch(NODES, "v00000", labels)
+            await client.create(PRIORITY_CLASSES, {"metadata": {"name": "seen"}, "value": 1})
+            await client.delete(PRIORITY_CLASSES, "seen")
             assert (await ended(client, "gang")).status.state == "Succeeded"
             for name in taken:
                 job = await ended(client, name)
@@ -437,20 +473,23 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
 
 
 async def test_the_controllers_need_every_right_that_they_are_given_and_no_other(
-    cluster: ControlPlane, client: HttpClient
+    cluster: ControlPlane, client: HttpClient, tmp_path: Path
 ) -> None:
-    install(cluster)
+    values = tmp_path / "values.yaml"
+    values.write_text("history: {kind: postgres}\n")
+    install(cluster, "--values", str(values))
     async with accountant(cluster, client) as account:
         try:
             await run_life(client, account)
         finally:
             await sweep(client)
-        said = install(cluster, "--check")[1]
+        said = install(cluster, "--check", "--values", str(values))[1]
         configurations = [what for label, what in said.items() if "WebhookConf" in label]
         assert configurations == ["ok", "ok"], "what a replica has written differs in nothing"
         # asked of the server in the name of another request; the next test shows that it is
         finalizers = ("fairlead.dev", "jobs/finalizers", "update")
         assert account.used | {finalizers} == granted()
+    install(cluster)
 
 
 async def test_the_right_on_finalizers_is_what_lets_pods_name_their_job(

@@ -27,13 +27,17 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
+from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
+from fairlead.cli.archive import TOKEN_HEADER
 from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings
 from fairlead.cli.cluster.stores import open_stores
 from fairlead.kube.client import HttpClient
 from fairlead.kube.podlogs import HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
+from fairlead.webhook import certificates
+from fairlead.webhook.service import WebhookOptions
 
 pytestmark = pytest.mark.kubernetes
 
@@ -71,24 +75,41 @@ async def running(client: HttpClient, name: str, members: int, *, attempt: int =
     await until(runs, 30)
 
 
+def _certificate(directory: Path) -> Path:
+    times = certificates.Times()
+    _, pair = certificates.make(["localhost"], now=CLOCK.now(), times=times)
+    (directory / "tls.crt").write_bytes(pair.certificate)
+    (directory / "tls.key").write_bytes(pair.key)
+    return directory
+
+
 @asynccontextmanager
-async def operator(
-    client: HttpClient, store: str, *, shares_archive: bool = False
-) -> AsyncIterator[int]:
-    """One replica in this process, on a store; the port that it answers on."""
+async def operator(client: HttpClient, store: str) -> AsyncIterator[int]:
+    """One replica in this process, on a store; the port of its webhook and archive."""
     settings = OperatorSettings(
         identity="replica", host="127.0.0.1", port=0,
-        leader=LeaderOptions("fairlead-test", "default"), shares_archive=shares_archive,
+        leader=LeaderOptions("fairlead-test", "default"),
+        webhook=WebhookOptions(
+            host="127.0.0.1", port=0, directory=_certificate(Path(store).parent), look_seconds=0.5
+        ),
     )  # fmt: skip
     async with open_stores(store) as stores:
         source = LogSource(stores.logs, HttpLogReader(client))
         replica = Operator(
             settings, client, stores.history, archive=source, clock=CLOCK, log=SILENT
         )
-        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        listens = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(replica.run(port.set_result))
-            yield await port
+            group.create_task(replica.run(lambda _port: listens.set()))
+            await listens.wait()
+            webhook = replica.webhook
+            assert webhook is not None
+
+            async def has_certificate() -> bool:
+                return webhook.is_ready
+
+            await until(has_certificate, 10)
+            yield webhook.port
             replica.stop()
 
 
@@ -206,35 +227,71 @@ async def test_a_kubelet_that_does_not_answer_holds_no_gang_back(
         await running(client, "mute", 3, attempt=2)
 
 
-async def _get(port: int, path: str) -> tuple[int, list[Any]]:
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+RBAC = "rbac.authorization.k8s.io"
+
+
+async def _token(client: HttpClient, name: str, group: str, resource: str, verb: str) -> str:
+    """Return the token of a new service account with one right in its namespace."""
+
+    async def create(path: str, body: dict[str, Any]) -> Any:
+        return json.loads(await client.request("POST", path, body=json.dumps(body).encode()))
+
+    named = {"metadata": {"name": name}}
+    await create(ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", **named})
+    rule = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+    role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", **named, "rules": [rule]}
+    await create(f"/apis/{RBAC}/v1/namespaces/default/roles", role)
+    binding = {
+        "apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", **named,
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+    }  # fmt: skip
+    await create(f"/apis/{RBAC}/v1/namespaces/default/rolebindings", binding)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    return (await create(f"{ACCOUNTS}/{name}/token", request))["status"]["token"]
+
+
+async def _get(port: int, path: str, token: str) -> tuple[int, list[Any]]:
+    headers = {TOKEN_HEADER: token} if token else {}
+    url = f"https://127.0.0.1:{port}{path}"
     async with (
         aiohttp.ClientSession() as session,
-        session.get(f"http://127.0.0.1:{port}{path}") as answer,
+        session.get(url, headers=headers, ssl=False) as answer,
     ):
         text = await answer.text()
         lines = text.splitlines() if answer.status == 200 else []
         return answer.status, [json.loads(line) for line in lines]
 
 
-async def test_the_archive_is_answered_for_when_it_is_shared_only(
+async def test_the_archive_answers_those_whom_the_api_server_lets_read(
     cluster: ControlPlane, client: HttpClient, tmp_path: Path
 ) -> None:
     store = str(tmp_path / "history.db")
+    reader = await _token(client, "reader", "", "pods/log", "get")
+    lister = await _token(client, "lister", names.GROUP, "jobs", "list")
     with kubelet(cluster) as served:
         _wrote(served, "asked", 1, 2)
-        async with virtual_nodes(client, 2), operator(client, store, shares_archive=True) as port:
+        async with virtual_nodes(client, 2), operator(client, store) as port:
             await served.serve_nodes(client)
             await client.create(JOBS, job_body("asked", 2, seconds=0.5), namespace="default")
             await ended(client, "asked")
             path = "/fairlead/v1/namespaces/default/jobs/asked/logs"
 
             async def is_kept() -> bool:
-                return len((await _get(port, path))[1]) == 2
+                return len((await _get(port, path, reader))[1]) == 2
 
             await until(is_kept, 20)
-            [record] = (await _get(port, "/fairlead/v1/history?name=asked"))[1]
-            assert record["state"] == "Succeeded"
-            assert (await _get(port, "/fairlead/v1/history?since=x"))[0] == 400
-            assert (await _get(port, path + "?attempt=7"))[0] == 404
-    async with operator(client, store) as port:
-        assert (await _get(port, "/fairlead/v1/history"))[0] == 404
+            assert [(await _get(port, path, who))[0] for who in (lister, "", "x")] == [
+                403, 401, 401,
+            ]  # fmt: skip
+            elsewhere = "/fairlead/v1/namespaces/kube-system/jobs/asked/logs"
+            assert (await _get(port, elsewhere, reader))[0] == 403
+            assert (await _get(port, path + "?attempt=7", reader))[0] == 404
+            assert (await _get(port, path + f"?attempt={'9' * 5000}", reader))[0] == 400
+            past = "/fairlead/v1/history?namespace=default"
+            assert (await _get(port, past, reader))[0] == 403
+            [record] = (await _get(port, past, lister))[1]
+            assert (record["name"], record["state"]) == ("asked", "Succeeded")
+            assert (await _get(port, "/fairlead/v1/history", lister))[0] == 403
+            assert (await _get(port, past + "&since=x", lister))[0] == 400

@@ -1,6 +1,8 @@
 """Reading the archive of a real cluster: through its controller, or directly with --history.
 
-The way through the controller is the API server's service proxy, so the user's own rights decide.
+The way to the controller is the API server's service proxy. The API server takes the credentials
+off a request that it passes on, so the token is sent a second time, in a header of ours, and the
+archive asks the API server what its user may read (`cluster/archive_guard.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import msgspec
 
 from fairlead.api.status import ApiError
 from fairlead.cli.errors import CliError, Code, fail
+from fairlead.cli.transport import bearer_token
 
 if TYPE_CHECKING:
     from fairlead.cli.transport import Api
@@ -20,8 +23,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 URL_VARIABLE = "FAIRLEAD_HISTORY_URL"
-#: The Service of `fairlead install`, by its port's name.
-PROXY_PATH = "/api/v1/namespaces/fairlead-system/services/http:fairlead-metrics:http/proxy"
+#: The Service of `fairlead install`, with scheme and port: a name of `services/proxy`.
+PROXIED_NAME = "https:fairlead-webhook:https"
+PROXY_PATH = f"/api/v1/namespaces/fairlead-system/services/{PROXIED_NAME}/proxy"
+#: May read everything in the archive; for administrators whose kubeconfig has no token.
+ACCOUNT = "fairlead-archive"
+TOKEN_PATH = f"/api/v1/namespaces/fairlead-system/serviceaccounts/{ACCOUNT}/token"
+TOKEN_SECONDS = 600
+#: The API server keeps the Authorization header of what it proxies to itself.
+TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
+#: The reason of an answer that another replica has. A Service leads to any of at most ten.
+NOT_LEADER = "NotLeader"
+TRIES_MAX = 50
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
@@ -36,6 +49,14 @@ class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
     def of(log: MemberLog) -> ArchivedLog:
         """Return what is shown of a log."""
         return ArchivedLog(log.task, log.attempt, log.is_cut, log.text)
+
+
+class _TokenStatus(msgspec.Struct, frozen=True):
+    token: str
+
+
+class _TokenRequest(msgspec.Struct, frozen=True):
+    status: _TokenStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +78,7 @@ class Archive:
         if not self.direct:
             yield from self._proxied("/fairlead/v1/history", query)
             return
-        from fairlead.cli.cluster.archive_api import history_query
-        from fairlead.cli.cluster.extensions import history_line
+        from fairlead.cli.cluster.archive_query import history_line, history_query
         from fairlead.cli.cluster.stores import open_stores
 
         async def read() -> list[bytes]:
@@ -87,9 +107,37 @@ class Archive:
 
     def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         try:
-            yield from self.api.lines(PROXY_PATH + path, query)
+            headers = {TOKEN_HEADER: self._token()}
+            for tries_left in reversed(range(TRIES_MAX)):
+                try:
+                    yield from self.api.lines(PROXY_PATH + path, query, headers=headers)
+                except ApiError as error:
+                    if error.status.reason != NOT_LEADER or not tries_left:
+                        raise
+                else:
+                    return
         except ApiError as error:
             raise NoArchive(" ".join(error.message.split())) from error
+
+    def _token(self) -> str:
+        """Return a token that says who asks; NoArchive, ApiError."""
+        target = self.api.target
+        if target.impersonate_user:
+            raise NoArchive("it does not take impersonated users (as: in the kubeconfig)")
+        if token := bearer_token(target):
+            return token
+        body = {
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"expirationSeconds": TOKEN_SECONDS},
+        }  # fmt: skip
+        try:
+            answer = self.api.request("POST", TOKEN_PATH, body=body)
+        except ApiError as error:
+            raise NoArchive(
+                f"it takes a token, {target.source} has none, and no other can be had: "
+                + " ".join(error.message.split())
+            ) from error
+        return msgspec.json.decode(answer.body, type=_TokenRequest).status.token
 
 
 def direct_store(flag: str, environment: Mapping[str, str]) -> str:
@@ -103,7 +151,7 @@ def no_archive(what: str, error: NoArchive) -> CliError:
         Code.REFUSED, f"{what} cannot be read through the controller",
         detail=(error.why,),
         help=("--history FILE or $FAIRLEAD_HISTORY_URL reads the store directly",
-              "fairlead controller --share-archive --history ... lets the controller answer"),
+              "fairlead install --check says what the controller lacks"),
     )  # fmt: skip
 
 

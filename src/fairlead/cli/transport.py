@@ -82,23 +82,35 @@ class Api:
         return Answer(data, response.headers.get_content_type())
 
     def lines(
-        self, path: str, query: Mapping[str, str], *, timeout_seconds: float | None = None
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        timeout_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[bytes]:
         """Yield the lines of a streamed answer as they come, without their ends.
 
         Ends when the server ends it; Unavailable when the stream broke; TimeoutError when nothing
         came for `timeout_seconds` (None: wait for ever).
         """
-        for chunk_lines in _split_lines(self.chunks(path, query, timeout_seconds=timeout_seconds)):
+        chunks = self.chunks(path, query, timeout_seconds=timeout_seconds, headers=headers)
+        for chunk_lines in _split_lines(chunks):
             yield from chunk_lines
 
     def chunks(
-        self, path: str, query: Mapping[str, str], *, timeout_seconds: float | None = None
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        timeout_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[bytes]:
         """Yield a streamed answer's bytes as they come, over a connection of its own."""
         stream = Api(self.target, timeout_seconds=self._timeout_seconds)
         try:
-            response = stream._send("GET", _target(path, query), None, "application/json")
+            target = _target(path, query)
+            response = stream._send("GET", target, None, "application/json", more=headers)
             if response.status >= 400:
                 raise _refusal(response.status, response.read(BODY_BYTES_MAX))
             if stream._socket is not None:
@@ -204,9 +216,15 @@ class Api:
                 yield kind, _convert(event["object"], resource.type)
 
     def _send(
-        self, method: str, target: str, payload: bytes | None, content_type: str
+        self,
+        method: str,
+        target: str,
+        payload: bytes | None,
+        content_type: str,
+        *,
+        more: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
-        headers = _headers(self.target)
+        headers = {**_headers(self.target), **(more or {})}
         if payload is not None:
             headers["Content-Type"] = content_type
         is_reused = self._http is not None
@@ -305,8 +323,8 @@ def _load_certificate(context: ssl.SSLContext, target: Connection) -> None:
             ) from error
 
 
-def _headers(target: Connection) -> dict[str, str]:
-    headers = {"Accept": "application/json", "User-Agent": "fairlead"}
+def bearer_token(target: Connection) -> str:
+    """Return the token of a connection, "" when it has none; CliError when its file is missing."""
     token = target.token
     if not token and target.token_file is not None:
         try:
@@ -315,6 +333,12 @@ def _headers(target: Connection) -> dict[str, str]:
             raise fail(
                 Code.KUBECONFIG, f"the tokenFile {target.token_file} cannot be read"
             ) from error
+    return token
+
+
+def _headers(target: Connection) -> dict[str, str]:
+    headers = {"Accept": "application/json", "User-Agent": "fairlead"}
+    token = bearer_token(target)
     if token:
         headers["Authorization"] = f"Bearer {token}"
     if target.impersonate_user:

@@ -13,9 +13,10 @@ refused before it gets there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -26,6 +27,8 @@ from fairlead.webhook.answers import Answer, Answers, Outcome, Path, failed, pat
 from fairlead.webhook.certificates import Pair, life_of
 from fairlead.webhook.metrics import WebhookMetrics
 from fairlead.webhook.tls import load_pair, server_context
+
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,11 @@ class WebhookServer:
         metrics: WebhookMetrics | None = None,
         limits: ServerLimits | None = None,
         log: Logger = SILENT,
+        others: Mapping[str, Handler] | None = None,
     ) -> None:
+        """`others` answer the requests below a path; they say themselves what is wrong."""
         self._answers = answers
+        self._others = dict(others or {})
         self._metrics = metrics
         self._limits = limits or ServerLimits()
         self._log = log
@@ -124,6 +130,9 @@ class WebhookServer:
             await server.shutdown(limits.stop_seconds_max)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        for prefix, handler in self._others.items():
+            if request.path.startswith(prefix):
+                return await handler(request)
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         path = path_of(request.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from fairlead.webhook.configuration import PORT, SERVICE
 from fairlead.webhook.files import CertificateFiles
 from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
 from fairlead.webhook.metrics import WebhookMetrics
-from fairlead.webhook.server import WebhookServer
+from fairlead.webhook.server import Handler, WebhookServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,12 @@ class Webhook:
         rng: random.Random,
         priority_classes: Mirror[PriorityClass] | None = None,
         log: Logger = SILENT,
+        others: Mapping[str, Handler] | None = None,
     ) -> None:
-        """`priority_classes` is run by the caller; without it priorities are not judged."""
+        """`priority_classes` is run by the caller; without it priorities are not judged.
+
+        `others` answer the requests below a path on the same port.
+        """
         self.port = 0
         self._priority_classes = priority_classes
         self._priorities = PriorityTable()
@@ -71,7 +75,8 @@ class Webhook:
         self._options = options
         self._clock = clock
         rules = Rules(own_namespace=options.namespace)
-        self._server = WebhookServer(Answers(rules, classes=self._classes, log=log), log=log)
+        answers = Answers(rules, classes=self._classes, log=log)
+        self._server = WebhookServer(answers, log=log, others=others)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
         self._keeper: CertificateKeeper | CertificateFiles
         if options.directory is not None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -113,6 +114,52 @@ def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
     for rule in cluster_rules():
         words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
         assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}
+
+
+def _of_kind(kind: str, values: Values) -> list[dict[str, Any]]:
+    return [m for m in manifests(Install(values=values)) if m["kind"] == kind]
+
+
+def test_logs_are_read_only_where_they_are_kept() -> None:
+    from fairlead.cli.cluster.values import History, HistoryKind
+
+    for kind in HistoryKind:
+        values = Values(replicas=1, history=History(kind=kind))
+        (role,) = [
+            each
+            for each in _of_kind("ClusterRole", values)
+            if each["metadata"]["name"] == "fairlead-controller"
+        ]
+        read = [rule for rule in role["rules"] if "pods/log" in rule["resources"]]
+        assert bool(read) == (kind is not HistoryKind.MEMORY)
+        assert role["rules"] == cluster_rules(Install(values=values))
+
+
+def test_a_network_policy_names_who_may_come_to_which_port() -> None:
+    from fairlead.cli.cluster.values import NetworkPolicy
+
+    given = NetworkPolicy(enabled=True, api_servers_from=({"ipBlock": {"cidr": "192.0.2.0/28"}},))
+    (policy,) = _of_kind("NetworkPolicy", Values(network_policy=given))
+    found = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
+    monitoring = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
+    assert found == {
+        "http": [{"namespaceSelector": monitoring}],
+        "webhook": [{"ipBlock": {"cidr": "192.0.2.0/28"}}],
+    }
+
+
+def test_all_users_may_have_one_name_proxied_and_nothing_else() -> None:
+    values = Values()
+    made = {each["metadata"]["name"]: each for each in _of_kind("Role", values)}
+    (rule,) = made["fairlead-archive"]["rules"]
+    assert rule["resourceNames"] == ["https:fairlead-webhook:https"]
+    assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["get"])
+    ports = {
+        (each["metadata"]["name"], port["name"])
+        for each in _of_kind("Service", values)
+        for port in each["spec"]["ports"]
+    }
+    assert ("fairlead-webhook", "https") in ports
 
 
 def test_the_pods_meet_the_restricted_pod_security_standard() -> None:

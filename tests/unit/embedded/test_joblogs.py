@@ -228,3 +228,7 @@ def test_a_query_is_read_strictly_with_all_mistakes() -> None:
     with pytest.raises(BadRequest) as caught:
         parse_query({"attempt": "-1", "follow": "maybe", "tial": "3"})
     assert all(word in caught.value.message for word in ("attempt='-1'", "maybe", "tial: unknown"))
+    for name in ("attempt", "tail"):
+        with pytest.raises(BadRequest) as caught:
+            parse_query({name: "9" * 5_000})  # more digits than Python reads
+        assert len(caught.value.message) < 200

@@ -21,10 +21,10 @@ from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.api.status import BadRequest, MethodNotAllowed
+from fairlead.api.status import MethodNotAllowed
+from fairlead.cli.cluster.archive_query import history_line, history_query
 from fairlead.cli.cluster.settings import Settings
 from fairlead.cli.embedded import ClusterStatus, NodeCounts, ServiceHealth
-from fairlead.cli.views.history import HistoryLine
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
 from fairlead.embedded.http.server import Handler
 from fairlead.embedded.logs.answer import answer_job_logs
@@ -32,12 +32,10 @@ from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.storage.store import Store
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.history import History, HistoryQuery, JobRecord
+from fairlead.runtime.history import History
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
 from fairlead.runtime.supervisor import Supervisor
 
-HISTORY_LIMIT_DEFAULT = 100
-HISTORY_LIMIT_MAX = 100_000
 _ROOT_SEGMENTS = 2  # fairlead, v1
 
 
@@ -77,12 +75,12 @@ class Extensions:
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         _only_get(request)
         path, _, raw_query = request.raw_path.partition("?")
-        query = Query(raw_query)
+        Query(raw_query)  # refuses what is no query
         match split_path(path)[_ROOT_SEGMENTS:]:
             case ["status"]:
                 return _json(msgspec.json.encode(await self.status()))
             case ["history"]:
-                return await self._history(query)
+                return await self._history(dict(request.query))
             case ["namespaces", namespace, "jobs", job, "logs"]:
                 parameters = dict(request.query)
                 archive = self._parts.archive
@@ -117,38 +115,10 @@ class Extensions:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
-    async def _history(self, query: Query) -> web.StreamResponse:
-        limit = query.integer("limit", least=1) or HISTORY_LIMIT_DEFAULT
-        wanted = HistoryQuery(
-            namespace=query.text("namespace"), name=query.text("name"), uid=query.text("uid"),
-            user=query.text("user"), state=query.text("state"), since=_instant(query),
-            limit=min(limit, HISTORY_LIMIT_MAX),
-        )  # fmt: skip
-        records = await self._parts.history.query(wanted)
+    async def _history(self, parameters: Mapping[str, str]) -> web.StreamResponse:
+        records = await self._parts.history.query(history_query(parameters))
         body = b"".join(msgspec.json.encode(history_line(record)) + b"\n" for record in records)
         return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
-
-
-def _instant(query: Query) -> float | None:
-    text = query.text("since")
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise BadRequest(f"query parameter since: '{text[:40]}' is not a number") from None
-
-
-def history_line(record: JobRecord) -> HistoryLine:
-    """Return a record as the endpoint sends it."""
-    return HistoryLine(
-        uid=record.uid, namespace=record.namespace, name=record.name, state=record.state,
-        user=record.user, team=record.team, reason=record.reason, message=record.message,
-        priority=record.priority, member_count=record.member_count,
-        attempt_count=record.attempt_count, submitted_at_ms=record.submitted_at_ms,
-        started_at_ms=record.started_at_ms, finished_at_ms=record.finished_at_ms,
-        document=msgspec.json.decode(record.document),
-    )  # fmt: skip
 
 
 def _json(body: bytes) -> web.Response:

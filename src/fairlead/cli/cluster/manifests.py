@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fairlead.api import crd, names
 from fairlead.api.podgroups import GROUP as GANGS
 from fairlead.api.webhooks import GROUP as ADMISSION
-from fairlead.cli.cluster import webhook_manifests
+from fairlead.cli.cluster import archive_manifests, webhook_manifests
 from fairlead.cli.cluster.blueprint import (
     ABSENT,
     Blueprint,
@@ -51,6 +51,7 @@ USER_ID = 65532
 KEPT_KINDS = frozenset({"CustomResourceDefinition", "PersistentVolumeClaim"})
 HISTORY_DIR = "/var/lib/fairlead"
 _RBAC = "rbac.authorization.k8s.io"
+_KEEPING_LOGS = (Given("history.kind", "sqlite"), Given("history.kind", "postgres"))
 _KEEP = {"helm.sh/resource-policy": "keep"}
 
 
@@ -140,11 +141,9 @@ def blueprint() -> list[Part]:
         *_kinds(),
         *(Part(role["metadata"]["name"], role) for role in users_roles()),
         Part("serviceaccount", _service_account()),
-        Part(
-            "clusterrole", whole("ClusterRole", f"{_RBAC}/v1", NAME, rules=_given_cluster_rules())
-        ),
+        Part("clusterrole", whole("ClusterRole", f"{_RBAC}/v1", NAME, rules=_cluster_rules())),
         Part("clusterrolebinding", _binding("ClusterRoleBinding", "ClusterRole")),
-        Part("role", local("Role", f"{_RBAC}/v1", NAME, rules=_given_namespace_rules())),
+        Part("role", local("Role", f"{_RBAC}/v1", NAME, rules=_namespace_rules())),
         Part("rolebinding", _binding("RoleBinding", "Role")),
         Part("service", _service(), Given("metrics.service.enabled")),
         Part("servicemonitor", _monitor(), Given("metrics.serviceMonitor.enabled")),
@@ -152,6 +151,7 @@ def blueprint() -> list[Part]:
         Part("poddisruptionbudget", _budget(), Given("podDisruptionBudget.enabled")),
         Part("persistentvolumeclaim", _volume_claim(), Given("history.kind", "sqlite")),
         *webhook_manifests.parts(),
+        *archive_manifests.parts(),
         Part("deployment", _deployment()),
     ]
 
@@ -171,27 +171,23 @@ def _kinds() -> Iterator[Part]:
         yield Part(f"customresourcedefinition-{plural}", body, Given("crds.install"))
 
 
-def cluster_rules() -> list[Manifest]:
+def cluster_rules(install: Install | None = None) -> list[Manifest]:
     """Return what the controllers may do in the whole cluster, and nothing more."""
-    return [*_cluster_rules(), *webhook_manifests.cluster_rules()]
+    return _resolved(_cluster_rules(), install)
 
 
-def namespace_rules() -> list[Manifest]:
+def namespace_rules(install: Install | None = None) -> list[Manifest]:
     """Return what the controllers may do in their own namespace."""
-    return [*_namespace_rules(), *webhook_manifests.namespace_rules()]
+    return _resolved(_namespace_rules(), install)
 
 
-def _given_cluster_rules() -> list[Blueprint]:
-    more = [When(webhook_manifests.ENABLED, each) for each in webhook_manifests.cluster_rules()]
-    return [*_cluster_rules(), *more]
+def _resolved(rules: list[Blueprint], install: Install | None) -> list[Manifest]:
+    chosen = install or Install()
+    found: list[Manifest] = resolve(rules, Context(plain(chosen.values), chosen.namespace))
+    return found
 
 
-def _given_namespace_rules() -> list[Blueprint]:
-    more = [When(webhook_manifests.ENABLED, each) for each in webhook_manifests.namespace_rules()]
-    return [*_namespace_rules(), *more]
-
-
-def _cluster_rules() -> list[Manifest]:
+def _cluster_rules() -> list[Blueprint]:
     return [
         # created: those that stand for a group of pods of others
         rule(names.GROUP, ["jobs"], ["get", "list", "watch", "create", "patch", "delete"]),
@@ -202,7 +198,8 @@ def _cluster_rules() -> list[Manifest]:
         # patched: pods of others, to pin them and take our gate off
         rule("", ["pods"], ["get", "list", "watch", "create", "patch", "delete"]),
         rule("", ["configmaps", "services"], ["get", "list", "watch", "create", "delete"]),
-        rule("", ["pods/log"], ["get"]),  # kept before a member is deleted
+        # Logs are kept before a member is deleted, where there is room for them.
+        *(When(each, rule("", ["pods/log"], ["get"])) for each in _KEEPING_LOGS),
         rule("", ["nodes"], ["list", "watch"]),
         rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
         rule("", ["events"], ["get", "create", "patch"]),
@@ -210,6 +207,8 @@ def _cluster_rules() -> list[Manifest]:
         rule(GANGS, ["podgroups"], ["get", "list", "watch", "create", "delete"]),
         rule(GANGS, ["workloads"], ["get", "create"]),
         *(rule(group, kinds, ["get"]) for group, kinds in _SOURCES.items()),
+        *(When(webhook_manifests.ENABLED, each) for each in webhook_manifests.cluster_rules()),
+        *(When(webhook_manifests.ENABLED, each) for each in archive_manifests.cluster_rules()),
     ]
 
 
@@ -226,11 +225,12 @@ _SOURCES = {
 }
 
 
-def _namespace_rules() -> list[Manifest]:
+def _namespace_rules() -> list[Blueprint]:
     group = "coordination.k8s.io"
     return [
         rule(group, ["leases"], ["create"]),  # the API knows no name yet when it asks
         rule(group, ["leases"], ["get", "patch"], resourceNames=[NAME]),
+        *(When(webhook_manifests.ENABLED, each) for each in webhook_manifests.namespace_rules()),
     ]
 
 
@@ -310,15 +310,19 @@ def _network_policy() -> Manifest:
             "podSelector": {"matchLabels": selector()},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {
-                    "ports": [
-                        {"protocol": "TCP", "port": "http"},
-                        When(webhook_manifests.ENABLED, {"protocol": "TCP", "port": "webhook"}),
-                    ]
-                }
+                _let_in("networkPolicy.scrapersFrom", "http"),
+                When(
+                    webhook_manifests.ENABLED,
+                    _let_in("networkPolicy.apiServersFrom", "webhook"),
+                ),
             ],
         },
     )
+
+
+def _let_in(path: str, port: str) -> Manifest:
+    """Return a rule that lets the peers of a value reach a port; without any, all."""
+    return {"ports": [{"protocol": "TCP", "port": port}], "from": optional(path)}
 
 
 def _budget() -> Manifest:

@@ -2,7 +2,7 @@
 
     HttpClient -> LeaderElector -> LeaderClient (writes during the term only) -> scheduler, jobs
     probes and metrics over HTTP, for the kubelet and Prometheus
-    webhook over HTTPS, for API servers: on every replica, whoever leads
+    webhook and archive over HTTPS, for API servers: on every replica, whoever leads
 
 The controllers are those of the embedded cluster, unchanged; only how peers are named differs. They
 exist while this replica leads, and are made anew for each term: whatever they knew is in the API.
@@ -52,9 +52,8 @@ class OperatorSettings:
     port: int = 8080
     leader: LeaderOptions = field(default_factory=LeaderOptions)
     policy: JobsPolicy = field(default_factory=lambda: JobsPolicy(peer_naming=PeerNaming.DNS))
-    #: Answer questions about history and archived logs on the port of the probes.
-    shares_archive: bool = False
-    #: Answer API servers that ask about new pods and jobs; None: do not.
+    #: Answer API servers that ask about new pods and jobs, and, on the same port, what its readers
+    #: ask of the archive; None: neither.
     webhook: WebhookOptions | None = None
 
 
@@ -128,12 +127,20 @@ class Operator:
                 rng=self._rng,
                 log=log,
                 priority_classes=self._priority_classes,
+                others={"/fairlead/v1/": self._archive_api().answer},
             )
             services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
         self._supervisor = Supervisor(
             services,
             clock=clock, rng=self._rng, log=log, crashed=self._metrics.crashed,
         )  # fmt: skip
+
+    def _archive_api(self) -> ArchiveApi:
+        if self._archive is not None:
+            return ArchiveApi(self._client, self._history, self._archive.store)
+        # In memory: what ended is known to who leads.
+        elector = self.elector
+        return ArchiveApi(self._client, self._history, None, is_here=lambda: elector.is_leading)
 
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is done."""
@@ -200,8 +207,6 @@ class Operator:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._scrape)
-        if self._settings.shares_archive and self._archive is not None:
-            ArchiveApi(self._history, self._archive.store).add_to(app)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         host, port = self._settings.host, self._settings.port

@@ -162,7 +162,24 @@ class PodDisruptionBudget(_Section, frozen=True):
 class NetworkPolicy(_Section, frozen=True):
     """Who may connect to the controllers."""
 
-    enabled: Annotated[bool, Meta(description="Let nothing in but probes and metrics.")] = False
+    enabled: Annotated[
+        bool, Meta(description="Let in nothing but what is named here, and probes.")
+    ] = False
+    scrapers_from: Annotated[
+        tuple[Tree, ...],
+        Meta(description="Peers that may read metrics; empty: all."),
+    ] = field(
+        default_factory=lambda: (
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+        )
+    )
+    api_servers_from: Annotated[
+        tuple[Tree, ...],
+        Meta(
+            description="Peers that may reach webhook and archive, such as [{ipBlock: {cidr: "
+            "192.0.2.0/28}}] of the API servers; empty: all."
+        ),
+    ] = ()
 
 
 class CertManager(_Section, frozen=True):

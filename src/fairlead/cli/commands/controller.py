@@ -66,13 +66,9 @@ WEBHOOK_LINGER_SECONDS = 5.0
     "FAIRLEAD_HISTORY_URL, which no list of processes shows. [default: in memory]",
 )  # fmt: skip
 @click.option(
-    "--share-archive", is_flag=True,
-    help="Answer fairlead history and logs on the port of --listen, to whoever reaches it.",
-)  # fmt: skip
-@click.option(
     "--webhook-listen", metavar="ADDR", default="",
-    help="HOST:PORT where API servers may ask about new pods and jobs, over TLS. fairlead install "
-    "sets 0.0.0.0:9443. [default: nowhere]",
+    help="HOST:PORT where API servers may ask about new pods and jobs, and pass on what fairlead "
+    "history and logs ask, over TLS. fairlead install sets 0.0.0.0:9443. [default: nowhere]",
 )  # fmt: skip
 @click.option(
     "--webhook-cert-dir", metavar="DIR", type=click.Path(path_type=Path), default=None,
@@ -82,7 +78,7 @@ WEBHOOK_LINGER_SECONDS = 5.0
 @common(output=False)
 def controller(
     common_: Common, *, listen: str, lease: str, lease_seconds: int, peer_naming: str,
-    binding: str, checkpoint_root: str, history: str, share_archive: bool, webhook_listen: str,
+    binding: str, checkpoint_root: str, history: str, webhook_listen: str,
     webhook_cert_dir: Path | None,
 ) -> int:  # fmt: skip
     """Run the controllers on a Kubernetes cluster.
@@ -118,7 +114,6 @@ def controller(
         policy=JobsPolicy(
             peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root
         ),
-        shares_archive=share_archive,
         webhook=_webhook(webhook_listen, webhook_cert_dir, namespace),
     )
     store = direct_store(history, os.environ)

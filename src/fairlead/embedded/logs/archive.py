@@ -33,6 +33,8 @@ from fairlead.runtime.client import Client
 CHUNK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 1 << 20  # a longer line is shown in pieces
 ATTEMPT_MAX = 1_000_000
+#: Of a number; Python refuses to read 4,300 and more.
+DIGITS_MAX = 19
 VIRTUAL = "virtual"
 
 
@@ -90,8 +92,9 @@ def parse_query(parameters: Mapping[str, str]) -> JobLogQuery:
         text = parameters.get(name, "")
         if not text:
             return None
-        if not (text.isascii() and text.isdigit() and int(text) <= most):
-            wrong.append(f"{name}={text!r}, accepted: 0 to {most}")
+        is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+        if not (is_number and int(text) <= most):
+            wrong.append(f"{name}={text[:DIGITS_MAX]!r}, accepted: 0 to {most}")
             return None
         return int(text)
 
