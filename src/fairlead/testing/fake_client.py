@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from fairlead.api.meta import to_wire
+from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.selectors import Selector, parse_fields, parse_labels
 from fairlead.api.status import (
@@ -30,9 +30,17 @@ from fairlead.api.status import (
 )
 from fairlead.api.times import format_time
 from fairlead.decide.verdict import ObjectKey
-from fairlead.runtime.client import EventType, ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.client import (
+    EventType,
+    ObjectList,
+    PatchType,
+    Propagation,
+    Unreadable,
+    WatchEvent,
+)
 
 T = TypeVar("T")
+_UNDECODABLE = (msgspec.ValidationError, RecursionError)
 HISTORY_MAX = 100_000
 
 
@@ -151,8 +159,14 @@ class FakeClient:
         matches = _matcher(namespace, label_selector, field_selector)
         bucket = self._objects.get(resource.name, {})
         keys = [key for key in sorted(bucket) if matches(bucket[key])]
-        items = tuple(self._decode(resource, key) for key in keys)
-        return ObjectList(items, str(self.version))
+        items: list[T] = []
+        unreadable: list[Unreadable] = []
+        for key in keys:
+            try:
+                items.append(self._decode(resource, key))
+            except _UNDECODABLE as error:
+                unreadable.append(_unreadable(bucket[key], error))
+        return ObjectList(tuple(items), str(self.version), tuple(unreadable))
 
     async def watch(
         self,
@@ -393,8 +407,16 @@ def _event(
     kind = EventType.DELETED
     if after:
         kind = EventType.MODIFIED if before else EventType.ADDED
-    obj = msgspec.convert(logged.last, resource.type)
+    try:
+        obj = msgspec.convert(logged.last, resource.type)
+    except _UNDECODABLE as error:
+        unreadable = _unreadable(logged.last, error)
+        return WatchEvent(kind, None, str(logged.version), unreadable)
     return WatchEvent(kind, obj, str(logged.version))
+
+
+def _unreadable(wire: dict[str, Any], error: Exception) -> Unreadable:
+    return Unreadable(msgspec.convert(wire["metadata"], ObjectMeta), str(error))
 
 
 def _matcher(namespace: str, labels: str, fields: str) -> Callable[[dict[str, Any]], bool]:
