@@ -144,6 +144,14 @@ def test_misuse_is_found(name: str, tmp_path: Path) -> None:
     assert ids <= found(analysed(build(), tmp_path / "a.log"))
 
 
+def test_two_absent_objects_in_a_short_log_are_no_loop(tmp_path: Path) -> None:
+    log = Log()
+    for name in ("a", "b"):
+        log.add(f"/api/v1/namespaces/kube-system/configmaps/{name}", verb="get", code=404)
+    assert analysed(log, tmp_path / "a.log").events == 2
+    assert found(analysed(log, tmp_path / "a.log")) == set()
+
+
 def test_the_culprit_comes_first_with_its_workload_nodes_and_exponent(tmp_path: Path) -> None:
     log = with_agent(cluster_log(), EVENTS)
     first = analysed(log, tmp_path / "a.log", objects={"events": 5_000}).callers[0]

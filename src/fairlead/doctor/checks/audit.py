@@ -151,7 +151,9 @@ def denied_loop(facts: Facts) -> Iterator[Reading]:
     """Read requests per second that are refused or find nothing."""
     audit = facts.seen_audit()
     for each in audit.callers:
-        yield _reading(each, each.requests_per_second * each.code_share(401, 403, 404), audit)
+        share = each.code_share(401, 403, 404)
+        if share * each.requests >= 20:
+            yield _reading(each, each.requests_per_second * share, audit)
 
 
 def relist_storm(facts: Facts) -> Iterator[Reading]:
