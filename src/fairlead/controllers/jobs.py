@@ -21,6 +21,7 @@ from fairlead.api.meta import Condition, ObjectMeta, is_true, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES
 from fairlead.api.status import ApiError
 from fairlead.controllers.jobs_mirrors import JobsMirrors
+from fairlead.controllers.jobs_probes import PodProbes
 from fairlead.controllers.jobs_state import (
     D,
     JobBook,
@@ -32,6 +33,7 @@ from fairlead.controllers.jobs_state import (
     refusal_of,
     subject,
     troubles_of,
+    waits_for,
 )
 from fairlead.controllers.jobs_writes import JobWrites
 from fairlead.decide.actions import (
@@ -50,6 +52,7 @@ from fairlead.decide.actions import (
     EmitEvent,
     FollowPods,
     PlaceJob,
+    ProbePods,
     RecordHistory,
     ReleaseJob,
     RemoveFinalizer,
@@ -113,6 +116,7 @@ class JobsController:
         #: Jobs not yet admitted, by the job that they wait for.
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
         self._writes = JobWrites(client, policy=policy, history=history, clock=clock)
+        self._probes = PodProbes(client, self._writes.bodies, clock)
         reader = mirrors.reader
         self._set_aside = set_aside_of(reader)
         self._unregister = [
@@ -153,12 +157,12 @@ class JobsController:
         if dependency_state(old) is not dependency_state(new):
             for dependent in self._dependents.get(key, ()):
                 self._queue.add(dependent)
-        for other in _waits_for(old):
+        for other in waits_for(old):
             waiting = self._dependents[other]
             waiting.pop(key, None)
             if not waiting:
                 del self._dependents[other]
-        for other in _waits_for(new):
+        for other in waits_for(new):
             self._dependents.setdefault(other, {})[key] = None
         placement = new.status.placement if new is not None else None
         before = old.status.placement if old is not None else None
@@ -168,6 +172,7 @@ class JobsController:
             self._writes.bodies.forget(new.metadata.uid)
         if new is None and old is not None:
             self._writes.forget(old.metadata.uid)
+            self._probes.forget(old.metadata.uid)
             self._forget_if_over(key, old.metadata.uid)
 
     def _replace_placed(self, key: ObjectKey, job: Job | None) -> None:
@@ -288,7 +293,7 @@ class JobsController:
                     self._nodes.missing(node, now)
             placed.is_checked = True
         dependencies: dict[str, DependencyState] = {}
-        for namespace, name in _waits_for(job):
+        for namespace, name in waits_for(job):
             dependencies[name] = dependency_state(self._mirrors.jobs.get(namespace, name))
         return JobView(
             job=job,
@@ -299,6 +304,7 @@ class JobsController:
             dependencies=dependencies,
             node_troubles=troubles_of(self._nodes.troubles, placed.nodes, book.pods.nodes),
             pod_refusal=self._writes.refusals.get(uid),
+            probe=self._probes.get(uid),
             bindings=self._nodes.bindings,
             cordoned=self._nodes.cordoned,
             counts_written_at=self._writes.counts_written_at.get(uid, 0.0),
@@ -373,6 +379,8 @@ class JobsController:
                 return await writes.write_status(job, status)
             case CreatePod():
                 return await writes.create_pod(action)
+            case ProbePods():
+                return await self._probes.ask(action)
             case CreateConfigMap(job, config_map):
                 name = config_map.metadata.name
                 return await writes.create(CONFIG_MAPS, job, name, to_wire(config_map))
@@ -410,13 +418,6 @@ def _with_set_aside(job: Job, now: float, fault: str = "") -> WriteJobStatus:
     status = "True" if fault else "False"
     condition = Condition(names.SET_ASIDE, status, Reason.SET_ASIDE.value, message)
     return WriteJobStatus(job, with_condition(job, job.status, now, condition))
-
-
-def _waits_for(job: Job | None) -> list[ObjectKey]:
-    """Return the jobs that a job waits for, which matters until it is admitted."""
-    if job is None or job.status.attempt > 0:
-        return []
-    return [(job.metadata.namespace, after.job) for after in job.spec.after]
 
 
 def _part_key(job: Job, name: str) -> ObjectKey:

@@ -35,11 +35,17 @@ from fairlead.decide.pinning import Binding, own_binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change
 
+#: Characters of a server's message that are kept.
+MESSAGE_MAX = 1000
 _NO_NODES: Mapping[str, int] = {}
 #: First and longest delay before the API is asked again to take what it held back.
 _RETRY_SECONDS = 0.25
 _RETRY_SECONDS_MAX = 5.0
 #: apiserver `endpoints/handlers/responsewriters/errors.go`, forbiddenMessage.
+_QUOTA = re.compile("exceeded quota|failed quota|insufficient quota|status unknown for quota")
+#: Admission webhooks and ValidatingAdmissionPolicies; their answers may have any code.
+_DENIED = re.compile(r" denied (the )?request")
+_PASSING = re.compile("looking up service account|being terminated")
 _LACKS_RIGHTS = re.compile(r" cannot [a-z]+ resource ")
 Dependent: TypeAlias = ConfigMap | Service | PodGroup
 D = TypeVar("D", ConfigMap, Service, PodGroup)
@@ -79,6 +85,13 @@ def owned_of(obj: Dependent) -> Owned:
         attempt=label_number(obj.metadata.labels.get(names.ATTEMPT)) or 0,
         is_terminating=obj.metadata.deletion_timestamp is not None,
     )
+
+
+def waits_for(job: Job | None) -> list[ObjectKey]:
+    """Return the jobs that a job waits for, which matters until it is admitted."""
+    if job is None or job.status.attempt > 0:
+        return []
+    return [(job.metadata.namespace, after.job) for after in job.spec.after]
 
 
 @dataclass(slots=True)
@@ -228,6 +241,7 @@ class RefusalBook:
     def note(self, job: Job, refusal: Refusal, message: str, now: float) -> None:
         """Take note of a refusal; of several in one attempt the final one stays."""
         uid, attempt = job.metadata.uid, job.status.attempt
+        message = message[:MESSAGE_MAX]
         before = self.held.get(uid)
         since = now
         if before is not None and before.attempt == attempt:
@@ -257,12 +271,14 @@ def refusal_of(error: ApiError) -> Refusal | None:
     server that has just started lacks all roles for a moment, and says so in the same words. None:
     it does not know us (401), which says nothing of the pod.
     """
-    words = ("exceeded quota", "looking up service account", "being terminated")
     if isinstance(error, Unauthorized):
         return None
+    if _DENIED.search(error.message):
+        return Refusal.POLICY_REFUSED
     if isinstance(error, Forbidden):
-        lacks_rights = _LACKS_RIGHTS.search(error.message) is not None
-        is_lasting = not lacks_rights and not any(each in error.message for each in words)
-    else:
-        is_lasting = isinstance(error, BadRequest | Invalid | TooLarge)
+        if _QUOTA.search(error.message):
+            return Refusal.QUOTA_EXCEEDED
+        is_passing = _LACKS_RIGHTS.search(error.message) or _PASSING.search(error.message)
+        return Refusal.POD_HELD_BACK if is_passing else Refusal.POLICY_REFUSED
+    is_lasting = isinstance(error, BadRequest | Invalid | TooLarge)
     return Refusal.POD_REJECTED if is_lasting else Refusal.POD_HELD_BACK

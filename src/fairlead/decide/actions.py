@@ -63,6 +63,14 @@ class CreatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbePods:
+    """Ask the API server, without creating anything, whether it would take these pods."""
+
+    job: Job
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePod:
     """Delete a pod; `grace_seconds` None keeps the pod's own, 0 forces."""
 
@@ -235,6 +243,7 @@ Action: TypeAlias = (
     | ReleaseJob
     | WriteVerdict
     | CreatePod
+    | ProbePods
     | DeletePod
     | CreateConfigMap
     | CreateService

@@ -17,6 +17,7 @@ from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
 from fairlead.decide.forecast import Forecast, Unknown, ends_at, forecast
+from fairlead.decide.job_status import refusal_verdict
 from fairlead.decide.jobs.admission import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement import PlacementPolicy
@@ -182,6 +183,9 @@ def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
         return Verdict(Reason.HELD)
     if job.spec.adopts is not None and not is_true(status.conditions, ADMITTED):
         return _gathering(job)
+    refused = refusal_verdict(status)
+    if refused is not None:
+        return refused
     placement = status.placement
     if placement is not None:
         nodes = {node for role in placement.roles for node in role.nodes}

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import ATTEMPTS_MAX, Attempt, Job, JobState, JobStatus, MemberCounts
-from fairlead.api.meta import Condition, set_condition
+from fairlead.api.meta import Condition, find_condition, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.actions import Action, EmitEvent, RecordHistory, WriteJobStatus
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
 
 
 class EventReason(Enum):
@@ -30,6 +32,7 @@ class EventReason(Enum):
     MEMBER_RESTARTED = "MemberRestarted"
     CAUSE_REVISED = "CauseRevised"
     STOPPING = "Stopping"
+    PODS_REFUSED = "PodsRefused"
     RESTARTING = "Restarting"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -45,11 +48,17 @@ class EventReason(Enum):
 _WARNINGS = frozenset(
     (
         EventReason.MEMBER_LOST,
+        EventReason.PODS_REFUSED,
         EventReason.MEMBER_RESTARTED,
         EventReason.FAILED,
         EventReason.WAITS_AGAIN,
         EventReason.NOT_BOUND,
     )
+)
+
+
+_REFUSALS = frozenset(
+    reason.value for reason in (Reason.QUOTA_EXCEEDED, Reason.POLICY_REFUSED, Reason.POD_HELD_BACK)
 )
 
 
@@ -130,6 +139,14 @@ def write(job: Job, status: JobStatus, *notes: Note, record: bool = False) -> tu
     actions.append(WriteJobStatus(job, status))
     actions += [event(job, note) for note in notes]
     return tuple(actions)
+
+
+def refusal_verdict(status: JobStatus) -> Verdict | None:
+    """Return why the API server refuses the job's pods; None when it does not."""
+    admitted = find_condition(status.conditions, names.ADMITTED)
+    if admitted is None or admitted.status != "False" or admitted.reason not in _REFUSALS:
+        return None
+    return Verdict(Reason(admitted.reason), {"message": admitted.message})
 
 
 def event(job: Job, note: Note) -> EmitEvent:

@@ -42,6 +42,9 @@ class Reason(Enum):
     DEPENDENCY_FAILED = "DependencyFailed"
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
     PRIORITY_CLASS_RESERVED = "PriorityClassReserved"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POLICY_REFUSED = "PolicyRefused"
+    POD_HELD_BACK = "PodHeldBack"
     HELD = "Held"
     GROUP_INCOMPLETE = "GroupIncomplete"
     GROUP_UNGATED = "GroupUngated"
@@ -122,6 +125,15 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.HELD: ReasonInfo(
         Outcome.BLOCKED, 60, "spec.suspend is set; fairlead release lets it start"
+    ),
+    Reason.QUOTA_EXCEEDED: ReasonInfo(
+        Outcome.BLOCKED, 60, "a quota refuses its pods; it is tried again by itself: {message}"
+    ),
+    Reason.POLICY_REFUSED: ReasonInfo(
+        Outcome.BLOCKED, 60, "a policy refuses its pods; it is tried again by itself: {message}"
+    ),
+    Reason.POD_HELD_BACK: ReasonInfo(
+        Outcome.WAITING, 50, "the API server takes none of its pods now: {message}"
     ),
     Reason.PRIORITY_CLASS_MISSING: ReasonInfo(
         Outcome.BLOCKED,

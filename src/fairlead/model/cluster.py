@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Placement
-from fairlead.api.meta import is_true
+from fairlead.api.meta import find_condition, is_true
 from fairlead.api.names import ADMITTED
 from fairlead.api.times import parse_time
 from fairlead.model.fits import FitTable
@@ -260,7 +260,7 @@ def _is_considered(job: Job) -> bool:
     status, placement = job.status, job.status.placement
     if status.attempt < 1 or job.is_finished or job.metadata.deletion_timestamp:
         return False
-    if job.spec.suspend or job.spec.cancel or _is_gathering(job):
+    if job.spec.suspend or job.spec.cancel or _is_not_admitted(job):
         return False
     return placement is None or placement.attempt != status.attempt
 
@@ -289,12 +289,19 @@ def _is_releasable(job: Job) -> bool:
         return False
     last = status.attempts[-1] if status.attempts else None
     is_open = last is not None and last.number == status.attempt and last.finished_at is None
-    return (job.spec.suspend or job.spec.cancel or _is_gathering(job)) and not is_open
+    return (job.spec.suspend or job.spec.cancel or _is_not_admitted(job)) and not is_open
 
 
-def _is_gathering(job: Job) -> bool:
-    """True for a group of other tools' pods that is not whole: it may hold nothing."""
-    return job.spec.adopts is not None and not is_true(job.status.conditions, ADMITTED)
+def _is_not_admitted(job: Job) -> bool:
+    """True for a job that may hold nothing now.
+
+    A job of ours whose pods the API server refuses, or that was held a moment ago; a group of other
+    tools' pods that is not whole.
+    """
+    if job.spec.adopts is not None:
+        return not is_true(job.status.conditions, ADMITTED)
+    admitted = find_condition(job.status.conditions, ADMITTED)
+    return admitted is not None and admitted.status == "False"
 
 
 def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:

@@ -316,12 +316,13 @@ def test_a_pod_that_comes_late_finds_its_place_kept_though_the_job_was_held_mean
 def test_a_refusal_that_outlasts_the_patience_ends_the_attempt_in_the_servers_words() -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
-        cluster.client.fail_next("create", *[Forbidden("exceeded quota: team")] * 200)
+        words = "error looking up service account default/x"
+        cluster.client.fail_next("create", *[Forbidden(words)] * 200)
         await cluster.place("n0", "n1")
         await asyncio.sleep(32)
         attempt = (await cluster.job()).status.attempts[0]
         assert attempt.reason == "PodHeldBack"
-        assert attempt.message.startswith("exceeded quota: team (refused for 3")
+        assert attempt.message.startswith(f"{words} (refused for 3")
 
     _play(play)
 

@@ -18,6 +18,7 @@ from fairlead.decide.jobs.view import Refusal
 from fairlead.testing.builders import EPOCH, make_job
 
 HELD, REJECTED = Refusal.POD_HELD_BACK, Refusal.POD_REJECTED
+QUOTA, POLICY = Refusal.QUOTA_EXCEEDED, Refusal.POLICY_REFUSED
 _NO_RIGHT = (
     'pods "a" is forbidden: User "system:serviceaccount:x:y" cannot {} resource "pods" in API '
     'group "" in the namespace "default"'
@@ -29,12 +30,15 @@ _NO_RIGHT = (
     [
         (Forbidden(_NO_RIGHT.format("create")), HELD),
         (Forbidden(_NO_RIGHT.format("get")), HELD),
-        (Forbidden('pods "a" is forbidden: exceeded quota: team, requested: pods=1'), HELD),
+        (Forbidden('pods "a" is forbidden: exceeded quota: team, requested: pods=1'), QUOTA),
         (Forbidden('error looking up service account default/x: "x" not found'), HELD),
         (Forbidden("unable to create new content in namespace x: it is being terminated"), HELD),
-        (Forbidden('violates PodSecurity "restricted": you cannot run as root'), REJECTED),
+        (Forbidden('violates PodSecurity "restricted": you cannot run as root'), POLICY),
         (Invalid("spec.containers[0].image: Required value"), REJECTED),
-        (BadRequest("admission webhook denied the request"), REJECTED),
+        (BadRequest('admission webhook "x" denied the request: no'), POLICY),
+        (Invalid("ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no"), POLICY),
+        (Forbidden('pods "a" is forbidden: maximum cpu usage per Container is 1'), POLICY),
+        (Forbidden("failed quota: team: must specify limits.cpu"), QUOTA),
         (TooLarge("limit is 3145728"), REJECTED),
         (MethodNotAllowed("create is not supported"), HELD),
         (Unauthorized("Unauthorized"), None),

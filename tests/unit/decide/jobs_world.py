@@ -24,7 +24,7 @@ from fairlead.api.core import (
     Service,
 )
 from fairlead.api.job import Job, JobStatus, Placement, RolePlacement
-from fairlead.api.meta import is_true
+from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import format_micro_time, format_time
 from fairlead.decide.actions import (
     Action,
@@ -39,6 +39,7 @@ from fairlead.decide.actions import (
     DeletePodGroup,
     DeleteService,
     EmitEvent,
+    ProbePods,
     RecordHistory,
     RemoveFinalizer,
     WriteJobStatus,
@@ -48,7 +49,15 @@ from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.native import group_name
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.jobs.view import DependencyState, JobView, NodeTrouble, Owned, PodRefusal
+from fairlead.decide.jobs.view import (
+    DependencyState,
+    JobView,
+    NodeTrouble,
+    Owned,
+    PodRefusal,
+    Probe,
+    Refusal,
+)
 from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision
 from fairlead.testing.builders import EPOCH, make_job
@@ -79,6 +88,9 @@ class World:
     #: Performed actions but events, as type names; cleared by tests.
     done: list[str] = field(default_factory=list)
     uids: int = 0
+    #: What a dry run of pods is answered, and the latest answer.
+    probe_refusal: Refusal | None = None
+    probe: Probe | None = None
     #: How many faults a test has caused; its own to keep.
     fault_count: int = 0
     nodes: tuple[str, ...] = ("n0", "n1", "n2", "n3")
@@ -100,6 +112,7 @@ class World:
             dependencies=self.dependencies,
             node_troubles={n: t for n, t in sorted(self.troubles.items()) if n in used},
             pod_refusal=self.refusal,
+            probe=self.probe,
             cordoned=self.cordoned,
             late_until=self.late_until,
         )
@@ -133,8 +146,8 @@ class World:
         self.settle()
 
     def perform(self, action: Action) -> None:
-        if isinstance(action, EmitEvent):
-            self.events.append((action.reason, action.message))
+        if isinstance(action, EmitEvent | ProbePods):
+            self._say_or_ask(action)
             return
         self.done.append(type(action).__name__)
         match action:
@@ -174,6 +187,12 @@ class World:
                 self.delete()
             case _:
                 raise AssertionError(f"not the jobs controller's: {action}")
+
+    def _say_or_ask(self, action: EmitEvent | ProbePods) -> None:
+        if isinstance(action, EmitEvent):
+            self.events.append((action.reason, action.message))
+        else:
+            self.probe = Probe(self.now, self.probe_refusal, "full")
 
     def _uid(self) -> str:
         self.uids += 1
@@ -272,7 +291,9 @@ class World:
             return
         status, attempt = job.status, current_attempt(job.status)
         is_open = attempt is not None and attempt.finished_at is None
-        if job.is_finished or (job.spec.suspend and not is_open):
+        told = find_condition(status.conditions, names.ADMITTED)
+        is_refused = told is not None and told.status == "False"
+        if job.is_finished or ((job.spec.suspend or is_refused) and not is_open):
             if status.placement is not None:
                 self._update(status=replace(status, placement=None))
             return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
+import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
@@ -13,7 +15,8 @@ from fairlead.decide.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
-from fairlead.testing.builders import EPOCH
+from fairlead.model.cluster import ClusterState
+from fairlead.testing.builders import EPOCH, make_nodes
 
 from .jobs_world import World, new_job
 
@@ -342,11 +345,11 @@ def test_a_job_whose_pods_the_api_refuses_fails_at_once_with_its_words() -> None
     assert not world.pods
 
 
-def _held_back(world: World, retry_at: float, message: str = "exceeded quota: team") -> None:
+def _held_back(world: World, retry_at: float, message: str = "looking up service account") -> None:
     world.refusal = PodRefusal(1, Refusal.POD_HELD_BACK, message, EPOCH, retry_at)
 
 
-def test_pods_that_a_full_quota_holds_back_are_tried_one_by_one_until_patience_ends() -> None:
+def test_pods_that_are_held_back_are_tried_one_by_one_until_patience_ends() -> None:
     world = World(new_job())
     world.settle()
     world.schedule()
@@ -355,7 +358,7 @@ def test_pods_that_a_full_quota_holds_back_are_tried_one_by_one_until_patience_e
     world.run_to(EPOCH)
     running = find_condition(world.status.conditions, names.RUNNING)
     assert running is not None
-    assert (running.reason, running.message) == ("PodHeldBack", "exceeded quota: team")
+    assert (running.reason, running.message) == ("PodHeldBack", "looking up service account")
     assert (world.decide().actions, world.decide().wake_at) == ((), EPOCH + 5)
     world.now = EPOCH + 5
     [action] = world.decide().actions
@@ -366,8 +369,8 @@ def test_pods_that_a_full_quota_holds_back_are_tried_one_by_one_until_patience_e
     assert not world.status.attempts[-1].reason
     world.run_to(EPOCH + 30)
     [attempt] = world.status.attempts
-    assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "PodHeldBack")
-    assert attempt.message == "exceeded quota: team (refused for 30 s)"
+    assert (attempt.cause, attempt.reason) == (None, "PodHeldBack")
+    assert attempt.message == "looking up service account (refused for 30 s)"
     assert find_condition(world.status.conditions, names.FAILED) is None
 
 
@@ -386,6 +389,64 @@ def test_once_the_api_takes_pods_again_the_attempt_goes_on_and_nothing_is_left_o
     assert running is not None
     assert (running.reason, running.message) == ("Starting", "")
     assert not world.status.attempts[-1].reason
+
+
+@pytest.mark.parametrize("refusal", [Refusal.QUOTA_EXCEEDED, Refusal.POLICY_REFUSED])
+def test_a_gang_whose_pods_are_refused_gives_its_place_back_at_once(refusal: Refusal) -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    world.act(limit=2)  # two pods are taken, the third is not
+    assert len(world.pods) == 2
+    world.refusal = PodRefusal(1, refusal, "exceeded quota: team", EPOCH, EPOCH + 1)
+    world.probe_refusal = refusal
+    world.run_to(EPOCH)
+    admitted = find_condition(world.status.conditions, names.ADMITTED)
+    assert admitted is not None
+    assert admitted.status == "True", "its pods are still there, and so is its place"
+    world.reap_pods()
+    world.run_to(EPOCH)
+    assert not world.pods
+    [attempt] = world.status.attempts
+    assert (attempt.cause, attempt.reason) == (None, refusal.value)
+    admitted = find_condition(world.status.conditions, names.ADMITTED)
+    assert admitted is not None
+    assert (admitted.status, admitted.reason) == ("False", refusal.value)
+    assert admitted.message == "exceeded quota: team"
+    assert world.status.state == "Waiting"
+    assert (world.status.infrastructure_failures, world.status.user_failures) == (0, 0)
+    assert world.job is not None
+    state = ClusterState.of(make_nodes(0), [world.job])
+    assert list(state.releasable) == [world.job.metadata.key]
+
+
+def test_a_refused_job_asks_ever_more_rarely_and_begins_once_its_pods_would_be_taken() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    world.refusal = PodRefusal(1, Refusal.QUOTA_EXCEEDED, "full", EPOCH, EPOCH + 1)
+    world.probe_refusal = Refusal.QUOTA_EXCEEDED
+    world.run_to(EPOCH)
+    world.schedule()
+    asked: list[float] = []
+    for second in range(3600):
+        before = world.probe
+        world.run_to(EPOCH + second)
+        if world.probe is not before:
+            asked.append(second)
+    delays = [after - before for before, after in itertools.pairwise(asked)]
+    assert delays[:6] == sorted(delays[:6])
+    assert max(delays) <= 300
+    assert len(asked) < 25
+    assert world.status.attempt == 1
+    assert not world.pods
+    world.refusal = world.probe_refusal = None
+    world.run_to(EPOCH + 4000)
+    admitted = find_condition(world.status.conditions, names.ADMITTED)
+    assert admitted is not None
+    assert (world.status.attempt, admitted.status) == (2, "True")
 
 
 def test_an_attempt_does_not_end_while_a_pod_may_come_late() -> None:

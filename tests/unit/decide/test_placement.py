@@ -96,16 +96,36 @@ def test_a_first_attempt_begins_with_its_place() -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        make_job("a", conditions=[Condition(type="Admitted", status="False", reason="Held")]),
         make_job("a", conditions=ADMITTED, attempt=2, status={"attempts": (Attempt(number=1),)}),
         make_job("a", conditions=ADMITTED, spec={"adopts": Adopts("Job", "a")}),
     ],
-    ids=["not admitted yet", "pods of an earlier one may be left", "pods of another tool"],
+    ids=["pods of an earlier one may be left", "pods of another tool"],
 )
 def test_other_attempts_begin_when_their_own_controller_says_so(job: Job) -> None:
     [action] = decide(ClusterState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
     assert isinstance(action, PlaceJob)
     assert action.begun is None
+
+
+@pytest.mark.parametrize("reason", ["Held", "QuotaExceeded", "PolicyRefused", "PodHeldBack"])
+def test_a_job_that_is_not_admitted_neither_gets_nor_keeps_a_place(reason: str) -> None:
+    refused = [Condition("Admitted", "False", reason, "exceeded quota: team")]
+    nodes, other = make_nodes(2), make_job("b", count=2, created=EPOCH + 1)
+    waiting = make_job("a", count=2, conditions=refused)
+    decision = decide(ClusterState.of(nodes, [waiting, other]), POLICY, EPOCH)
+    assert list(places(decision)) == ["b"]
+    ended = (Attempt(number=1, finished_at=format_time(EPOCH), reason=reason),)
+    placement = make_placement([n.metadata.name for n in nodes])
+    placed = make_job(
+        "a", count=2, conditions=refused, placement=placement, status={"attempts": ended}
+    )
+    [release, *_] = decide(ClusterState.of(nodes, [placed, other]), POLICY, EPOCH).actions
+    assert isinstance(release, ReleaseJob)
+    if reason != "Held":
+        assert release.verdict is not None
+        assert (release.verdict.reason, release.verdict.facts) == (
+            reason, {"message": "exceeded quota: team"},
+        )  # fmt: skip
 
 
 def test_a_gang_that_lacks_one_place_gets_none() -> None:

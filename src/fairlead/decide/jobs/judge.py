@@ -43,6 +43,8 @@ class EndReason(Enum):
     START_FAILED = "StartFailed"
     POD_REJECTED = "PodRejected"
     POD_HELD_BACK = "PodHeldBack"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POLICY_REFUSED = "PolicyRefused"
     KILLED = "Killed"
     STOPPED = "Stopped"
     START_TIMEOUT = "StartTimeout"
@@ -73,7 +75,9 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.DEADLINE_EXCEEDED: Cause.USER,
     EndReason.START_FAILED: Cause.USER,
     EndReason.POD_REJECTED: Cause.USER,
-    EndReason.POD_HELD_BACK: Cause.INFRASTRUCTURE,
+    EndReason.POD_HELD_BACK: None,
+    EndReason.QUOTA_EXCEEDED: None,
+    EndReason.POLICY_REFUSED: None,
     EndReason.KILLED: Cause.INFRASTRUCTURE,
     EndReason.STOPPED: Cause.INFRASTRUCTURE,
     EndReason.START_TIMEOUT: Cause.INFRASTRUCTURE,

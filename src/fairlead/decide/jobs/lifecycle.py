@@ -42,6 +42,7 @@ from fairlead.decide.jobs import admission, judge, live
 from fairlead.decide.jobs.members import covers
 from fairlead.decide.jobs.pods import fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.refused import REFUSED, wait_refused
 from fairlead.decide.jobs.restart import (
     Fail,
     FailReason,
@@ -150,7 +151,7 @@ def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Deci
     if revised:
         return Decision(revised)
     progress = fold_progress(job.status.progress, live.reported(view))
-    following = next_step(job, ended)
+    following = next_step(job, ended, policy)
     # Pods that have ended stay readable after the last attempt; otherwise they make way.
     going = [p for p in view.pods.all() if not (isinstance(following, Fail) and p.is_terminal)]
     if going:
@@ -165,7 +166,7 @@ def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Deci
         case Hold():
             return _hold(view, now, ended, status)
         case Retry():
-            return _retry(view, now, ended, status)
+            return _retry(view, policy, now, ended, status)
         case _:
             assert_never(following)
 
@@ -213,9 +214,15 @@ def _hold(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decis
     return Decision(actions, {view.job.metadata.key: held})
 
 
-def _retry(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decision:
+def _retry(
+    view: JobView, policy: JobsPolicy, now: float, ended: Attempt, status: JobStatus
+) -> Decision:
     """Raise the attempt's number once the back-off is over: the scheduler takes it from there."""
     job, number = view.job, ended.number + 1
+    if ended.reason in REFUSED:
+        waiting = wait_refused(view, policy, now, ended, status)
+        if waiting is not None:
+            return waiting
     wait_until = parse_time(status.restart_at) if status.restart_at else now
     if now < wait_until and is_true(status.conditions, names.ADMITTED):
         seconds = job_backoff(ended, wait_until)

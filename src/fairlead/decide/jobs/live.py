@@ -47,7 +47,14 @@ from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
+from fairlead.decide.jobs.refused import REFUSED, delay_seconds
+from fairlead.decide.jobs.restart import (
+    absent_members,
+    backoff_seconds,
+    cancel_message,
+    infrastructure_limit,
+    is_cancelled,
+)
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.jobs.writing import counts_of, delete_pods, duration, sweep, with_running
 from fairlead.decide.verdict import Decision
@@ -77,14 +84,14 @@ def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt)
     status = replace(status, progress=fold_progress(status.progress, reported(view)))
     changed = _changed_spec(view, attempt)
     if changed is not None and not is_cancelled(view.job):
-        return _close(view, status, now, changed)
+        return _close(view, policy, now, changed, status)
     succeeded = view.current.counts[MemberPhase.SUCCEEDED]
     if changed is None and succeeded >= view.job.member_count:
         return Decision(_succeed(view, status, now, attempt))
     found = judge.assess(view, policy, now)
     end = _end(view, policy, now, found)
     if end is not None:
-        return _close(view, status, now, end)
+        return _close(view, policy, now, end, status)
     if not attempt.started_at and _all_started(view):
         return Decision(_started(view, status, now, attempt))
     told = _tell_held_back(view, status, now)
@@ -221,14 +228,16 @@ def _vanished(view: JobView, policy: JobsPolicy) -> _End | None:
     return None
 
 
-def _close(view: JobView, status: JobStatus, now: float, end: _End) -> Decision:
+def _close(view: JobView, policy: JobsPolicy, now: float, end: _End, status: JobStatus) -> Decision:
     """End the attempt, but not while a pod may come late: an open record keeps its place."""
     if now < view.late_until:
         return Decision(wake_at=view.late_until)
-    return Decision(_stop(view, status, now, end))
+    return Decision(_stop(view, policy, now, end, status))
 
 
-def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Action, ...]:
+def _stop(
+    view: JobView, policy: JobsPolicy, now: float, end: _End, status: JobStatus
+) -> tuple[Action, ...]:
     """Write that the attempt has ended, and why, before anything of it is deleted."""
     job, attempt = view.job, status.attempts[-1]
     cause = CAUSES[end.reason]
@@ -249,7 +258,13 @@ def _stop(view: JobView, status: JobStatus, now: float, end: _End) -> tuple[Acti
     if cause is not None:
         wait = backoff_seconds(job, cause, new.user_failures)
         new = replace(new, restart_at=stamp(now + wait))
+    elif end.reason.value in REFUSED:
+        new = replace(new, restart_at=stamp(now + delay_seconds(new, policy, now)))
     new = with_running(view, new, now, end.reason.value)
+    if end.reason.value in REFUSED:
+        text = f"The API server refuses pods, so the nodes are given back: {end.message}"
+        note = Note(EventReason.PODS_REFUSED, text)
+        return write(view.job, with_state(new, JobState.STOPPING), note)
     if cause is None:
         new = with_state(new, JobState.STOPPING)
         return write(view.job, new, Note(EventReason.STOPPING, f"Stopping the gang: {end.message}"))
@@ -363,8 +378,8 @@ def _missing(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...
             resume_step = job.status.progress.checkpoint_step
         missing = members.missing_pods(
             job, policy, pods,
-            resume_step=resume_step, absent=_absent(job.status, now), bindings=view.bindings,
-            group=group,
+            resume_step=resume_step, absent=absent_members(job.status, now),
+            bindings=view.bindings, group=group,
         )  # fmt: skip
         actions.extend(CreatePod(job, pod) for pod in missing)
     return tuple(actions)
@@ -417,15 +432,6 @@ def _wake_at(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) ->
 # Policy Member
 
 
-def _absent(status: JobStatus, now: float) -> frozenset[tuple[str, int]]:
-    """Return the members whose back-off is not over."""
-    return frozenset(
-        (r.role, r.index)
-        for r in status.member_restarts
-        if r.restart_at is not None and now < parse_time(r.restart_at)
-    )
-
-
 def _member_restarts(
     view: JobView, policy: JobsPolicy, now: float, status: JobStatus
 ) -> tuple[Action, ...]:
@@ -454,9 +460,9 @@ def _member_restarts(
             break
         user = failure.cause is Cause.USER
         count = (new.user_failures if user else new.infrastructure_failures) + 1
-        limit = job.spec.restart.limit if user else job.spec.restart.infrastructure_limit
+        limit = job.spec.restart.limit if user else infrastructure_limit(job, policy)
         if count > limit:
-            return _stop(view, new, now, _End(failure.reason, failure.message, failure))
+            return _stop(view, policy, now, _End(failure.reason, failure.message, failure), new)
         wait = backoff_seconds(job, failure.cause, count)
         entry = MemberRestart(
             role=member.role,

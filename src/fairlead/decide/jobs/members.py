@@ -373,6 +373,13 @@ def missing_pods(
             yield factory.make(seat, policy.binding_on(seat.node, bindings or {}))
 
 
+def probe_pods(job: Job, policy: JobsPolicy) -> tuple[Pod, ...]:
+    """Return the first pod of each role as the next attempt would have it, without a node."""
+    status = replace(job.status, attempt=job.status.attempt + 1)
+    factory = PodFactory(replace(job, status=status), policy, resume_step=None)
+    return tuple(factory.make(Seat(role, 0, 0, "")) for role in job.spec.roles)
+
+
 class _Peer(msgspec.Struct, frozen=True):
     rank: int
     role: str

@@ -47,6 +47,10 @@ class JobsPolicy:
     #: Pods that the API takes from nobody now, a full quota or a server that has just started and
     #: knows no roles yet, are tried again for this long before the attempt ends.
     held_back_patience_seconds: float = 30.0
+    #: Longest wait between two tries of a job whose pods a quota or a policy refuses.
+    refused_backoff_seconds_max: float = 300.0
+    #: Most restarts for failures of nodes and infrastructure, whatever a job asks for.
+    infrastructure_limit_max: int = 1000
     #: A pod whose creation got no answer may be made this much later: servers carry a write on for
     #: a while after its sender has given up, and so do lines that hang.
     late_pod_seconds: float = 30.0

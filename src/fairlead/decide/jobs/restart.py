@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from fairlead.api.job import Attempt, Cause, Job, RestartPolicy
+from fairlead.api.job import Attempt, Cause, Job, JobStatus, RestartPolicy
+from fairlead.api.times import parse_time
 from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.jobs.policy import JobsPolicy
 
 #: 2 to this power is more than any back-off.
 _DOUBLINGS_MAX = 30
@@ -55,7 +57,7 @@ def cancel_message(job: Job) -> str:
     return "the job was deleted" if job.metadata.deletion_timestamp else "cancelled by its user"
 
 
-def next_step(job: Job, ended: Attempt) -> Next:
+def next_step(job: Job, ended: Attempt, policy: JobsPolicy) -> Next:
     """Return what follows the end of the current attempt; a pure function of the job."""
     if is_cancelled(job):
         return Fail(FailReason.CANCELLED, cancel_message(job))
@@ -66,13 +68,18 @@ def next_step(job: Job, ended: Attempt) -> Next:
     if ended.reason == EndReason.POD_REJECTED.value:  # the next attempt's pods would be the same
         return Fail(FailReason.POD_REJECTED, f"the API refuses the job's pods: {ended.message}")
     if ended.cause is not None:
-        failed = _limit_reached(job, ended.cause, ended.message)
+        failed = _limit_reached(job, policy, ended.cause, ended.message)
         if failed is not None:
             return failed
     return Hold() if job.spec.suspend else Retry()
 
 
-def _limit_reached(job: Job, cause: Cause, message: str) -> Fail | None:
+def infrastructure_limit(job: Job, policy: JobsPolicy) -> int:
+    """Return how many failures of the infrastructure the job may have: the admin's bound holds."""
+    return min(job.spec.restart.infrastructure_limit, policy.infrastructure_limit_max)
+
+
+def _limit_reached(job: Job, policy: JobsPolicy, cause: Cause, message: str) -> Fail | None:
     restart, status = job.spec.restart, job.status
     if restart.policy is RestartPolicy.NEVER:
         return Fail(FailReason.MEMBER_FAILED, message)
@@ -80,7 +87,7 @@ def _limit_reached(job: Job, cause: Cause, message: str) -> Fail | None:
         case Cause.USER:
             count, limit, whose = status.user_failures, restart.limit, "its own program"
         case Cause.NODE | Cause.INFRASTRUCTURE:
-            count, limit = status.infrastructure_failures, restart.infrastructure_limit
+            count, limit = status.infrastructure_failures, infrastructure_limit(job, policy)
             whose = "the infrastructure"
         case _:
             assert_never(cause)
@@ -105,3 +112,12 @@ def backoff_seconds(job: Job, cause: Cause, user_failures: int) -> int:
         return first
     doublings = min(max(user_failures - 1, 0), _DOUBLINGS_MAX)
     return min(restart.backoff_seconds * 2**doublings, restart.backoff_seconds_max)
+
+
+def absent_members(status: JobStatus, now: float) -> frozenset[tuple[str, int]]:
+    """Return the members whose back-off is not over."""
+    return frozenset(
+        (r.role, r.index)
+        for r in status.member_restarts
+        if r.restart_at is not None and now < parse_time(r.restart_at)
+    )

@@ -55,6 +55,17 @@ class Refusal(Enum):
     NAME_TAKEN = "NameTaken"
     POD_REJECTED = "PodRejected"
     POD_HELD_BACK = "PodHeldBack"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POLICY_REFUSED = "PolicyRefused"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The answer to a dry run of the job's pods; `refusal` None: they would be taken."""
+
+    at: float
+    refusal: Refusal | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,7 @@ class JobView:
     cordoned: Collection[str] = ()
     node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
+    probe: Probe | None = None
     #: How members are bound on the nodes that say it by their label.
     bindings: Mapping[str, Binding] = field(default_factory=dict)
     counts_written_at: float = 0.0

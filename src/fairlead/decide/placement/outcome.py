@@ -12,7 +12,7 @@ from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
 from fairlead.api.times import format_time
 from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.job_status import new_record, with_begun
+from fairlead.decide.job_status import new_record, refusal_verdict, with_begun
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -67,6 +67,8 @@ def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
     """Return the write that takes the placement away; a held job is told so."""
     if verdict is None and job.spec.suspend and not job.is_finished and not job.spec.cancel:
         verdict = Verdict(Reason.HELD)
+    if verdict is None and not job.is_finished and not job.spec.cancel:
+        verdict = refusal_verdict(job.status)
     if verdict is not None:
         condition = _condition(job, "False", verdict, at)
         return ReleaseJob(job, condition, verdict_status(job, verdict, at))

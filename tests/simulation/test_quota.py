@@ -1,0 +1,187 @@
+"""Two tenants on one cluster: the pods of one are refused, and the other does not notice.
+
+The embedded API has no ResourceQuota, so the client of the controllers refuses pods in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fairlead.api import crd, names
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.api.meta import find_condition
+from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS
+from fairlead.api.status import Forbidden
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import load_profile
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import Recorder
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.loop import ControllerLoop
+from fairlead.sim.loop import run
+from fairlead.sim.workload import job_body
+from fairlead.testing.builders import EPOCH
+
+QUOTA = 'pods "a" is forbidden: exceeded quota: team, requested: pods=1, used: pods=0, limited: '
+SECURITY = 'pods "a" is forbidden: violates PodSecurity "restricted:latest": allowPrivilege'
+
+
+class Quota(InProcessClient):
+    """Refuses pods of namespace `refused` beyond `room`, dry runs included."""
+
+    words = QUOTA
+    room = 0
+    asked = 0
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        #: Pods that were made and not deleted.
+        self.taken: set[str] = set()
+        self.in_flight = 0
+
+    async def create(
+        self, resource: Any, obj: Any, *, namespace: str = "", dry_run: bool = False
+    ) -> Any:
+        if resource.plural != "pods" or namespace != "refused":
+            return await super().create(resource, obj, namespace=namespace, dry_run=dry_run)
+        self.asked += dry_run
+        if len(self.taken) + self.in_flight >= self.room:
+            raise Forbidden(self.words)
+        self.in_flight += 1
+        try:
+            made = await super().create(resource, obj, namespace=namespace, dry_run=dry_run)
+        finally:
+            self.in_flight -= 1
+        if not dry_run:
+            self.taken.add(made.metadata.name)
+        return made
+
+    async def delete(self, resource: Any, name: str, **how: Any) -> None:
+        await super().delete(resource, name, **how)
+        if resource.plural == "pods" and how.get("namespace") == "refused":
+            self.taken.discard(name)
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.clock = LoopClock(EPOCH)
+        rng = random.Random(1)
+        self.service = Service(
+            Store.open(None), Registry.with_builtins(), self.clock,
+            ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
+        )  # fmt: skip
+        self.client = Quota(self.service)
+        profile = load_profile("instant")
+        self.nodes = VirtualNodes(
+            self.client, NodeFleet(2, profile.node), profile, clock=self.clock, rng=rng
+        )
+
+    async def submit(self, name: str, namespace: str, *, members: int, seconds: float) -> None:
+        body = job_body(name, members=members, gpus=8, run_seconds=seconds)
+        body["metadata"]["namespace"] = namespace
+        await self.client.create(JOBS, body, namespace=namespace)
+
+    async def job(self, name: str, namespace: str = "refused") -> Job:
+        return await self.client.get(JOBS, name, namespace=namespace)
+
+    async def pods(self) -> tuple[Pod, ...]:
+        return (await self.client.list(PODS, namespace="refused")).items
+
+    async def run(self, main: Callable[[Cluster], Awaitable[None]]) -> None:
+        await self.service.bootstrap()
+        for manifest in crd.manifests():
+            await self.client.create(CRDS, manifest)
+        for name in ("refused", "other"):
+            await self.client.create(NAMESPACES, {"metadata": {"name": name}})
+        await self.nodes.start()
+        rng, policy = random.Random(2), JobsPolicy()
+        events = Recorder(self.client, self.clock, "fairlead", rng=rng)
+        scheduler = SchedulerController(
+            self.client, ClusterMirrors.make(self.client, clock=self.clock, rng=rng), events=events
+        )
+        jobs = JobsController(
+            self.client, JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng),
+            history=MemoryHistory(), events=events, policy=policy, clock=self.clock,
+        )  # fmt: skip
+        async with asyncio.TaskGroup() as group:
+            loops = [ControllerLoop(c, clock=self.clock, rng=rng).run() for c in (scheduler, jobs)]
+            parts = (self.service.run(), self.nodes.run(), events.run(), *loops)
+            tasks = [group.create_task(part) for part in parts]
+            await asyncio.sleep(2)
+            await main(self)
+            for task in tasks:
+                task.cancel()
+
+
+def play(main: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def body() -> None:
+        await Cluster().run(main)
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"), [(QUOTA, "QuotaExceeded"), (SECURITY, "PolicyRefused")]
+)
+def test_a_tenant_without_quota_holds_nothing_and_holds_up_nobody(words: str, reason: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        cluster.client.words = words
+        await cluster.submit("greedy", "refused", members=2, seconds=60)
+        await asyncio.sleep(5)
+        greedy = await cluster.job("greedy")
+        assert greedy.status.attempts, "it was never tried"
+        assert greedy.status.placement is None
+        assert greedy.status.verdict is not None
+        assert greedy.status.verdict.reason == reason
+        assert words[-20:] in str(greedy.status.verdict.facts["message"])
+        for hour in range(3):
+            await cluster.submit(f"honest-{hour}", "other", members=2, seconds=600)
+            await asyncio.sleep(10)
+            honest = await cluster.job(f"honest-{hour}", "other")
+            assert honest.status.state == "Running"
+            await asyncio.sleep(3590)
+        greedy = await cluster.job("greedy")
+        assert not greedy.is_finished
+        assert (greedy.status.infrastructure_failures, len(greedy.status.attempts)) == (0, 1)
+        assert 10 < cluster.client.asked < 60, "dry runs, ever more rarely"
+        assert await cluster.pods() == ()
+        cluster.client.room = 2
+        await asyncio.sleep(310)
+        greedy = await cluster.job("greedy")
+        assert greedy.status.attempt == 2
+        assert greedy.status.state in ("Running", "Succeeded")
+
+    play(main)
+
+
+def test_a_gang_that_has_room_for_a_part_gives_all_of_it_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        cluster.client.room = 1
+        await cluster.submit("half", "refused", members=2, seconds=60)
+        held = 0
+        for _ in range(3600):
+            await asyncio.sleep(1)
+            job = await cluster.job("half")
+            held += job.status.placement is not None
+            admitted = find_condition(job.status.conditions, names.ADMITTED)
+            if job.status.placement is None and admitted and admitted.status == "False":
+                assert await cluster.pods() == ()
+        assert len((await cluster.job("half")).status.attempts) > 5, "it goes on trying"
+        assert held < 360, f"it held the nodes for {held} of 3600 s"
+
+    play(main)
