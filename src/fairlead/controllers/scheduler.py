@@ -60,9 +60,8 @@ class SchedulerController:
     ) -> None:
         """Register on the mirrors. Without `events` nothing is told to people but by the status."""
         self.state = ClusterState(PriorityTable())
-        #: Verdicts of the last decision by reason, for metrics.
+        #: Verdicts of the last decision, by reason.
         self.verdict_counts: dict[str, int] = {}
-        self.placed_count = 0
         self._client = client
         self._mirrors = mirrors
         self._policy = policy or PlacementPolicy()
@@ -179,9 +178,7 @@ class SchedulerController:
         kind = EventKind.NORMAL
         if isinstance(action, FollowPods):
             return
-        if isinstance(action, PlaceJob):
-            self.placed_count += 1
-        else:
+        if not isinstance(action, PlaceJob):
             before, verdict = job.status.verdict, action.verdict
             if verdict is None or (before is not None and before.reason == verdict.reason):
                 return

@@ -1,13 +1,14 @@
 """Metrics in Prometheus format, on a registry of our own: two clusters fit into one process.
 
 Names after prometheus.io/docs/practices/naming: one prefix, base units, labels from closed sets
-(controller, action, result, kind, state), never a job's or a node's name. What can be read when
-asked (mirrors, queues) is collected at the scrape; what happens is counted when it happens.
+(controller, action, result, kind, state, reason), never a job's or a node's name. What can be read
+when asked (mirrors, queues, jobs) is collected at the scrape; what happens is counted when it
+happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,12 +16,19 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from fairlead.api.job import Job, JobState
+from fairlead.decide.reasons import Reason
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _DECIDE_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_STATES = frozenset(state.value for state in JobState)
+_WAITING = frozenset(
+    state.value for state in (JobState.WAITING, JobState.HELD, JobState.RESTARTING)
+)
+_REASONS = frozenset(reason.value for reason in Reason)
 
 
 class _Scraped(Collector):
@@ -30,6 +38,7 @@ class _Scraped(Collector):
         self.mirrors: list[Mirror[Any]] = []
         self.depths: dict[str, Callable[[], int]] = {}
         self.set_aside: dict[str, SetAside] = {}
+        self.jobs: Callable[[], Iterable[Job]] | None = None
 
     def collect(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily(
@@ -63,7 +72,33 @@ class _Scraped(Collector):
         for reader, set_aside in sorted(self.set_aside.items()):
             for kind, count in sorted(set_aside.counts().items()):
                 aside.add_metric([reader, kind], count)
-        return (lag, objects, depth, aside)
+        return (lag, objects, depth, aside, *self._jobs())
+
+    def _jobs(self) -> Iterable[Metric]:
+        """Yield the jobs by state and by the verdict of those that wait; a walk over all jobs."""
+        if self.jobs is None:
+            return
+        counts = {(state.value, ""): 0 for state in JobState}
+        for job in self.jobs():
+            cell = _cell(job)
+            counts[cell] = counts.get(cell, 0) + 1
+        jobs = GaugeMetricFamily(
+            "fairlead_jobs",
+            "Jobs by state; of jobs that wait or are held, also by the reason of the verdict.",
+            labels=["state", "reason"],
+        )
+        for cell, count in sorted(counts.items()):
+            jobs.add_metric(cell, count)
+        yield jobs
+
+
+def _cell(job: Job) -> tuple[str, str]:
+    """Return a job's state and reason, both from closed sets whatever its status says."""
+    state = job.status.state if job.status.state in _STATES else JobState.WAITING.value
+    verdict = job.status.verdict
+    if state not in _WAITING or verdict is None or verdict.reason not in _REASONS:
+        return state, ""
+    return state, verdict.reason
 
 
 class Metrics:
@@ -102,7 +137,6 @@ class Metrics:
             ["service"],
             registry=registry,
         )
-        self._jobs = Gauge("fairlead_jobs", "Jobs by state.", ["state"], registry=registry)
 
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision."""
@@ -120,10 +154,9 @@ class Metrics:
         """Note a crash; fits the supervisor's `crashed`."""
         self._crashes.labels(service).inc()
 
-    def set_jobs(self, counts: Mapping[str, int]) -> None:
-        """Set the number of jobs of each state named."""
-        for state in sorted(counts):
-            self._jobs.labels(state).set(counts[state])
+    def watch_jobs(self, read: Callable[[], Iterable[Job]] | None) -> None:
+        """Count these jobs at each scrape; None: no more (this replica does not lead)."""
+        self._scraped.jobs = read
 
     def watch_mirror(self, mirror: Mirror[Any]) -> None:
         """Report this mirror's lag and size at each scrape."""
@@ -141,6 +174,10 @@ class Metrics:
     def watch_set_aside(self, set_aside: SetAside) -> None:
         """Report what this reader sets aside at each scrape, in place of one of its name."""
         self._scraped.set_aside[set_aside.name] = set_aside
+
+    def forget_queue(self, controller: str) -> None:
+        """Report this queue no more."""
+        self._scraped.depths.pop(controller, None)
 
     def render(self) -> bytes:
         """Return all series as text of CONTENT_TYPE."""

@@ -8,12 +8,14 @@ import random
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairlead.api.job import VerdictStatus
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
+from fairlead.testing.builders import make_job
 from fairlead.testing.fake_client import FakeClient
 
 
@@ -33,8 +35,16 @@ def test_what_happens_is_counted_under_stable_names() -> None:
     metrics.acted("scheduler", "PlaceJob", ActionResult.DONE)
     metrics.acted("scheduler", "PlaceJob", ActionResult.DONE)
     metrics.acted("scheduler", "PlaceJob", ActionResult.OUTDATED)
-    metrics.set_jobs({"Running": 3, "Waiting": 5})
-    metrics.set_jobs({"Running": 0})
+    short = VerdictStatus("Waiting", "InsufficientCapacity")
+    strange = VerdictStatus("Waiting", "a reason of somebody's own")
+    jobs = [
+        make_job("a", status={"state": "Waiting"}, verdict=short),
+        make_job("b", status={"state": "Waiting"}, verdict=short),
+        make_job("c", status={"state": "Waiting"}, verdict=strange),
+        make_job("d", status={"state": "no state"}),
+        make_job("e", status={"state": "Succeeded"}, verdict=short),
+    ]
+    metrics.watch_jobs(lambda: jobs)
     metrics.crashed("scheduler", ZeroDivisionError())
     metrics.watch_queue("jobs", lambda: 17)
     seen = samples(metrics)
@@ -44,8 +54,13 @@ def test_what_happens_is_counted_under_stable_names() -> None:
     assert seen["fairlead_decide_duration_seconds_bucket{scheduler,0.01}"] == 0
     assert seen["fairlead_actions_total{PlaceJob,scheduler,done}"] == 2
     assert seen["fairlead_actions_total{PlaceJob,scheduler,outdated}"] == 1
-    assert seen["fairlead_jobs{Running}"] == 0
-    assert seen["fairlead_jobs{Waiting}"] == 5
+    assert seen["fairlead_jobs{InsufficientCapacity,Waiting}"] == 2
+    assert seen["fairlead_jobs{,Waiting}"] == 2
+    assert seen["fairlead_jobs{,Succeeded}"] == 1
+    assert seen["fairlead_jobs{,Running}"] == 0
+    assert sum(value for name, value in seen.items() if name.startswith("fairlead_jobs{")) == 5
+    metrics.watch_jobs(None)
+    assert not [name for name in samples(metrics) if name.startswith("fairlead_jobs{")]
     assert seen["fairlead_service_crashes_total{scheduler}"] == 1
     assert seen["fairlead_workqueue_depth{jobs}"] == 17
 
@@ -78,5 +93,6 @@ def test_a_mirrors_lag_is_read_at_the_scrape_and_the_laggard_of_a_kind_counts() 
 def test_two_clusters_in_one_process_do_not_share_series() -> None:
     first = Metrics(CollectorRegistry(), version="1")
     second = Metrics(CollectorRegistry(), version="1")
-    first.set_jobs({"Running": 1})
-    assert "fairlead_jobs{Running}" not in samples(second)
+    first.watch_jobs(lambda: [make_job("a", status={"state": "Running"})])
+    assert samples(first)["fairlead_jobs{,Running}"] == 1
+    assert "fairlead_jobs{,Running}" not in samples(second)

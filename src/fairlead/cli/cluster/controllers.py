@@ -89,8 +89,12 @@ class Controllers:
         mirrors = self._cluster_mirrors(reader)
         try:
             controller = SchedulerController(self._client, mirrors, events=self._events)
+            self._metrics.watch_jobs(mirrors.jobs.items)
+            self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
             await self._run(controller, reader)
         finally:
+            self._metrics.watch_jobs(None)
+            self._metrics.forget_queue(SchedulerController.name)
             reader.close()
 
     def _cluster_mirrors(self, reader: MirrorReader) -> ClusterMirrors:

@@ -66,9 +66,6 @@ class Extensions:
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         _only_get(request)
-        counts = await self._job_counts()
-        every = {state.value: 0 for state in JobState}
-        self._parts.metrics.set_jobs({**every, **counts})
         body = self._parts.metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 

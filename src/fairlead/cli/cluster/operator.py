@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fairlead import __version__
 from fairlead.api.core import PriorityClass
-from fairlead.api.job import JobState
 from fairlead.api.resources import PRIORITY_CLASSES
 from fairlead.cli.cluster.archive_api import ArchiveApi
 from fairlead.cli.cluster.controllers import Controllers
@@ -39,8 +38,6 @@ from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.supervisor import Health, Service, Supervisor
 from fairlead.webhook.service import Webhook, WebhookOptions
-
-JOBS_STATES = [state.value for state in JobState]
 
 
 @dataclass(frozen=True, slots=True)
