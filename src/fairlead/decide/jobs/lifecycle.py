@@ -166,7 +166,7 @@ def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Deci
         case Hold():
             return _hold(view, now, ended, status)
         case Retry():
-            return _retry(view, policy, now, ended, status)
+            return _retry(view, policy, now, ended=ended, status=status)
         case _:
             assert_never(following)
 
@@ -215,12 +215,12 @@ def _hold(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decis
 
 
 def _retry(
-    view: JobView, policy: JobsPolicy, now: float, ended: Attempt, status: JobStatus
+    view: JobView, policy: JobsPolicy, now: float, *, ended: Attempt, status: JobStatus
 ) -> Decision:
     """Raise the attempt's number once the back-off is over: the scheduler takes it from there."""
     job, number = view.job, ended.number + 1
     if ended.reason in REFUSED:
-        waiting = wait_refused(view, policy, now, ended, status)
+        waiting = wait_refused(view, policy, now, ended=ended, status=status)
         if waiting is not None:
             return waiting
     wait_until = parse_time(status.restart_at) if status.restart_at else now

@@ -84,14 +84,14 @@ def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt)
     status = replace(status, progress=fold_progress(status.progress, reported(view)))
     changed = _changed_spec(view, attempt)
     if changed is not None and not is_cancelled(view.job):
-        return _close(view, policy, now, changed, status)
+        return _close(view, policy, now, changed, status=status)
     succeeded = view.current.counts[MemberPhase.SUCCEEDED]
     if changed is None and succeeded >= view.job.member_count:
         return Decision(_succeed(view, status, now, attempt))
     found = judge.assess(view, policy, now)
     end = _end(view, policy, now, found)
     if end is not None:
-        return _close(view, policy, now, end, status)
+        return _close(view, policy, now, end, status=status)
     if not attempt.started_at and _all_started(view):
         return Decision(_started(view, status, now, attempt))
     told = _tell_held_back(view, status, now)
@@ -228,15 +228,17 @@ def _vanished(view: JobView, policy: JobsPolicy) -> _End | None:
     return None
 
 
-def _close(view: JobView, policy: JobsPolicy, now: float, end: _End, status: JobStatus) -> Decision:
+def _close(
+    view: JobView, policy: JobsPolicy, now: float, end: _End, *, status: JobStatus
+) -> Decision:
     """End the attempt, but not while a pod may come late: an open record keeps its place."""
     if now < view.late_until:
         return Decision(wake_at=view.late_until)
-    return Decision(_stop(view, policy, now, end, status))
+    return Decision(_stop(view, policy, now, end, status=status))
 
 
 def _stop(
-    view: JobView, policy: JobsPolicy, now: float, end: _End, status: JobStatus
+    view: JobView, policy: JobsPolicy, now: float, end: _End, *, status: JobStatus
 ) -> tuple[Action, ...]:
     """Write that the attempt has ended, and why, before anything of it is deleted."""
     job, attempt = view.job, status.attempts[-1]
@@ -462,7 +464,9 @@ def _member_restarts(
         count = (new.user_failures if user else new.infrastructure_failures) + 1
         limit = job.spec.restart.limit if user else infrastructure_limit(job, policy)
         if count > limit:
-            return _stop(view, policy, now, _End(failure.reason, failure.message, failure), new)
+            return _stop(
+                view, policy, now, _End(failure.reason, failure.message, failure), status=new
+            )
         wait = backoff_seconds(job, failure.cause, count)
         entry = MemberRestart(
             role=member.role,

@@ -48,7 +48,7 @@ def delay_seconds(status: JobStatus, policy: JobsPolicy, now: float) -> float:
 
 
 def wait_refused(
-    view: JobView, policy: JobsPolicy, now: float, ended: Attempt, status: JobStatus
+    view: JobView, policy: JobsPolicy, now: float, *, ended: Attempt, status: JobStatus
 ) -> Decision | None:
     """Decide about a job whose latest attempt was refused; None once the next one may begin."""
     reason, message = ended.reason, ended.message
