@@ -43,6 +43,16 @@ async def test_52_an_unknown_path_is_plain_text(target: Target) -> None:
         assert (answer.status, answer.body) == (404, b"404 page not found\n"), path
 
 
+async def test_52_a_timeout_that_is_no_duration_is_refused_everywhere(target: Target) -> None:
+    for path in ("/version", PODS):
+        answer = await target.request("GET", path, query={"timeout": "invalid"})
+        assert answer.status == 400
+        assert b"invalid timeout specified in the request URL" in answer.body
+        for timeout in ("3m", "0s", "1m30.5s", "0", ""):
+            fine = await target.request("GET", path, query={"timeout": timeout})
+            assert fine.status == 200, timeout
+
+
 async def test_52_what_a_known_group_does_not_have_is_a_status(target: Target) -> None:
     for path in (f"{PODS}/x/nope", "/api/v1/namespaces/default/nodes", "/api/v1/pods/x",
                  "/api/v2", "/api/v1/nope"):  # fmt: skip

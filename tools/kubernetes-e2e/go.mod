@@ -1,4 +1,4 @@
-// Kubernetes' own end-to-end tests, built from published modules: see ../kubernetes/e2e.sh.
+// Kubernetes' own end-to-end tests, built from published modules: see build.sh.
 module fairlead.dev/tools/kubernetes-e2e
 
 go 1.26.0

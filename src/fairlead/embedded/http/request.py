@@ -9,6 +9,7 @@ recurse.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -27,6 +28,8 @@ PATH_LENGTH_MAX = 4096
 YAML_BYTES_MAX = 256 * 1024
 E = TypeVar("E", bound=Enum)
 
+#: As Go writes a duration: 0, 1.5s, 1h30m.
+_DURATION = re.compile(r"0|([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+")
 JSON_TYPE = "application/json"
 YAML_TYPE = "application/yaml"
 PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"
@@ -136,6 +139,12 @@ class Query:
         if number < least:
             raise BadRequest(f"query parameter {key}: {number} is less than {least}")
         return number
+
+    def check_timeout(self) -> None:
+        """Refuse a `timeout` that is no duration; requests here have no longer deadline anyway."""
+        value = self._values.get("timeout")
+        if value and _DURATION.fullmatch(value) is None:
+            raise BadRequest(f"invalid timeout specified in the request URL: '{value[:40]}'")
 
     def choice(self, key: str, choices: type[E]) -> E | None:
         """Return the member with that value; None when not given."""

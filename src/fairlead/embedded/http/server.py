@@ -223,6 +223,7 @@ class Server:
         segments = split_path(path)
         target = resource_path(segments)
         query = Query(raw_query)
+        query.check_timeout()
         if target is not None and observed.look(target, query):
             return await self._stream(request, target, query)
         if self.in_flight >= self.limits.requests_in_flight_max:
