@@ -1,0 +1,137 @@
+"""What keeps tenants apart on a real API server: quotas, classes, and the page that names them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.operating import (
+    controllers,
+    http_client,
+    install_kinds,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+)
+from tests.kubernetes.own_plane import own_plane
+
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
+from fairlead.api.status import AlreadyExists, NotFound
+from fairlead.kube.client import HttpClient
+
+pytestmark = pytest.mark.kubernetes
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "tenancy.md"
+_PLURALS = {
+    "Namespace": "namespaces", "ResourceQuota": "resourcequotas", "RoleBinding": "rolebindings",
+}  # fmt: skip
+CLUSTER_WIDE = ("Namespace",)
+QUOTAS: Resource[Any] = Resource("", "v1", "resourcequotas", "ResourceQuota", dict)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    yield from own_plane(tmp_path_factory)
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(cluster)
+    await install_kinds(client)
+    yield client
+    await sweep(client)
+    await client.close()
+
+
+async def apply_page(client: HttpClient) -> list[str]:
+    """Create everything that the page shows as YAML; return the kinds."""
+    kinds: list[str] = []
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        for body in yaml.safe_load_all(block):
+            group, _, version = body["apiVersion"].rpartition("/")
+            kind, namespace = body["kind"], body["metadata"].get("namespace", "")
+            resource: Resource[Any] = Resource(
+                group, version, _PLURALS[kind], kind, dict, namespaced=kind not in CLUSTER_WIDE
+            )
+            with contextlib.suppress(AlreadyExists):
+                await client.create(resource, body, namespace=namespace)
+            kinds.append(kind)
+    return kinds
+
+
+async def test_what_the_page_tells_the_admin_to_add_is_accepted(client: HttpClient) -> None:
+    kinds = await apply_page(client)
+    assert set(kinds) == {"Namespace", "ResourceQuota", "RoleBinding"}
+
+
+async def test_a_namespace_without_quota_holds_nothing_and_another_is_served_at_once(
+    client: HttpClient,
+) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await client.create(NAMESPACES, {"metadata": {"name": "poor"}})
+    quota = {"metadata": {"name": "no-pods"}, "spec": {"hard": {"pods": "0"}}}
+    await client.create(QUOTAS, quota, namespace="poor")
+    # What the quota controller would write, which this control plane does not run.
+    status = {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
+    await client.patch(QUOTAS, "no-pods", status, namespace="poor", subresource="status")
+
+    async def job(name: str, namespace: str) -> Job:
+        return await client.get(JOBS, name, namespace=namespace)
+
+    async with virtual_nodes(client, 2), controllers(client):
+        await client.create(JOBS, job_body("greedy", 2), namespace="poor")
+
+        async def refused() -> bool:
+            status = (await job("greedy", "poor")).status
+            verdict = status.verdict
+            return status.placement is None and verdict is not None and (
+                verdict.reason == "QuotaExceeded"
+            )  # fmt: skip
+
+        await until(refused, 30)
+        await client.create(JOBS, job_body("honest", 2, seconds=1), namespace="default")
+
+        async def served() -> bool:
+            return (await job("honest", "default")).is_finished
+
+        await until(served, 30)
+        greedy = await job("greedy", "poor")
+        assert [a.reason for a in greedy.status.attempts] == ["QuotaExceeded"]
+        assert "exceeded quota" in greedy.status.attempts[0].message
+        assert (await client.list(PODS, namespace="poor")).items == ()
+        await client.patch(JOBS, "greedy", {"spec": {"cancel": True}}, namespace="poor")
+        await client.delete(QUOTAS, "no-pods", namespace="poor")
+
+
+async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: HttpClient) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await client.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
+    async with virtual_nodes(client, 1), controllers(client):
+        await client.create(JOBS, job_body("running", 1), namespace="default")
+
+        async def is_placed(name: str) -> bool:
+            try:
+                found = await client.get(JOBS, name, namespace="default")
+            except NotFound:
+                return False
+            return found.status.placement is not None
+
+        await until(lambda: is_placed("running"), 30)
+        greedy = job_body("greedy", 1, priority=2**31 - 1)
+        await client.create(JOBS, greedy, namespace="default")
+        await asyncio.sleep(1.1)  # creation times are whole seconds
+        urgent = job_body("urgent", 1, priorityClassName="urgent")
+        await client.create(JOBS, urgent, namespace="default")
+        await asyncio.sleep(1)
+        await client.patch(JOBS, "running", {"spec": {"cancel": True}}, namespace="default")
+        await until(lambda: is_placed("urgent"), 30)
+        assert not await is_placed("greedy")
