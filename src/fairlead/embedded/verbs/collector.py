@@ -271,9 +271,36 @@ class Collector:
             self._keep_owners(info, record, solid)
             return
         foreground = waiting and record.uid in self._dependents
+        if foreground and self._is_in_circle(record.uid):
+            self._unblock_owners(info, record)
         propagation = Propagation.FOREGROUND if foreground else None
         options = DeleteOptions(propagation=propagation, uid=record.uid)
         deletion.delete(self._context, info, record.key, options)
+
+    def _is_in_circle(self, uid: str) -> bool:
+        """Return True when a dependent waits for its own dependents: perhaps for this object.
+
+        So does kubernetes' collector, which breaks what may be a circle there.
+        """
+        for place in self._dependents.get(uid, ()):
+            record = self._context.store.latest(*place)
+            if record is None or not record.is_deleting:
+                continue
+            if FOREGROUND in (_head(record).finalizers or ()):
+                return True
+        return False
+
+    def _unblock_owners(self, info: ResourceInfo, record: Record) -> None:
+        def change(obj: dict[str, Any]) -> dict[str, Any]:
+            references = obj["metadata"]["ownerReferences"]
+            unblocked = [{**each, "blockOwnerDeletion": False} for each in references]
+            obj["metadata"]["ownerReferences"] = unblocked
+            return obj
+
+        writes.overwrite(self._context, info, record.key, change, options=WriteOptions())
+        for reference in _head(record).owner_references or ():
+            if reference.uid in self._waiting:
+                self._queue[Task.OWNER, self._waiting[reference.uid]] = None
 
     def _owner(self, reference: OwnerReference, namespace: str) -> tuple[Record | None, bool]:
         """Return the owner, None when it is gone, and whether its kind is served at all."""
