@@ -100,6 +100,11 @@ def _limit_reached(job: Job, policy: JobsPolicy, cause: Cause, message: str) -> 
     return Fail(FailReason.RESTART_LIMIT, text)
 
 
+#: A year: the end of a longer back-off might be no date that the API takes, and the status that
+#: names it could never be written.
+BACKOFF_SECONDS_MAX = 365 * 86_400
+
+
 def backoff_seconds(job: Job, cause: Cause, user_failures: int) -> int:
     """Return the wait before the next attempt (or member).
 
@@ -107,11 +112,12 @@ def backoff_seconds(job: Job, cause: Cause, user_failures: int) -> int:
     nothing is gained by letting the gang's healthy nodes stand idle.
     """
     restart = job.spec.restart
-    first = min(restart.backoff_seconds, restart.backoff_seconds_max)
+    longest = min(restart.backoff_seconds_max, BACKOFF_SECONDS_MAX)
+    first = min(restart.backoff_seconds, longest)
     if cause is not Cause.USER:
         return first
     doublings = min(max(user_failures - 1, 0), _DOUBLINGS_MAX)
-    return min(restart.backoff_seconds * 2**doublings, restart.backoff_seconds_max)
+    return min(restart.backoff_seconds * 2**doublings, longest)
 
 
 def absent_members(status: JobStatus, now: float) -> frozenset[tuple[str, int]]:
