@@ -84,8 +84,15 @@ class TwoGpus:
 class LocalWorld:
     """The node's data, the API, and short ways to make and see pods."""
 
-    def __init__(self, data: Path, api: Api, memory_groups: MemoryGroups | None = None) -> None:
-        self.data, self.api, self.memory_groups = data, api, memory_groups
+    def __init__(
+        self,
+        data: Path,
+        api: Api,
+        memory_groups: MemoryGroups | None = None,
+        options: LocalOptions = OPTIONS,
+    ) -> None:
+        self.data, self.api = data, api
+        self.memory_groups, self.options = memory_groups, options
         self.node = self.new_node()
 
     def new_node(self) -> LocalNode:
@@ -95,7 +102,7 @@ class LocalWorld:
             self.data,
             clock=SystemClock(),
             rng=random.Random(1),
-            options=OPTIONS,
+            options=self.options,
             probe=TwoGpus(),
             memory_groups=self.memory_groups,
         )
@@ -138,10 +145,10 @@ def pod_body(name: str, *command: str, **parts: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def local_world(
-    data: Path, *, memory_groups: MemoryGroups | None = None
+    data: Path, *, memory_groups: MemoryGroups | None = None, options: LocalOptions = OPTIONS
 ) -> AsyncIterator[LocalWorld]:
     """Run a node inside; its processes are ended afterwards."""
-    world = LocalWorld(data, Api(), memory_groups)
+    world = LocalWorld(data, Api(), memory_groups, options)
     task = asyncio.create_task(world.node.run())
     try:
         yield world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.local_world import Api, LocalWorld, local_world, pod_body
+from tests.e2e.local_world import OPTIONS, Api, LocalWorld, local_world, pod_body
 
 from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
+from fairlead.embedded.local.logfiles import LogLimits, parts
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.process import Run, start_ticks
 
@@ -494,3 +496,22 @@ def launch_groups(data: Path) -> list[Path | None]:
     """Return the control group of each start, those without first."""
     found = [json.loads(path.read_text())["group"] for path in data.rglob("launch.json")]
     return [Path(group) if group else None for group in sorted(found)]
+
+
+async def test_a_log_is_bounded_whatever_the_program_writes(tmp_path: Path) -> None:
+    options = dataclasses.replace(
+        OPTIONS, logs=LogLimits(file_bytes_max=20_000, files_max=3), prune_seconds=0.2
+    )
+    async with local_world(tmp_path, options=options) as world:
+        script = "seq -f 'number %06g' 1 50000; (sleep 0.3; echo from behind) & exec >&-; sleep 1"
+        await world.pod("loud", "sh", "-c", script)
+        pod = await world.until_phase("loud", "Succeeded")
+        assert ended(pod).reason == "Completed"
+        log = tmp_path / "logs/default/pods/loud.log"
+        kept = [part.read_bytes() for part in parts(log)]
+        assert len(kept) == 3
+        assert all(len(part) <= 20_000 + 100 for part in kept)
+        lines = b"".join(kept).decode().splitlines()
+        assert lines[-1] == "from behind"
+        numbers = [int(line.split()[1]) for line in lines[:-1]]
+        assert numbers == list(range(numbers[0], 50_001))

@@ -9,7 +9,9 @@ import socket
 
 from fairlead.api.core import Node, Pod
 from fairlead.cli.cluster.fleet import read_profile
-from fairlead.cli.cluster.settings import Settings
+from fairlead.cli.cluster.settings import LogSettings, Settings
+from fairlead.embedded.local.host import LocalOptions
+from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.node import LocalNode
 from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.node_leases import NodeLeases
@@ -85,6 +87,7 @@ class Nodes:
         node = LocalNode(
             self._client, local_node_name(), self._settings.data,
             clock=self._clock, rng=_rng(), log=self._log,
+            options=LocalOptions(logs=_log_limits(self._settings.logs)),
         )  # fmt: skip
         self._local = node
 
@@ -100,6 +103,15 @@ class Nodes:
         """End the processes of local pods; call it when the services have ended."""
         if self._local is not None:
             await self._local.shut_down(grace_seconds)
+
+
+def _log_limits(settings: LogSettings) -> LogLimits:
+    return LogLimits(
+        file_bytes_max=settings.file_mib << 20,
+        files_max=settings.files,
+        age_seconds_max=settings.days * 86_400.0,
+        total_bytes_max=settings.total_gib << 30,
+    )
 
 
 def _rng() -> random.Random:

@@ -1,15 +1,15 @@
 """What `fairlead up` was asked for, and what the data directory remembers of the last time.
 
-Nodes, profile and address are kept in `<data>/cluster.json`, so that a plain `fairlead up`
-continues the cluster as it was; what is given on the command line wins and is remembered in its
-turn.
+Nodes, profile, address and limits of logs are kept in `<data>/cluster.json`, so that a plain
+`fairlead up` continues the cluster as it was; what is given on the command line wins and is
+remembered in its turn.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,30 @@ GPUS_MAX = 1_000
 _FILE_BYTES_MAX = 64 * 1024
 
 
+class LogSettings(msgspec.Struct, frozen=True, rename="camel"):
+    """How much of the logs of this machine's pods is kept; see `embedded.local.logfiles`."""
+
+    file_mib: int = 50
+    files: int = 5
+    days: int = 30
+    total_gib: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLogs:
+    """The flags of `up` about logs; None where one was not given."""
+
+    file_mib: int | None = None
+    files: int | None = None
+    days: int | None = None
+    total_gib: int | None = None
+
+    def over(self, before: LogSettings) -> LogSettings:
+        """Return what is asked for, the rest as it was."""
+        given = {name: value for name in self.__slots__ if (value := getattr(self, name))}
+        return msgspec.structs.replace(before, **given)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The flags of `up`; None where one was not given."""
@@ -35,6 +59,7 @@ class Asked:
     gpus: int | None = None
     profile: str | None = None
     listen: str | None = None
+    logs: AskedLogs = AskedLogs()
 
 
 class Remembered(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,6 +70,7 @@ class Remembered(msgspec.Struct, frozen=True, rename="camel"):
     profile: str = ""
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
+    logs: LogSettings = LogSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +88,7 @@ class Settings:
     host: str
     port: int
     is_port_asked: bool
+    logs: LogSettings = field(default_factory=LogSettings)
 
     @property
     def is_loopback(self) -> bool:
@@ -105,12 +132,15 @@ def settle(data: Path, asked: Asked) -> Settings:
         host=host,
         port=port,
         is_port_asked=is_asked,
+        logs=asked.logs.over(before.logs),
     )
 
 
 def remember(settings: Settings, port: int) -> None:
     """Keep the settings for the next start; `port` is the one that was taken in the end."""
-    kept = Remembered(settings.nodes, settings.gpus, settings.profile, settings.host, port)
+    kept = Remembered(
+        settings.nodes, settings.gpus, settings.profile, settings.host, port, settings.logs
+    )
     write_private(settings.data / CLUSTER_FILE, msgspec.json.encode(kept))
 
 

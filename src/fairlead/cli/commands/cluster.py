@@ -15,6 +15,7 @@ from fairlead.cli.cluster.settings import (
     GPUS_MAX,
     NODES_MAX,
     Asked,
+    AskedLogs,
     Settings,
     parse_listen,
     resolve_profile,
@@ -61,6 +62,14 @@ def _data(text: str) -> Path:
 @click.option("--profile", metavar="FILE|NAME", help="How virtual nodes and their pods behave.")
 @data_option
 @click.option("--listen", metavar="ADDR", help="HOST:PORT. [default: 127.0.0.1:7443]")
+@click.option("--log-size", metavar="MIB", type=click.IntRange(1, 1 << 20),
+              help="Size at which a member's log goes on in a new file. [default: 50]")  # fmt: skip
+@click.option("--log-files", metavar="N", type=click.IntRange(1, 100),
+              help="Files of a member's log that are kept. [default: 5]")  # fmt: skip
+@click.option("--log-days", metavar="DAYS", type=click.IntRange(1, 36_500),
+              help="How long logs are kept after their end. [default: 30]")  # fmt: skip
+@click.option("--log-total", metavar="GIB", type=click.IntRange(1, 1 << 20),
+              help="All logs together; the oldest go first. [default: 20]")  # fmt: skip
 @click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; return once it is ready."
 )
@@ -68,7 +77,8 @@ def _data(text: str) -> Path:
 @common(output=False, cluster=False)
 def up(
     common_: Common, *, nodes: int | None, gpus: int | None, profile: str | None, data: str,
-    listen: str | None, detach: bool, ready_fd: int | None,
+    listen: str | None, log_size: int | None, log_files: int | None, log_days: int | None,
+    log_total: int | None, detach: bool, ready_fd: int | None,
 ) -> int:  # fmt: skip
     """Start a cluster on this machine.
 
@@ -77,7 +87,8 @@ def up(
     the next start. Ctrl-C stops it.
     """
     path = _data(data)
-    asked = Asked(nodes, gpus, None if profile is None else resolve_profile(profile), listen)
+    logs = AskedLogs(log_size, log_files, log_days, log_total)
+    asked = Asked(nodes, gpus, None if profile is None else resolve_profile(profile), listen, logs)
     if listen is not None:
         parse_listen(listen)
     if ready_fd is not None:
@@ -115,8 +126,12 @@ def _detach(common_: Common, settings: Settings, asked: Asked) -> int:
     from fairlead.cli.cluster.launch import start_detached
 
     arguments = ["--data", str(settings.data)]
-    for flag, value in (("--nodes", asked.nodes), ("--gpus", asked.gpus),
-                        ("--profile", asked.profile), ("--listen", asked.listen)):  # fmt: skip
+    logs = asked.logs
+    for flag, value in (
+        ("--nodes", asked.nodes), ("--gpus", asked.gpus), ("--profile", asked.profile),
+        ("--listen", asked.listen), ("--log-size", logs.file_mib), ("--log-files", logs.files),
+        ("--log-days", logs.days), ("--log-total", logs.total_gib),
+    ):  # fmt: skip
         if value is not None:
             arguments += [flag, str(value)]
     report = start_detached(settings.data, arguments)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from fairlead.api.core import Pod
 from fairlead.embedded.local.config import ConfigData
+from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.poddir import PodDir
 from fairlead.embedded.virtual.status import PodNow
@@ -16,7 +17,7 @@ from fairlead.embedded.virtual.status import PodNow
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Patience of the local node, in seconds."""
+    """Patience of the local node, in seconds, and what it keeps."""
 
     restart_back_off_seconds: float = 10.0
     restart_back_off_seconds_max: float = 300.0
@@ -24,6 +25,8 @@ class LocalOptions:
     progress_seconds: float = 1.0
     memory_seconds: float = 0.5  # between two looks at the memory of containers with a limit
     retry_seconds: float = 5.0  # after a disk that is full, or a reference that is missing
+    prune_seconds: float = 600.0  # between two looks at the logs that are kept
+    logs: LogLimits = field(default_factory=LogLimits)
     kill_seconds: float = 5.0  # how long a shim may take after SIGKILL before it is killed itself
 
 

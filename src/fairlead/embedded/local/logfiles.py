@@ -5,13 +5,16 @@
     <data>/logs/<namespace>/.index/<pod>/<container>               link to the file of either
 
 A container that is not the pod's first has `+<container>` before `.log`, the run before the latest
-restart has `+previous`, and the logs of an earlier job of the same name move to `<job>+<uid>`: "+"
-is in no Kubernetes name, so that nothing can collide. A file `.<log>.live` beside a log says that
-more may come; it survives a crash of the node, as the process does.
+restart has `+previous`, older parts of a log that was rotated have `.1`, `.2` ... behind `.log`,
+and the logs of an earlier job of the same name move to `<job>+<uid>`: "+" is in no Kubernetes name,
+so that nothing can collide. A file `.<log>.live` beside a log says that more may come; it survives
+a crash of the node, as the process does.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.api import names
@@ -25,6 +28,18 @@ SEPARATOR = "+"
 PREVIOUS = "previous"
 
 
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """How much of logs is kept. The first two are kubelet's containerLogMaxSize and -MaxFiles."""
+
+    file_bytes_max: int = 50 << 20
+    files_max: int = 5  # of one run of a container, with the one that is written
+    age_seconds_max: float = 30 * 86_400.0  # since a log that has ended was written last
+    total_bytes_max: int = 20 << 30
+    #: Free space that logs leave to others, but no more than a twentieth of the disk.
+    reserve_bytes: int = 256 << 20
+
+
 def live_mark(log: Path) -> Path:
     """Return the file whose presence says that the log may grow."""
     return log.with_name(f".{log.name}.live")
@@ -33,6 +48,14 @@ def live_mark(log: Path) -> Path:
 def previous_log(log: Path) -> Path:
     """Return where the log of the run before goes."""
     return log.with_name(f"{log.stem}{SEPARATOR}{PREVIOUS}.log")
+
+
+def parts(log: Path) -> list[Path]:
+    """Return the files of a log, the oldest first: `x.log.2`, `x.log.1`, `x.log`."""
+    out = [log]
+    while (older := log.with_name(f"{log.name}.{len(out)}")).exists():
+        out.insert(0, older)
+    return out
 
 
 def index_entry(logs: Path, namespace: str, pod: str, container: str) -> Path:
@@ -61,7 +84,7 @@ def open_logs(logs: Path, pod: Pod) -> dict[str, str]:
         path = log_path(logs, pod, container.name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
-            path.replace(previous_log(path))
+            _set_aside(path)
         live_mark(path).touch(mode=0o600)
         path.touch(mode=0o600)
         link = index_entry(logs, pod.metadata.namespace, pod.metadata.name, container.name)
@@ -94,8 +117,65 @@ def _set_older_job_aside(logs: Path, pod: Pod) -> None:
 
 def put_aside(log: Path) -> None:
     """Make the log the previous one and begin a new one, which is live; OSError."""
-    log.replace(previous_log(log))
+    _set_aside(log)
     log.touch(mode=0o600)
+
+
+def _set_aside(log: Path) -> None:
+    """Make all parts of the log those of the previous one."""
+    previous = previous_log(log)
+    for part in parts(previous):
+        part.unlink(missing_ok=True)
+    for part in parts(log):
+        part.replace(previous.with_name(previous.name + part.name.removeprefix(log.name)))
+
+
+def prune(logs: Path, limits: LogLimits, now: float) -> int:
+    """Remove logs that are over the age, then the oldest over the total; return how many.
+
+    A log that may grow is never removed, however old. It reads the whole tree: call it in a thread.
+    """
+    ended: list[tuple[float, int, Path]] = []
+    total = 0
+    for folder, _, names_ in os.walk(logs):
+        live = {name[1:-5] for name in names_ if name.startswith(".") and name.endswith(".live")}
+        for name in names_:
+            stem, dot, _ = name.partition(".log")
+            path = Path(folder, name)
+            try:
+                stat = path.lstat()
+            except OSError:
+                continue
+            if not dot or name.startswith(".") or path.is_symlink():
+                continue
+            total += stat.st_size
+            if f"{stem}.log" not in live:
+                ended.append((stat.st_mtime, stat.st_size, path))
+    count = 0
+    for written_at, size, path in sorted(ended):
+        if now - written_at <= limits.age_seconds_max and total <= limits.total_bytes_max:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
+        count += 1
+    if count:
+        _remove_empty(logs)
+    return count
+
+
+def _remove_empty(logs: Path) -> None:
+    """Remove folders that hold no logs any more, and links to logs that are gone."""
+    for folder, folders, files in os.walk(logs, topdown=False):
+        for name in files:
+            path = Path(folder, name)
+            if path.is_symlink() and not path.exists():
+                path.unlink(missing_ok=True)
+        left = [name for name in files if name != UID_FILE and Path(folder, name).exists()]
+        if not left and not any(Path(folder, name).is_dir() for name in folders):
+            for name in files:
+                Path(folder, name).unlink(missing_ok=True)
+            if Path(folder) != logs:
+                Path(folder).rmdir()
 
 
 def close_logs(paths: dict[str, str]) -> None:

@@ -124,6 +124,7 @@ class LocalNode:
             await self._register()
             group.create_task(self._keep_conditions())
             group.create_task(watch_memory(self, self._living_runs))
+            group.create_task(self._prune_logs())
             self._config.start(group)
             await self._config.wait_synced()
             self._adopt_directories()
@@ -331,6 +332,19 @@ class LocalNode:
                 await self._client.patch(NODES, self.name, patch, subresource="status")
 
             await self._persist("node", write)
+
+    async def _prune_logs(self) -> None:
+        """Remove logs that are too old or too many, now and then."""
+        while True:
+            now, limits = self._clock.now(), self.options.logs
+            try:
+                count = await asyncio.to_thread(logfiles.prune, self._logs_dir, limits, now)
+            except OSError as error:
+                self._log.warning("Logs cannot be removed", error=str(error))
+            else:
+                if count:
+                    self._log.info("Removed logs", count=count)
+            await asyncio.sleep(self.options.prune_seconds)
 
     async def _persist(self, what: str, write: Callable[[], Awaitable[None]]) -> None:
         """Write for as long as it takes; what is gone, or another's by now, is left alone."""

@@ -373,7 +373,8 @@ class LocalPod:
             try:
                 path = self.directory.new_run(track.spec.name, track.restarts)
                 run = Run(path, self._host.boot)
-                run.start(launch, Path(record.logs[track.spec.name]), self._host.memory_groups)
+                log, limits = Path(record.logs[track.spec.name]), self._host.options.logs
+                run.start(launch, log, limits, self._host.memory_groups)
             except OSError as error:
                 await self._trouble("CreateContainerError", error)
                 continue

@@ -19,6 +19,7 @@ import msgspec
 
 from fairlead.api import quantity
 from fairlead.embedded.local.containers import Launch
+from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
 from fairlead.embedded.local.poddir import write_file
 
@@ -96,7 +97,7 @@ class Run:
         """Which start of the container this is, from 0."""
         return int(self.path.name)
 
-    def start(self, launch: Launch, log: Path, groups: MemoryGroups) -> None:
+    def start(self, launch: Launch, log: Path, limits: LogLimits, groups: MemoryGroups) -> None:
         """Start a shim; OSError. The program itself follows within some 20 ms."""
         group = groups.make(self._group_name, launch.memory_bytes) if launch.memory_bytes else None
         content = {
@@ -104,6 +105,9 @@ class Run:
             "env": launch.env,
             "cwd": launch.cwd,
             "log": str(log),
+            "logBytes": limits.file_bytes_max,
+            "logFiles": limits.files_max,
+            "reserveBytes": limits.reserve_bytes,
             "memoryBytes": launch.memory_bytes,
             "group": str(group or ""),
         }

@@ -11,6 +11,11 @@ read. DIR holds
     exit.json      how it ended; its blocks are reserved at the start, so that a full disk cannot
                    take the exit code away
 
+What the child and its descendants write comes through a pipe into the log file, which is rotated
+as kubelet does: at `logBytes` FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on up to
+`logFiles` in all. Where the disk is full, or nearly, output is dropped and counted; the program
+does not notice.
+
 When things happened, the files' times of modification say. FD is closed once the program has been
 executed. The child leads its own session, so that one signal reaches all of its group. SIGTERM to
 the shim is passed on to the group; SIGUSR1 kills it. If the shim is killed, the kernel kills the
@@ -27,6 +32,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -38,6 +44,9 @@ PR_SET_CHILD_SUBREAPER = 36
 EXIT_RESERVED_BYTES = 4096
 START_ERROR_EXIT_CODE = 128
 LEFTOVER_ROUNDS_MAX = 100
+CHUNK_BYTES = 65536
+REAP_MILLISECONDS = 1000
+SPACE_CHECK_BYTES = 1 << 20
 
 
 def start_ticks(pid: int) -> int:
@@ -54,6 +63,74 @@ def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
     os.rename(temporary, os.path.join(directory, name))
 
 
+class Log:
+    """The log file of a run: bounded, rotated, and never a reason to fail."""
+
+    def __init__(self, launch: dict[str, Any]) -> None:
+        """Open it; OSError."""
+        self.path = launch["log"]
+        self.bytes_max = launch["logBytes"]
+        self.files_max = launch["logFiles"]
+        self.reserve_bytes = launch["reserveBytes"]
+        self.dropped = 0
+        self.unchecked = SPACE_CHECK_BYTES
+        self._open()
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.descriptor = os.open(self.path, flags, 0o600)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def write(self, data: bytes) -> None:
+        """Append, or count what the disk does not take."""
+        try:
+            self._check_space(len(data))
+            if self.dropped:
+                note = (
+                    f"\n[fairlead: {self.dropped} bytes of output are missing: the disk was full]\n"
+                )
+                self._append(note.encode())
+                self.dropped = 0
+            while data:
+                data = data[self._append(data) :]
+        except OSError:
+            self.dropped += len(data)
+
+    def _append(self, data: bytes) -> int:
+        if self.size >= self.bytes_max:
+            self._rotate()
+        # A line that begins before the bound is completed in the same file, if it is not too long.
+        room = max(self.bytes_max - self.size, 1)
+        end = data.find(b"\n", room - 1, room + CHUNK_BYTES) + 1 or room + CHUNK_BYTES
+        written = os.write(self.descriptor, data[:end])
+        self.size += written
+        return written
+
+    def _rotate(self) -> None:
+        """Go on in a new file; OSError, and the old one is used further."""
+        names = [self.path, *(f"{self.path}.{number}" for number in range(1, self.files_max))]
+        if os.access(self.path, os.F_OK):  # else an earlier attempt got so far
+            for number in range(len(names) - 1, 0, -1):
+                if os.access(names[number - 1], os.F_OK):
+                    os.rename(names[number - 1], names[number])
+            if self.files_max == 1:
+                os.unlink(self.path)
+        before = self.descriptor
+        self._open()
+        os.close(before)
+
+    def _check_space(self, size: int) -> None:
+        """Leave the reserve to others; OSError when there is no more than that."""
+        self.unchecked += size
+        if self.unchecked < SPACE_CHECK_BYTES and not self.dropped:
+            return
+        self.unchecked = 0
+        disk = os.fstatvfs(self.descriptor)
+        reserve = min(self.reserve_bytes, disk.f_blocks * disk.f_frsize // 20)
+        if disk.f_bavail * disk.f_frsize < reserve:
+            raise OSError("the disk is almost full")
+
+
 class Shim:
     """One run of one container."""
 
@@ -61,6 +138,8 @@ class Shim:
         self.directory = directory
         self.started_pipe = started_pipe
         self.child = 0
+        self.log: Log | None = None
+        self.output = -1  # the end of the pipe that is read
         self.running = False
         self.terminate_wanted = False
         self.kill_wanted = False
@@ -102,6 +181,7 @@ class Shim:
             self._signal_group(signal.SIGKILL)
         status = self._wait()
         self._kill_leftovers()
+        self._drain()
         code = os.waitstatus_to_exitcode(status)
         self._ended(exit_code=max(code, 0), signal=max(-code, 0), error="")
         return 0
@@ -124,11 +204,17 @@ class Shim:
 
     def _start(self, launch: dict[str, Any]) -> str:
         """Start the child and return "", or say why the program cannot be executed."""
+        try:
+            self.log = Log(launch)
+        except OSError as error:
+            return f"log file {launch['log']!r}: {error.strerror}"
+        self.output, writing = os.pipe2(os.O_CLOEXEC)
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         self.child = os.fork()
         if self.child == 0:
-            self._become(launch, write_end)
+            self._become(launch, write_end, writing)
         os.close(write_end)
+        os.close(writing)
         with os.fdopen(read_end, "rb") as file:
             error = file.read().decode(errors="replace")  # ends when exec closes the pipe
         if error:
@@ -145,7 +231,7 @@ class Shim:
         except OSError:
             return False
 
-    def _become(self, launch: dict[str, Any], report: int) -> None:
+    def _become(self, launch: dict[str, Any], report: int, output: int) -> None:
         """In the child: become the program, or report why not. Never returns."""
         argv, env = launch["argv"], launch["env"]
         step = f"working directory {launch['cwd']!r}"
@@ -158,13 +244,10 @@ class Shim:
                 signal.signal(number, signal.SIG_DFL)
             self._join(launch["group"])
             os.chdir(launch["cwd"])
-            step = f"log file {launch['log']!r}"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            log = os.open(launch["log"], flags, 0o600)
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
             step = f"exec {argv[0]!r}"
             os.execvpe(argv[0], argv, env)  # noqa: S606 - what the pod says, no shell
         except FileNotFoundError as error:
@@ -187,11 +270,41 @@ class Shim:
             return
 
     def _wait(self) -> int:
-        """Wait for the child, reaping what is handed to us meanwhile; return its wait status."""
+        """Write the log until the child has ended; return its wait status.
+
+        What is handed to us meanwhile is reaped.
+        """
+        child = os.pidfd_open(self.child)
+        poller = select.poll()
+        poller.register(child, select.POLLIN)
+        poller.register(self.output, select.POLLIN)
         while True:
-            pid, status = os.waitpid(-1, 0)
-            if pid == self.child:
-                return status
+            ready = [descriptor for descriptor, _ in poller.poll(REAP_MILLISECONDS)]
+            if self.output in ready and not self._copy():
+                poller.unregister(self.output)  # all of them have closed it
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == self.child:
+                    os.close(child)
+                    return status
+                if not pid:
+                    break
+
+    def _copy(self) -> bool:
+        """Write what can be read of the output; False at its end."""
+        assert self.log is not None
+        data = os.read(self.output, CHUNK_BYTES)
+        self.log.write(data)
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Write what is left in the pipe; a process that we could not kill is not waited for."""
+        os.set_blocking(self.output, False)
+        try:
+            while self._copy():
+                pass
+        except BlockingIOError:
+            return
 
     def _kill_leftovers(self) -> None:
         """Kill what the child left behind: its group, then whatever became ours."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +27,9 @@ from fairlead.embedded.http.logs import LINES_MAX, LogOptions
 from fairlead.embedded.local import logfiles
 from fairlead.embedded.local.containers import Unsupported
 from fairlead.embedded.local.poddir import safe
+from fairlead.embedded.logs.tail import Tail
 from fairlead.runtime.client import Client
 
-CHUNK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 1 << 20  # a longer line is shown in pieces
 ATTEMPT_MAX = 1_000_000
 #: Of a number; Python refuses to read 4,300 and more.
@@ -153,7 +152,7 @@ class LogArchive:
             path = logfiles.previous_log(path)
         if not path.is_file():
             return await self._explain(namespace, pod_name, container, options=options)
-        tail = _Tail(path, options.tail_lines)
+        tail = Tail(path, options.tail_lines)
         return self._pieces(tail, options.limit_bytes, follow=options.follow)
 
     async def _explain(
@@ -179,7 +178,7 @@ class LogArchive:
         return found.metadata.labels.get(names.NODE_TYPE) == VIRTUAL
 
     async def _pieces(
-        self, tail: _Tail, limit_bytes: int | None, *, follow: bool
+        self, tail: Tail, limit_bytes: int | None, *, follow: bool
     ) -> AsyncGenerator[bytes, None]:
         left = limit_bytes
         while True:
@@ -331,50 +330,19 @@ class LogArchive:
 
 
 @dataclass(slots=True, eq=False)
-class _Tail:
-    """A place in a file that may grow, begin anew, or not be there yet."""
-
-    path: Path
-    tail_lines: int | None = None
-    _offset: int | None = None
-    _inode: int = 0
-
-    def is_live(self) -> bool:
-        return logfiles.live_mark(self.path).exists()
-
-    def read(self) -> bytes:
-        """Return the next piece, b"" when there is none now."""
-        try:
-            with self.path.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                if self._offset is None:
-                    lines = self.tail_lines
-                    self._offset = 0 if lines is None else _tail(self.path, lines)
-                elif stat.st_ino != self._inode or stat.st_size < self._offset:
-                    self._offset = 0  # a restart of the container began a new log
-                self._inode = stat.st_ino
-                file.seek(self._offset)
-                chunk = file.read(CHUNK_BYTES)
-        except FileNotFoundError:
-            return b""
-        self._offset += len(chunk)
-        return chunk
-
-
-@dataclass(slots=True, eq=False)
 class _View:
     """The tasks of one attempt side by side; tasks that come later are taken in."""
 
     folder: Path
     query: JobLogQuery
-    _tails: dict[str, _Tail] = field(default_factory=dict[str, _Tail])
+    _tails: dict[str, Tail] = field(default_factory=dict[str, Tail])
     _rests: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
     def look(self) -> None:
         """Find the logs that are there now."""
         for task in _task_names(self.folder):
             if task not in self._tails and _is_asked(task, self.query.task):
-                self._tails[task] = _Tail(self.folder / f"{task}.log", self.query.tail_lines)
+                self._tails[task] = Tail(self.folder / f"{task}.log", self.query.tail_lines)
                 self._rests[task] = b""
 
     def is_live(self) -> bool:
@@ -451,30 +419,6 @@ def _require_tasks(logs: JobLogs, attempt: int, task: str | None) -> None:
         raise NotFound(f"job {logs.job}, attempt {attempt}, has no log of task {task}; {hint}")
     if len(asked) > 1 and task is not None and task.isdigit():
         raise BadRequest(f"task {task} is ambiguous: {', '.join(asked)}; give one of these")
-
-
-def _tail(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines begin; 0 when there are fewer."""
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        if lines == 0:
-            return end
-        position, wanted = end, lines
-        while position > 0:
-            start = max(position - CHUNK_BYTES, 0)
-            file.seek(start)
-            block = file.read(position - start)
-            if position == end and block.endswith(b"\n"):
-                wanted += 1  # the end of the last line begins no other
-            count = block.count(b"\n")
-            if count >= wanted:
-                place = len(block)
-                for _ in range(wanted):
-                    place = block.rfind(b"\n", 0, place)
-                return start + place + 1
-            wanted -= count
-            position = start
-    return 0
 
 
 async def _just(text: str) -> AsyncGenerator[bytes, None]:
