@@ -234,6 +234,22 @@ def test_a_full_disk_ends_the_cluster_with_a_clear_word_and_loses_nothing(
     shell.down()
 
 
+def test_output_that_would_fill_the_disk_ends_neither_the_cluster_nor_its_job(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    shell = Shell(tmp_path)
+    shell.data = small_disk / "data"
+    shell.environment["FAIRLEAD_KUBECONFIG"] = str(shell.data / "kubeconfig")
+    shell.up("--listen", "127.0.0.1:0")
+    script = "seq 1 1000000; echo the end"
+    loud = shell.run("run", "-q", "--name", "loud", "--cpus", "100m", "--", "sh", "-c", script)
+    assert "1\n" in loud.out
+    assert os.statvfs(small_disk).f_bavail > 0
+    assert shell.state("loud") == "Succeeded"
+    shell.run("run", "--name", "next", "--cpus", "100m", "--", "true")
+    shell.down()
+
+
 @pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL")
 def test_kubectl_works_with_the_kubeconfig_that_up_writes(shell: Shell) -> None:
     assert KUBECTL is not None
@@ -312,3 +328,38 @@ def test_everybody_comes_over_tls_and_no_url_holds_the_token(shell: Shell) -> No
     shell.down()
     shell.up()
     assert kubeconfig.read_text() == text
+
+
+def test_a_smaller_fleet_loses_its_idle_nodes_and_keeps_those_in_use(shell: Shell) -> None:
+    shell.up("--nodes", "6", "--listen", "127.0.0.1:0")
+    shell.run("submit", "steps.sh", "--on", "virtual", "--gpus", "8", "--nodes", "5",
+              "--simulate", "1h", "--name", "busy")  # fmt: skip
+    shell.run("wait", "busy", "--for", "started", "--timeout", "30s")
+    roles = shell.job("busy")["status"]["placement"]["roles"]
+    used = {node for role in roles for node in role["nodes"]}
+    assert len(used) == 5
+    shell.down()
+    told = shell.up("--nodes", "1").out
+    left = {name for name in shell.run("nodes", "-o", "name").out.split() if name.startswith("v0")}
+    assert left == used | {"v00000"}
+    kept = len(left) - 1
+    assert f"this machine and 1 virtual node; {kept} more are in use" in told
+    shell.run("cancel", "busy")
+    eventually(lambda: shell.state("busy"), "Cancelled")
+    shell.down()
+    told = shell.up().out
+    assert "in use" not in told
+    assert shell.run("nodes", "-o", "name").out.count("v0") == 1
+
+
+def test_ctrl_c_says_what_it_waits_for(shell: Shell) -> None:
+    (shell.root / "deaf.sh").write_text("trap '' TERM\necho ready\nwhile true; do sleep 1; done\n")
+    process = shell.start("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
+    eventually(lambda: (shell.data / "run.json").exists(), expected=True)
+    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.run("submit", "deaf.sh", "--cpus", "100m", "--name", "deaf")
+    eventually(lambda: "ready" in shell.run("logs", "deaf", code=None).out, expected=True)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "Stopping 1 member on this machine, for 10s at most: deaf-1-worker-0. Ctrl-C" in err

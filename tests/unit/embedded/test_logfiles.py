@@ -107,13 +107,28 @@ def test_what_the_disk_does_not_take_is_dropped_and_said(
     assert log.read_bytes() == line(1) + note + line(12)
 
 
-def test_the_last_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
+def test_the_last_of_the_disk_is_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "x.log"
-    disk = os.statvfs(tmp_path)
-    is_nearly_full = disk.f_bavail < disk.f_blocks // 20
-    written = writer(log, reserveBytes=1 << 62)  # hence a twentieth of the disk
-    written.write(b"x" * (2 << 20))
-    assert bool(written.dropped) == is_nearly_full
+    written = writer(log, logBytes=10_000, reserveBytes=3_000)
+    real = os.fstatvfs(written.descriptor)
+
+    def with_free(free_bytes: int, size_bytes: int) -> None:
+        fields = list(real)
+        fields[0] = fields[1] = 1  # sizes of blocks
+        fields[2], fields[4] = size_bytes, free_bytes
+        monkeypatch.setattr(shim.os, "fstatvfs", lambda _: os.statvfs_result(fields))
+
+    with_free(3_011, 1 << 40)
+    written.write(line(1))
+    with_free(3_010, 1 << 40)
+    written.write(line(2))
+    assert log.read_bytes() == line(1)
+    with_free(3_010, 20_000)  # of a small disk a tenth is enough
+    written.write(line(3))
+    note = b"\n[fairlead: 11 bytes of output are missing: the disk was full]\n"
+    assert log.read_bytes() == line(1) + note + line(3)
 
 
 DAY = 86_400.0

@@ -15,8 +15,9 @@ from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.node import LocalNode
 from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.node_leases import NodeLeases
-from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.fleet import NodeFleet, shrink_fleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import Profile
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
@@ -58,6 +59,18 @@ class Nodes:
         self._local_is_ready = False
         self._virtual_is_ready = False
 
+    async def shrink(self) -> int:
+        """Remove idle virtual nodes beyond the fleet; return how many stay since they are used."""
+        fleet = self._fleet(read_profile(self._settings.profile))
+        return len(await shrink_fleet(self._client, fleet))
+
+    def _fleet(self, profile: Profile) -> NodeFleet:
+        return NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
+
+    def living(self) -> tuple[str, ...]:
+        """Return the pods whose processes run on this machine now."""
+        return () if self._local is None else self._local.living
+
     def services(self) -> list[Service]:
         """Return the services of all nodes."""
         return [
@@ -69,7 +82,7 @@ class Nodes:
     async def _run_virtual(self) -> None:
         self._virtual_is_ready = False
         profile = read_profile(self._settings.profile)
-        fleet = NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
+        fleet = self._fleet(profile)
         reader = MirrorReader(SetAside("virtual-nodes", log=self._log))
         self._virtual = VirtualNodes(
             self._client, fleet, profile, clock=self._clock, rng=_rng(), log=self._log,

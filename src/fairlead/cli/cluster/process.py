@@ -46,8 +46,11 @@ def run_cluster(
     ready: Callable[[Running], None],
     log_stream: TextIO,
     verbosity: int,
+    say: Callable[[str], None] | None = None,
 ) -> None:
     """Run the cluster until SIGINT or SIGTERM; `ready` is called once everything works.
+
+    `say` shows a sentence to the person at the terminal; without it, it goes to the log.
 
     CliError for what a person can mend: port, data directory, profile, disk. The second signal ends
     the process at once.
@@ -61,7 +64,10 @@ def run_cluster(
     # `configure` wants a TextIO; structlog needs no more of it than write and flush.
     stream = cast("TextIO", _LossyStream(log_stream))
     log = configure(clock=clock, level=level, stream=stream)
-    cluster = Cluster(settings, read_token(settings.data), clock=clock, log=log)
+    cluster = Cluster(
+        settings, read_token(settings.data), clock=clock, log=log,
+        say=say or log.info,
+    )  # fmt: skip
 
     def announce(server: Server) -> None:
         remember(settings, server.port)
@@ -69,7 +75,7 @@ def run_cluster(
         write_kubeconfig(
             kubeconfig, server.url, cluster.token, CONTEXT, authority=cluster.authority
         )
-        running = _this_process(server.url, clock.now())
+        running = _this_process(server.url, clock.now(), cluster.nodes_kept)
         write_running(settings.data, running)
         settle_garbage_collector()
         ready(running)
@@ -101,13 +107,13 @@ def settle_garbage_collector() -> None:
     gc.enable()
 
 
-def _this_process(server: str, now: float) -> Running:
+def _this_process(server: str, now: float, nodes_kept: int) -> Running:
     from fairlead import __version__
 
     pid = os.getpid()
     mine = identity(pid)
     assert mine is not None, "a running process has an identity"
-    return Running(pid, mine.start_ticks, mine.boot_id, server, __version__, now)
+    return Running(pid, mine.start_ticks, mine.boot_id, server, __version__, now, nodes_kept)
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

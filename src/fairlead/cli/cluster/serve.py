@@ -45,6 +45,7 @@ from fairlead.runtime.supervisor import OnCrash, Service, Supervisor
 READY_LOOK_SECONDS = 0.02
 START_CRASHES_MAX = 3
 SHUTDOWN_GRACE_SECONDS = 10.0
+_PODS_SHOWN_MAX = 5
 
 
 class ListenFailed(Exception):
@@ -76,12 +77,23 @@ class StoreLost(Exception):
 class Cluster:
     """One cluster, run once. `stop` ends it in order."""
 
-    def __init__(self, settings: Settings, token: str, *, clock: Clock, log: Logger) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        token: str,
+        *,
+        clock: Clock,
+        log: Logger,
+        say: Callable[[str], None],
+    ) -> None:
+        """`say` is given sentences for the person at the terminal."""
         self.token = token
+        self.nodes_kept = 0  # virtual nodes beyond those that were asked for
         self.authority = b""  # of the server's certificate; known once it listens
         self._settings = settings
         self._clock = clock
         self._log = log
+        self._say = say
         self._rng = random.Random()  # noqa: S311 # jitter, not secrets
         self._metrics = Metrics(CollectorRegistry(), version=__version__)
         self._supervisor: Supervisor | None = None
@@ -124,6 +136,7 @@ class Cluster:
                 nodes=controllers.mirrors.nodes,
                 log=self._log,
             )
+            self.nodes_kept = await nodes.shrink()
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
             store.on_failure(lost.set_result)
             supervisor = Supervisor(
@@ -150,6 +163,8 @@ class Cluster:
             )
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
+                if living := nodes.living():
+                    self._say(waiting_for(living))
                 await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
 
     async def _supervise(self, supervisor: Supervisor, announce: Callable[[], None]) -> None:
@@ -203,6 +218,16 @@ class Cluster:
             if not self._settings.is_loopback:
                 self._log.warning(OPEN_ADDRESS, host=host)
             yield server
+
+
+def waiting_for(pods: tuple[str, ...]) -> str:
+    """Return what to say of the processes that the end of the cluster waits for."""
+    count = "1 member" if len(pods) == 1 else f"{len(pods)} members"
+    shown = ", ".join(pods[:_PODS_SHOWN_MAX]) + (" ..." if len(pods) > _PODS_SHOWN_MAX else "")
+    return (
+        f"Stopping {count} on this machine, for {SHUTDOWN_GRACE_SECONDS:g}s at most: {shown}. "
+        "Ctrl-C again ends the cluster at once and leaves them running until the next start."
+    )
 
 
 async def _watch_store(lost: asyncio.Future[OSError]) -> None:

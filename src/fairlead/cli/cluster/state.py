@@ -35,6 +35,7 @@ class Running(msgspec.Struct, frozen=True, rename="camel"):
     server: str
     version: str
     started_at: float  # seconds since the epoch
+    nodes_kept: int = 0  # virtual nodes of an earlier, larger fleet that are in use
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,10 @@ def _foreground(common_: Common, settings: Settings) -> int:
         common_.emit(_announced(common_, settings, text))
 
     common_.note(f"Starting the cluster of {settings.data}")
-    run_cluster(settings, ready=ready, log_stream=sys.stderr, verbosity=common_.verbosity)
+    run_cluster(
+        settings, ready=ready, log_stream=sys.stderr, verbosity=common_.verbosity,
+        say=common_.note,
+    )  # fmt: skip
     common_.note("The cluster is stopped; its state is kept.")
     return Exit.OK
 

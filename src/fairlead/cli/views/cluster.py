@@ -12,7 +12,7 @@ from fairlead.cli.cluster.settings import OPEN_ADDRESS, Settings
 from fairlead.cli.cluster.state import KUBECONFIG_FILE, LOG_FILE, Running
 from fairlead.cli.embedded import ClusterStatus
 from fairlead.cli.table import Align, Column, render_table
-from fairlead.cli.text import bytes_text, duration
+from fairlead.cli.text import bytes_text, duration, plural
 
 _SERVICE_COLUMNS = (
     Column("SERVICE"), Column("STATE"), Column("CRASHES", Align.RIGHT),
@@ -24,8 +24,12 @@ def first_commands(settings: Settings, running: Running, *, default: bool) -> st
     """Return what to know and to try after the start. `default`: commands find it by themselves."""
     kubeconfig = settings.data / KUBECONFIG_FILE
     nodes = (
-        f"this machine and {settings.nodes:,} virtual nodes" if settings.nodes else "this machine"
+        f"this machine and {plural(settings.nodes, 'virtual node')}"
+        if settings.nodes
+        else "this machine"
     )
+    if running.nodes_kept:
+        nodes += f"; {running.nodes_kept:,} more are in use until a later start finds them idle"
     option = "" if default else f" --data {settings.data}"
     lines = [
         f"Cluster     {running.server}",

@@ -13,6 +13,7 @@ a crash of the node, as the process does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from pathlib import Path
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.embedded.local.poddir import safe, write_file
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import Logger
 
 PODS_FOLDER = "pods"
 INDEX_FOLDER = ".index"
@@ -36,7 +39,7 @@ class LogLimits:
     files_max: int = 5  # of one run of a container, with the one that is written
     age_seconds_max: float = 30 * 86_400.0  # since a log that has ended was written last
     total_bytes_max: int = 20 << 30
-    #: Free space that logs leave to others, but no more than a twentieth of the disk.
+    #: Free space that logs leave to others, but no more than a tenth of the disk.
     reserve_bytes: int = 256 << 20
 
 
@@ -161,6 +164,21 @@ def prune(logs: Path, limits: LogLimits, now: float) -> int:
     if count:
         _remove_empty(logs)
     return count
+
+
+async def keep_within(
+    logs: Path, limits: LogLimits, clock: Clock, *, seconds: float, log: Logger
+) -> None:
+    """Prune now and every `seconds`, until cancelled."""
+    while True:
+        try:
+            count = await asyncio.to_thread(prune, logs, limits, clock.now())
+        except OSError as error:
+            log.warning("Logs cannot be removed", error=str(error))
+        else:
+            if count:
+                log.info("Removed logs", count=count)
+        await asyncio.sleep(seconds)
 
 
 def _remove_empty(logs: Path) -> None:

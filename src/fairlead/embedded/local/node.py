@@ -124,7 +124,11 @@ class LocalNode:
             await self._register()
             group.create_task(self._keep_conditions())
             group.create_task(watch_memory(self, self._living_runs))
-            group.create_task(self._prune_logs())
+            keeping = logfiles.keep_within(
+                self._logs_dir, self.options.logs, self._clock,
+                seconds=self.options.prune_seconds, log=self._log,
+            )  # fmt: skip
+            group.create_task(keeping)
             self._config.start(group)
             await self._config.wait_synced()
             self._adopt_directories()
@@ -217,6 +221,11 @@ class LocalNode:
                 self._addresses.give_back(record.address, record.uid)
                 self._free_gpus(record.uid)
             await self.remove(directory)
+
+    @property
+    def living(self) -> tuple[str, ...]:
+        """The names of pods that have processes now, sorted."""
+        return tuple(sorted(p.pod.metadata.name for p in self._pods.values() if p.runs))
 
     def _living_runs(self) -> list[Run]:
         return [run for pod in self._pods.values() for run in pod.runs]
@@ -332,19 +341,6 @@ class LocalNode:
                 await self._client.patch(NODES, self.name, patch, subresource="status")
 
             await self._persist("node", write)
-
-    async def _prune_logs(self) -> None:
-        """Remove logs that are too old or too many, now and then."""
-        while True:
-            now, limits = self._clock.now(), self.options.logs
-            try:
-                count = await asyncio.to_thread(logfiles.prune, self._logs_dir, limits, now)
-            except OSError as error:
-                self._log.warning("Logs cannot be removed", error=str(error))
-            else:
-                if count:
-                    self._log.info("Removed logs", count=count)
-            await asyncio.sleep(self.options.prune_seconds)
 
     async def _persist(self, what: str, write: Callable[[], Awaitable[None]]) -> None:
         """Write for as long as it takes; what is gone, or another's by now, is left alone."""

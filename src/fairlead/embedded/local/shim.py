@@ -46,7 +46,7 @@ START_ERROR_EXIT_CODE = 128
 LEFTOVER_ROUNDS_MAX = 100
 CHUNK_BYTES = 65536
 REAP_MILLISECONDS = 1000
-SPACE_CHECK_BYTES = 1 << 20
+RESERVE_SHARE = 10
 
 
 def start_ticks(pid: int) -> int:
@@ -73,7 +73,6 @@ class Log:
         self.files_max = launch["logFiles"]
         self.reserve_bytes = launch["reserveBytes"]
         self.dropped = 0
-        self.unchecked = SPACE_CHECK_BYTES
         self._open()
 
     def _open(self) -> None:
@@ -120,14 +119,10 @@ class Log:
         os.close(before)
 
     def _check_space(self, size: int) -> None:
-        """Leave the reserve to others; OSError when there is no more than that."""
-        self.unchecked += size
-        if self.unchecked < SPACE_CHECK_BYTES and not self.dropped:
-            return
-        self.unchecked = 0
+        """Leave the reserve to others; OSError when there would be no more than that."""
         disk = os.fstatvfs(self.descriptor)
-        reserve = min(self.reserve_bytes, disk.f_blocks * disk.f_frsize // 20)
-        if disk.f_bavail * disk.f_frsize < reserve:
+        reserve = min(self.reserve_bytes, disk.f_blocks * disk.f_frsize // RESERVE_SHARE)
+        if disk.f_bavail * disk.f_frsize - size < reserve:
             raise OSError("the disk is almost full")
 
 

@@ -7,13 +7,14 @@ exists already is kept as it is (a person's cordon or label survives a restart).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
-from fairlead.api.resources import NODES
+from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import AlreadyExists
 from fairlead.embedded.virtual.profile import NodeShape
 from fairlead.embedded.virtual.status import Readiness, node_conditions
@@ -113,6 +114,36 @@ def node_object(fleet: NodeFleet, index: int, now: float) -> dict[str, Any]:
             },
         },
     }
+
+
+async def shrink_fleet(client: Client, fleet: NodeFleet) -> tuple[str, ...]:
+    """Remove nodes of an earlier, larger fleet; return those that stay since they are in use.
+
+    A node is in use while a pod that has not ended is bound to it, or the place of a job that has
+    not ended includes it. Call it before anything places jobs; raises what the client raises.
+    """
+    selector = f"{names.NODE_TYPE}={VIRTUAL}"
+    present = (await client.list(NODES, label_selector=selector)).items
+    wanted = {fleet.name(i) for i in range(fleet.count)}
+    named = re.compile(rf"{re.escape(fleet.prefix)}\d{{5,}}")
+    extra = [n.metadata.name for n in present if named.fullmatch(n.metadata.name)]
+    extra = sorted(set(extra) - wanted)
+    if not extra:
+        return ()
+    used = {p.spec.node_name for p in (await client.list(PODS)).items if not p.is_terminal}
+    for job in (await client.list(JOBS)).items:
+        if job.status.placement is not None and not job.is_finished:
+            used.update(node for role in job.status.placement.roles for node in role.nodes)
+    leaving = iter([name for name in extra if name not in used])
+
+    async def work(names_: Iterator[str]) -> None:
+        for name in names_:
+            await client.delete(NODES, name)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CREATES_PARALLEL_MAX):
+            group.create_task(work(leaving))
+    return tuple(name for name in extra if name in used)
 
 
 async def ensure_fleet(client: Client, fleet: NodeFleet, clock: Clock) -> FleetReport:
