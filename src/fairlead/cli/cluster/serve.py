@@ -163,9 +163,12 @@ class Cluster:
             )
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
-                if living := nodes.living():
-                    self._say(waiting_for(living))
-                await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
+                await self._shut_down(nodes)
+
+    async def _shut_down(self, nodes: Nodes) -> None:
+        if living := nodes.living():
+            self._say(waiting_for(living))
+        await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
 
     async def _supervise(self, supervisor: Supervisor, announce: Callable[[], None]) -> None:
         async def announce_when_ready() -> None:
