@@ -20,8 +20,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background ignores Ctrl-C for us and for all that we start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("repeatable", derandomize=True)
-if not os.environ.get("FAIRLEAD_RANDOM"):
-    settings.load_profile("repeatable")
+settings.register_profile("random", derandomize=False, print_blob=True)
+settings.load_profile("random" if os.environ.get("FAIRLEAD_RANDOM") else "repeatable")
 
 
 @pytest.fixture(scope="session")

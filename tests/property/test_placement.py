@@ -27,9 +27,7 @@ from fairlead.testing.builders import (
     make_role,
 )
 
-BOUNDED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+BOUNDED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 EAGER = PlacementPolicy(starvation_seconds=0.0)
 PATIENT = PlacementPolicy()
 TEAM = Taint(key="team", value="a", effect="NoSchedule")

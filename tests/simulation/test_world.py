@@ -92,6 +92,7 @@ def test_room_is_not_given_away_before_its_last_pod_is_seen() -> None:
         workload=WorkloadOptions(150, 1800.0, members_max=1),
         calls_between_kills_mean=0.0,
         node_failures_per_day=60.0,
+        drains_per_day=0.0,
         user_acts_per_day=3000.0,
     )
     outcome = simulate(crowd, 910254)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,8 +99,14 @@ class FaultSwitch:
 
     def __init__(self, rates: FaultRates) -> None:
         self.rates = rates
-        self.injected = 0
+        #: How often each fault met each kind of call.
+        self.met: Counter[str] = Counter()
         self.late = LateWrites()
+
+    @property
+    def injected(self) -> int:
+        """How many faults there were."""
+        return self.met.total()
 
     def stop(self) -> None:
         """End all faults; from now on everything possible must come true."""
@@ -115,17 +122,20 @@ class FaultyClient:
         switch: FaultSwitch,
         rng: random.Random,
         *,
-        step: Callable[[], None] = lambda: None,
+        step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`step` is called before and after each call is applied: where a controller may die."""
+        """`step` is called before and after each call is applied: where a controller may die.
+
+        It is given the step in words, such as "after create pods".
+        """
         self._inner = inner
         self._switch = switch
         self._rng = rng
         self._step = step
         self._stalled_until = 0.0
 
-    def _refusal(self) -> ApiError:
-        self._switch.injected += 1
+    def _refusal(self, what: str) -> ApiError:
+        self._switch.met[f"refused {what}"] += 1
         kind = self._rng.randrange(4)
         if kind == 0:
             details = StatusDetails(retry_after_seconds=1)
@@ -141,42 +151,38 @@ class FaultyClient:
         return now < self._stalled_until
 
     async def _call(
-        self,
-        call: Callable[[], Awaitable[T]],
-        *,
-        is_write: bool,
-        is_patch: bool = False,
-        is_create: bool = False,
+        self, verb: str, resource: Resource[Any], call: Callable[[], Awaitable[T]], part: str = ""
     ) -> T:
+        what = f"{verb} {resource.plural}" + (f"/{part}" if part else "")
         rates = self._switch.rates
-        self._step()
+        self._step(f"before {what}")
         if rates.latency_seconds_mean:
             await asyncio.sleep(self._rng.expovariate(1 / rates.latency_seconds_mean))
         if self._rng.random() < rates.refused:
-            raise self._refusal()
-        if is_patch and self._rng.random() < rates.conflict:
-            self._switch.injected += 1
+            raise self._refusal(what)
+        if verb == "patch" and self._rng.random() < rates.conflict:
+            self._switch.met[f"conflict {what}"] += 1
             raise Conflict("injected: the object has been modified")
-        may_stall = is_patch or (is_create and rates.stalls_creates)
+        may_stall = verb == "patch" or (verb == "create" and rates.stalls_creates)
         if may_stall and self._is_stalled(rates):
-            self._switch.injected += 1
+            self._switch.met[f"late {what}"] += 1
             now = asyncio.get_running_loop().time()
             late = self._stalled_until - now + self._rng.random() * rates.late_seconds_max
             self._switch.late.add(late, call)
             await asyncio.sleep(_PATIENCE_SECONDS)
             raise Timeout("injected: no answer in time")
         result = await call()
-        self._step()
+        self._step(f"after {what}")
         await asyncio.sleep(0)
-        if is_write and self._rng.random() < rates.answer_lost:
-            self._switch.injected += 1
+        if verb not in ("get", "list") and self._rng.random() < rates.answer_lost:
+            self._switch.met[f"answer lost {what}"] += 1
             raise Unavailable("injected: the answer was lost")
         return result
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """Get, with faults."""
         return await self._call(
-            lambda: self._inner.get(resource, name, namespace=namespace), is_write=False
+            "get", resource, lambda: self._inner.get(resource, name, namespace=namespace)
         )
 
     async def list(
@@ -189,13 +195,14 @@ class FaultyClient:
     ) -> ObjectList[T]:
         """List, with faults."""
         return await self._call(
+            "list",
+            resource,
             lambda: self._inner.list(
                 resource,
                 namespace=namespace,
                 label_selector=label_selector,
                 field_selector=field_selector,
             ),
-            is_write=False,
         )
 
     async def watch(
@@ -211,7 +218,7 @@ class FaultyClient:
         """Watch; late events, cuts and 410 as the rates say."""
         rates = self._switch.rates
         if self._rng.random() < rates.watch_expired:
-            self._switch.injected += 1
+            self._switch.met[f"expired watch {resource.plural}"] += 1
             raise Expired("injected: too old resource version")
         life = rates.watch_life_seconds_mean
         lifetime = self._rng.expovariate(1 / life) if life else None
@@ -231,7 +238,7 @@ class FaultyClient:
                         await asyncio.sleep(self._rng.random() * lag)
                     yield event
         except TimeoutError:
-            self._switch.injected += 1
+            self._switch.met[f"cut watch {resource.plural}"] += 1
             raise Unavailable("injected: the watch was cut") from None
         finally:  # now, and not when the collector comes by: that would be another order
             close = getattr(stream, "aclose", None)
@@ -248,9 +255,9 @@ class FaultyClient:
     ) -> T:
         """Create, with faults."""
         return await self._call(
+            "create",
+            resource,
             lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run),
-            is_write=True,
-            is_create=True,
         )
 
     async def patch(
@@ -266,6 +273,8 @@ class FaultyClient:
     ) -> T:
         """Patch, with faults."""
         return await self._call(
+            "patch",
+            resource,
             lambda: self._inner.patch(
                 resource,
                 name,
@@ -275,8 +284,7 @@ class FaultyClient:
                 patch_type=patch_type,
                 dry_run=dry_run,
             ),
-            is_write=True,
-            is_patch=True,
+            subresource,
         )
 
     async def delete(
@@ -292,6 +300,8 @@ class FaultyClient:
     ) -> None:
         """Delete, with faults."""
         await self._call(
+            "delete",
+            resource,
             lambda: self._inner.delete(
                 resource,
                 name,
@@ -301,7 +311,6 @@ class FaultyClient:
                 uid=uid,
                 resource_version=resource_version,
             ),
-            is_write=True,
         )
 
     async def delete_collection(
@@ -316,6 +325,8 @@ class FaultyClient:
     ) -> None:
         """Delete all that match, with faults."""
         await self._call(
+            "delete_collection",
+            resource,
             lambda: self._inner.delete_collection(
                 resource,
                 namespace=namespace,
@@ -324,7 +335,6 @@ class FaultyClient:
                 grace_period_seconds=grace_period_seconds,
                 propagation=propagation,
             ),
-            is_write=True,
         )
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -22,6 +23,8 @@ class CallCounter:
         self._left = 0
         self._task: asyncio.Task[None] | None = None
         self.kills = 0
+        #: How many kills there were at each step of a call.
+        self.met: Counter[str] = Counter()
 
     def arm(self, task: asyncio.Task[None]) -> None:
         """Choose at which call `task` dies; never when the mean is 0."""
@@ -33,12 +36,13 @@ class CallCounter:
         """Kill no more."""
         self._calls_mean, self._left = 0.0, -1
 
-    def tick(self) -> None:
+    def tick(self, step: str = "") -> None:
         """Note one step of a call; at zero the task is cancelled, at its next await."""
         if self._left > 0:
             self._left -= 1
             if self._left == 0 and self._task is not None:
                 self.kills += 1
+                self.met[f"killed {step}"] += 1
                 self._task.cancel("killed by the simulation")
 
 

@@ -1,0 +1,213 @@
+"""Explore random worlds of many shapes: `python -m fairlead.sim.explore --minutes 10`.
+
+A number names a world: from it follow its shape (nodes, gang sizes, kills, stalls, users, failures,
+drains, how far watches lag) and its seed. Worlds are run on all cores until the time is up. Every
+broken promise is printed with the one command that replays it, and the end says which faults met
+which calls, so that a fault that never came to pass is seen. Exit code 1 when a promise broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from types import FrameType
+
+from fairlead.api.quantity import GPU, resources_to_base
+from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.faults import FaultRates
+from fairlead.sim.loop import run
+from fairlead.sim.workload import WorkloadOptions, generate
+from fairlead.sim.world import Outcome, World, WorldOptions
+
+#: A world that takes longer than this, in real time, counts as one that does not end.
+_WORLD_SECONDS_MAX = 900
+#: Attempts that a job may need, each as long as its program.
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one world came to: `broken` is "" when every promise held, `unfit` when it was run."""
+
+    number: int
+    broken: str = ""
+    unfit: str = ""
+    writes: int = 0
+    met: Counter[str] = field(default_factory=Counter)
+
+
+def options_of(number: int) -> WorldOptions:
+    """Return the shape of the world that a number names."""
+    rng = random.Random(f"shape/{number}")  # noqa: S311 # a simulation, no secret
+    nodes = rng.choice((1, 2, 4, 6, 10, 16, 24))
+    workload = WorkloadOptions(
+        jobs=rng.choice((5, 20, 60, 120)),
+        seconds=rng.choice((600.0, 1800.0, 3600.0, 7200.0)),
+        members_max=rng.choice((1, 1, 2, 4, 8, 16)),
+        run_seconds_median=rng.choice((30.0, 60.0, 300.0)),
+        run_seconds_max=rng.choice((120.0, 600.0, 3600.0)),
+        failing_share=rng.choice((0.0, 0.05, 0.3)),
+    )
+    faults = FaultRates(
+        conflict=rng.choice((0.0, 0.02, 0.1)),
+        refused=rng.choice((0.0, 0.02, 0.1)),
+        answer_lost=rng.choice((0.0, 0.01, 0.1)),
+        stall=rng.choice((0.0, 0.0, 0.001, 0.02, 0.05)),
+        stalls_creates=rng.random() < 0.3,
+        latency_seconds_mean=rng.choice((0.001, 0.005, 0.05)),
+        watch_life_seconds_mean=rng.choice((0.0, 20.0, 600.0)),
+        watch_expired=rng.choice((0.0, 0.1, 0.5)),
+        watch_lag_seconds_max=rng.choice((0.0, 0.2, 0.2, 2.0)),
+    )
+    options = WorldOptions(
+        nodes=nodes,
+        workload=workload,
+        faults=faults,
+        calls_between_kills_mean=rng.choice((0.0, 0.0, 10.0, 40.0, 200.0)),
+        node_failures_per_day=rng.choice((0.0, 60.0, 300.0)),
+        node_repair_seconds=rng.choice((120.0, 3600.0)),
+        drains_per_day=rng.choice((0.0, 50.0, 500.0)),
+        user_acts_per_day=rng.choice((0.0, 300.0, 3000.0, 40_000.0)),
+    )
+    # As if all ran one after another: on one node they do.
+    total = sum(seconds for _, _, seconds in _shapes(options, number))
+    return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
+
+
+def unfit(options: WorldOptions, seed: int) -> str:
+    """Return why some job of a world can never run, however empty its nodes are; "" if all can."""
+    amounts = options.profile.node.resources
+    per_node = resources_to_base(amounts).get(GPU, 0)
+    for members, gpus, _ in _shapes(options, seed):
+        room = options.nodes * (per_node // gpus)
+        if members > room:
+            return (
+                f"a gang of {members} members with {gpus} GPUs each cannot fit: {options.nodes} "
+                f"nodes with {per_node} GPUs hold {room} of them"
+            )
+    return ""
+
+
+def _shapes(options: WorldOptions, seed: int) -> Iterator[tuple[int, int, float]]:
+    """Yield members, GPUs of each and run time of the jobs of a world."""
+    workload = random.Random(f"{seed}/workload")  # noqa: S311 # as in World
+    for arrival in generate(options.workload, workload):
+        role = arrival.body["spec"]["roles"][0]
+        template = role["template"]
+        limits = template["spec"]["containers"][0]["resources"]["limits"]
+        seconds = float(template["metadata"]["annotations"][SIMULATE_SECONDS])
+        yield role["count"], int(limits[GPU]), seconds
+
+
+def explore_one(number: int) -> Found:
+    """Run the world that a number names. Faults of our own code count as broken promises."""
+    options = options_of(number)
+    reason = unfit(options, number)
+    if reason:
+        return Found(number, unfit=reason)
+    world: World | None = None
+
+    async def main() -> Outcome:
+        nonlocal world
+        world = World(options, number)
+        return await world.run()
+
+    broken = ""
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(_WORLD_SECONDS_MAX)
+    try:
+        run(main())
+    except BaseException as error:  # whatever it is, it is what was looked for
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        broken = _first(error)
+    finally:
+        signal.alarm(0)
+    assert world is not None
+    return Found(number, broken, "", world.writes, world.met)
+
+
+def _give_up(_signal: int, _frame: FrameType | None) -> None:
+    raise PromiseBroken(f"3: the world has not ended after {_WORLD_SECONDS_MAX} s of real time")
+
+
+def _first(error: BaseException) -> str:
+    """Return the first broken promise in a group of errors, else the first error, in words."""
+    if isinstance(error, BaseExceptionGroup):
+        found = error.subgroup(PromiseBroken) or error
+        return _first(found.exceptions[0])
+    text = str(error)
+    return text if isinstance(error, PromiseBroken) else f"{type(error).__name__}: {text}"
+
+
+def explore(minutes: float, processes: int, first: int) -> list[Found]:
+    """Run worlds until the time is up; print those that break a promise at once. Return all."""
+    until = time.monotonic() + 60 * minutes
+    done: list[Found] = []
+    number = first
+    with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool:
+        under_way = set[Future[Found]]()
+        while under_way or time.monotonic() < until:
+            while len(under_way) < processes and time.monotonic() < until:
+                under_way.add(pool.submit(explore_one, number))
+                number += 1
+            ready, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in ready:
+                done.append(future.result())
+                if done[-1].broken:
+                    sys.stdout.write(broken_text(done[-1]))
+                    sys.stdout.flush()
+    return done
+
+
+def broken_text(found: Found) -> str:
+    """Return what people read of a broken promise: which, and how to see it again."""
+    return (
+        f"A PROMISE IS BROKEN: {found.broken}\n"
+        f"  replay: python -m fairlead.sim.explore --world {found.number}\n"
+    )
+
+
+def summary(done: list[Found]) -> str:
+    """Return the counts: worlds, writes, and how often each fault met each kind of call."""
+    ran = [found for found in done if not found.unfit]
+    met = sum((found.met for found in ran), Counter[str]())
+    lines = [f"{met[what]:>9}  {what}" for what in sorted(met)]
+    broken = sum(bool(found.broken) for found in ran)
+    lines.append(
+        f"{len(ran)} worlds, {sum(found.writes for found in ran)} writes, {met.total()} faults: "
+        f"{broken} broke a promise; {len(done) - len(ran)} others hold jobs that cannot fit"
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def main() -> int:
+    """Explore, or replay one world."""
+    parser = argparse.ArgumentParser(prog="python -m fairlead.sim.explore", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first", type=int, default=None, help="number of the first world")
+    parser.add_argument("--world", type=int, default=None, help="replay this one and no other")
+    given = parser.parse_args()
+    if given.world is not None:
+        sys.stdout.write(f"{options_of(given.world)}\n")
+        done = [explore_one(given.world)]
+        sys.stdout.write(broken_text(done[0]) if done[0].broken else done[0].unfit)
+    else:
+        first = given.first if given.first is not None else int.from_bytes(os.urandom(4)) * 10_000
+        done = explore(given.minutes, given.processes, first)
+    sys.stdout.write(summary(done))
+    return 1 if any(found.broken for found in done) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Exploration: a number names a world, and what cannot fit is no broken promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from fairlead.sim.explore import broken_text, explore_one, options_of, summary, unfit
+from fairlead.sim.world import WorldOptions
+
+
+def small(_number: int) -> WorldOptions:
+    options = options_of(2)
+    workload = replace(options.workload, jobs=3, seconds=600.0, members_max=1)
+    return replace(options, nodes=2, workload=workload, calls_between_kills_mean=10.0)
+
+
+def test_a_number_names_one_world() -> None:
+    assert options_of(7) == options_of(7)
+    assert len({repr(options_of(number)) for number in range(20)}) == 20
+
+
+def test_a_gang_that_no_empty_cluster_holds_is_said_and_not_run() -> None:
+    numbers = [n for n in range(60) if unfit(options_of(n), n)]
+    assert numbers
+    found = explore_one(numbers[0])
+    assert "cannot fit" in found.unfit
+    assert (found.broken, found.writes) == ("", 0)
+    assert "1 others hold jobs that cannot fit" in summary([found])
+
+
+def test_a_world_says_which_faults_met_which_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.sim.explore.options_of", small)
+    found = explore_one(3)
+    assert (found.broken, found.unfit) == ("", "")
+    assert found.writes > 0
+    assert sum(found.met.values()) > 0
+    assert "1 worlds" in summary([found])
+
+
+def test_a_fault_of_our_own_is_found_and_named_with_its_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> Counter[str]:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("fairlead.sim.explore.options_of", small)
+    monkeypatch.setattr("fairlead.controllers.scheduler.decide", broken)
+    found = explore_one(3)
+    assert found.broken == "RuntimeError: planted"
+    assert "python -m fairlead.sim.explore --world 3" in broken_text(found)
