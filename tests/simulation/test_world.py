@@ -100,7 +100,10 @@ def test_room_is_not_given_away_before_its_last_pod_is_seen() -> None:
     assert outcome.user_acts > 50
 
 
-def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up() -> None:
+@pytest.mark.parametrize("calls_between_kills", [0.0, 100.0])
+def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up(
+    calls_between_kills: float,
+) -> None:
     """Users hold and release all the time, which is when places go."""
     short = WorkloadOptions(
         100, 1200.0, members_max=4, run_seconds_median=60.0, run_seconds_max=300.0
@@ -109,7 +112,7 @@ def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up()
         nodes=6,
         workload=short,
         faults=replace(ROUGH, stall=0.02, stalls_creates=True),
-        calls_between_kills_mean=0.0,
+        calls_between_kills_mean=calls_between_kills,
         node_failures_per_day=60.0,
         user_acts_per_day=40_000.0,
     )

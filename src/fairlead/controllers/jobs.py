@@ -27,6 +27,7 @@ from fairlead.controllers.jobs_state import (
     JobBook,
     NodeBook,
     PlacedNodes,
+    inherited_until,
     job_key_of,
     owned_of,
     placed_nodes,
@@ -107,10 +108,11 @@ class JobsController:
         self._events = events
         self._policy = policy
         self._clock = clock
+        self._began_at = clock.now()
         self._queue = KeyQueue[ObjectKey]()
         self._nodes = NodeBook()
-        #: By uid of the job.
-        self._books: dict[str, JobBook] = {}
+        #: By key and uid of the job: what is in another namespace is none of its.
+        self._books: dict[tuple[ObjectKey, str], JobBook] = {}
         #: By key of the job; exactly those with a placement.
         self._placed: dict[ObjectKey, PlacedNodes] = {}
         #: Jobs not yet admitted, by the job that they wait for.
@@ -191,7 +193,7 @@ class JobsController:
         if owner is None:
             return
         key = (pod.metadata.namespace, owner.name)
-        book = self._book(owner.uid)
+        book = self._book(key, owner.uid)
         node = node_of(pod.spec)
         count = book.pods.nodes.get(node, 0)
         if is_there:
@@ -216,7 +218,7 @@ class JobsController:
         key, owner = job_key_of(obj), owner_reference_of(obj.metadata)
         if key is None or owner is None:
             return
-        table = kept(self._book(owner.uid))
+        table = kept(self._book(key, owner.uid))
         if is_there:
             table[obj.metadata.name] = owned_of(obj)
         else:
@@ -224,10 +226,10 @@ class JobsController:
         self._forget_if_over(key, owner.uid)
         self._queue.add(key)
 
-    def _book(self, uid: str) -> JobBook:
-        book = self._books.get(uid)
+    def _book(self, key: ObjectKey, uid: str) -> JobBook:
+        book = self._books.get((key, uid))
         if book is None:
-            book = self._books[uid] = JobBook()
+            book = self._books[key, uid] = JobBook()
         return book
 
     def _forget_if_over(self, key: ObjectKey, uid: str) -> None:
@@ -238,9 +240,9 @@ class JobsController:
         job = self._mirrors.jobs.get(*key)
         if job is not None and job.metadata.uid == uid:
             return
-        book = self._books.get(uid)
+        book = self._books.get((key, uid))
         if book is not None and book.is_empty:
-            del self._books[uid]
+            del self._books[key, uid]
 
     # Deciding
 
@@ -285,7 +287,7 @@ class JobsController:
 
     def _view(self, key: ObjectKey, job: Job, now: float) -> JobView:
         uid = job.metadata.uid
-        book = self._books.get(uid) or JobBook()
+        book = self._books.get((key, uid)) or JobBook()
         placed = self._placed.get(key) or PlacedNodes()
         if not placed.is_checked:
             for node in placed.nodes:
@@ -295,6 +297,7 @@ class JobsController:
         dependencies: dict[str, DependencyState] = {}
         for namespace, name in waits_for(job):
             dependencies[name] = dependency_state(self._mirrors.jobs.get(namespace, name))
+        inherited = inherited_until(job, self._began_at, self._policy)
         return JobView(
             job=job,
             pods=book.pods,
@@ -308,7 +311,7 @@ class JobsController:
             bindings=self._nodes.bindings,
             cordoned=self._nodes.cordoned,
             counts_written_at=self._writes.counts_written_at.get(uid, 0.0),
-            late_until=self._writes.late_until.get(uid, 0.0),
+            late_until=self._writes.late_until.get(uid) or inherited,
         )
 
     # Acting

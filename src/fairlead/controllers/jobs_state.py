@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
-from fairlead.api.job import Job, owner_reference_of
+from fairlead.api.job import Job, RestartPolicy, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.podgroups import PodGroup
 from fairlead.api.status import (
@@ -24,7 +24,9 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.api.times import parse_time
+from fairlead.decide.job_status import current_attempt
 from fairlead.decide.jobs.pods import JobPods
+from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import (
     NodeTrouble,
     Owned,
@@ -50,6 +52,27 @@ _LACKS_RIGHTS = re.compile(r" cannot [a-z]+ resource ")
 Dependent: TypeAlias = ConfigMap | Service | PodGroup
 D = TypeVar("D", ConfigMap, Service, PodGroup)
 O = TypeVar("O", Pod, ConfigMap, Service, PodGroup)  # noqa: E741 - an owned object
+
+
+def waits_for(job: Job | None) -> list[ObjectKey]:
+    """Return the jobs that a job waits for, which matters until it is admitted."""
+    if job is None or job.status.attempt > 0:
+        return []
+    return [(job.metadata.namespace, after.job) for after in job.spec.after]
+
+
+def inherited_until(job: Job, began_at: float, policy: JobsPolicy) -> float:
+    """Return until when a pod may come that an earlier controller asked for without an answer.
+
+    Which creations had no answer was forgotten with it. None is under way any more once the gang
+    has run for so long that even a repetition has arrived; a member's replacement may always be.
+    """
+    attempt = current_attempt(job.status)
+    if attempt is None or attempt.begun_at is None or parse_time(attempt.begun_at) > began_at:
+        return 0.0
+    is_single = job.spec.restart.policy is RestartPolicy.MEMBER
+    last = began_at if is_single or attempt.started_at is None else parse_time(attempt.started_at)
+    return last + policy.late_pod_seconds
 
 
 def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:

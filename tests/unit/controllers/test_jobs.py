@@ -230,6 +230,60 @@ def test_a_pod_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason(
     _play(play)
 
 
+def _forged(pod: Pod, **metadata: object) -> dict[str, Any]:
+    """Return a pod that looks like `pod`, owner and labels included."""
+    wire = to_wire(pod)
+    wire["metadata"] = {k: v for k, v in wire["metadata"].items() if k != "resourceVersion"}
+    wire["metadata"] |= {"uid": "forged", **metadata}
+    return wire
+
+
+def test_what_another_namespace_says_of_a_job_changes_nothing_of_it() -> None:
+    """A pod there names the job as its controller, with a member's name, labels and a failure."""
+
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        members = cluster.pods()
+        name = next(iter(members))
+        held = {"namespace": "attacker", "finalizers": ["example.com/stays"]}
+        forged = _forged(members[name], **held)
+        await cluster.client.create(PODS, forged, namespace="attacker")
+        failed = {"status": {"phase": "Failed"}}
+        await cluster.client.patch(PODS, name, failed, namespace="attacker", subresource="status")
+        await asyncio.sleep(3)
+        looked = cluster.controller.looked_count if cluster.controller else 0
+        touched = {"metadata": {"annotations": {"any": "event"}}}
+        await cluster.client.patch(PODS, name, touched, namespace="default")
+        await asyncio.sleep(3)
+        assert cluster.controller is not None
+        assert cluster.controller.looked_count > looked
+        job = await cluster.job()
+        assert (job.status.state, job.status.attempt) == ("Running", 1)
+        stored = cluster.client.stored(PODS)
+        own = [p.metadata.uid for p in stored if p.metadata.namespace == "default"]
+        assert sorted(own) == sorted(p.metadata.uid for p in members.values())
+
+    _play(play)
+
+
+def test_a_pod_under_another_name_is_no_member_and_goes() -> None:
+    """Somebody in the job's own namespace makes a second pod for one member."""
+
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        members = cluster.pods()
+        forged = _forged(next(iter(members.values())), name="a-second-one")
+        await cluster.client.create(PODS, forged, namespace="default")
+        await asyncio.sleep(3)
+        assert cluster.client.count("delete", "pods") == 1
+        assert sorted(cluster.pods()) == sorted(members)
+        job = await cluster.job()
+        assert (job.status.state, job.status.attempt) == ("Running", 1)
+        assert job.status.members.running == 2
+
+    _play(play)
+
+
 def test_pods_that_the_api_refuses_fail_the_attempt_with_its_words() -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)

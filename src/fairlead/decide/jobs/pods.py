@@ -15,7 +15,7 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.core import ContainerStatus, Pod
-from fairlead.api.job import STEP_MAX, Progress
+from fairlead.api.job import STEP_MAX, Progress, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.times import parse_time
 from fairlead.decide.pinning import node_of
@@ -127,14 +127,23 @@ def refused_since(pod: Pod) -> str | None:
 
 
 def read_member(pod: Pod) -> MemberPod:
-    """Read a pod; labels that are missing or no numbers read as attempt 0, index -1, rank -1."""
-    labels = pod.metadata.labels
+    """Read a pod; labels that are missing or no numbers read as attempt 0, index -1, rank -1.
+
+    A member has the name that follows from its job and labels. Names are unique in a namespace, so
+    each member of an attempt has one pod. A pod that the job controls under another name was made
+    by somebody else: it is of attempt 0, whose pods are deleted like those of any other attempt.
+    """
+    labels, owner = pod.metadata.labels, owner_reference_of(pod.metadata)
+    attempt, index = _number(labels.get(names.ATTEMPT), 0), _number(labels.get(names.INDEX), -1)
+    role = labels.get(names.ROLE, "")
+    if owner is None or pod.metadata.name != f"{owner.name}-{attempt}-{role}-{index}":
+        attempt = 0
     phase = _PHASES.get(pod.status.phase, MemberPhase.PENDING)
     return MemberPod(
         pod=pod,
-        attempt=_number(labels.get(names.ATTEMPT), 0),
-        role=labels.get(names.ROLE, ""),
-        index=_number(labels.get(names.INDEX), -1),
+        attempt=attempt,
+        role=role,
+        index=index,
         rank=_number(labels.get(names.RANK), -1),
         phase=phase,
         is_terminating=pod.metadata.deletion_timestamp is not None,
