@@ -1,0 +1,226 @@
+"""Canaries: a planted bug for each way in which a promise breaks, reported by its checker alone.
+
+A checker that is blind reports nothing, and every simulation passes. So each line of `Checkers`
+that may report has a history here which breaks exactly that promise, beside the sound history.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace as changed
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api.core import PodCondition
+from fairlead.api.job import Job
+from fairlead.api.meta import Condition
+from fairlead.decide.verdict import NOTHING
+from fairlead.sim.checkers import Checkers, PromiseBroken
+from fairlead.sim.faults import PERFECT
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import World, WorldOptions, simulate
+from fairlead.testing.builders import (
+    make_job,
+    make_member_pod,
+    make_node,
+    make_placement,
+    make_pod,
+)
+
+replace = msgspec.structs.replace
+SUCCEEDED = (Condition(type="Succeeded", status="True"),)
+
+
+def with_status(job: Job, **changes: Any) -> Job:
+    return replace(job, status=replace(job.status, **changes))
+
+
+class History:
+    """The checkers, two nodes of 8 GPUs, and a gang of two that has its place; time passes."""
+
+    def __init__(self) -> None:
+        self.checkers = Checkers()
+        self.now = 0.0
+        for name in ("n1", "n2"):
+            self.node(name)
+        self.job = make_job("a", count=2, gpus=4, placement=make_placement(["n1", "n2"]))
+        self.put(self.job)
+
+    def node(self, name: str, **more: Any) -> None:
+        self.checkers.node(make_node(name, gpus=8, **more), None, self.now)
+
+    def put(self, job: Job, old: Job | None = None) -> None:
+        self.checkers.job(job, old, self.now)
+
+    def pod(self, index: int, **more: Any) -> None:
+        self.checkers.pod(make_member_pod(self.job, index, **more), None, self.now)
+
+    def gone(self, index: int, job: Job) -> None:
+        self.checkers.pod(None, make_member_pod(job, index), self.now)
+
+    def restarted(self, nodes: list[str]) -> Job:
+        """Return the gang as placed for its second attempt."""
+        placement = make_placement(nodes, attempt=2)
+        return with_status(self.job, attempt=2, placement=placement)
+
+
+def sound(history: History) -> None:
+    """Both members run and end, the second attempt follows on the same nodes, then the end."""
+    first = history.job
+    for index in (0, 1):
+        history.pod(index)
+    history.checkers.check_partial(history.now)
+    for index in (0, 1):
+        history.gone(index, first)
+    history.job = history.restarted(["n1", "n2"])
+    history.put(history.job, first)
+    for index in (0, 1):
+        history.pod(index)
+    for index in (0, 1):
+        history.gone(index, history.job)
+    history.put(with_status(history.job, conditions=SUCCEEDED), history.job)
+
+
+def a_stranger_fills_a_node_that_is_claimed(history: History) -> None:
+    history.checkers.pod(make_pod("stranger", node="n1", gpus=5), None, history.now)
+
+
+def a_member_asks_for_more_than_its_place(history: History) -> None:
+    pod = make_member_pod(history.job, 0)
+    spec = replace(pod.spec, containers=make_pod("big", gpus=9).spec.containers)
+    history.checkers.pod(replace(pod, spec=spec), None, history.now)
+
+
+def a_pod_elsewhere_says_it_is_a_member(history: History) -> None:
+    history.pod(0)
+    pod = make_member_pod(history.job, 0)
+    for name in ("x", "y"):
+        meta = replace(pod.metadata, name=name, namespace="elsewhere", uid=name)
+        history.checkers.pod(replace(pod, metadata=meta), None, history.now)
+
+
+def half_a_gang_is_placed(history: History) -> None:
+    history.put(make_job("b", count=2, gpus=1, placement=make_placement(["n1"])))
+
+
+def half_a_gang_runs_alone(history: History) -> None:
+    history.pod(0)
+    history.now += 121.0
+    history.checkers.check_partial(history.now)
+
+
+def two_attempts_are_alive_together(history: History) -> None:
+    history.pod(0)
+    history.job = history.restarted(["n1", "n2"])
+    history.put(history.job)
+    history.pod(1)
+
+
+def a_pod_comes_before_its_place(history: History) -> None:
+    history.job = with_status(history.job, attempt=2)
+    history.put(history.job)
+    history.pod(0)
+
+
+def a_job_comes_back_to_life(history: History) -> None:
+    history.put(with_status(history.job, conditions=SUCCEEDED))
+    history.put(history.job)
+
+
+def an_evicted_member_returns(history: History) -> None:
+    history.node("n1", unschedulable=True)
+    pod = make_member_pod(history.job, 0)
+    history.checkers.pod(pod, None, history.now)
+    evicted = PodCondition("DisruptionTarget", "True", reason="EvictionByEvictionAPI")
+    leaving = replace(pod, status=replace(pod.status, conditions=(evicted,)))
+    history.checkers.pod(leaving, pod, history.now)
+    history.checkers.pod(None, leaving, history.now)
+    history.job = history.restarted(["n1", "n2"])
+    history.put(history.job)
+    history.pod(0)
+
+
+def an_attempt_begins_on_a_cordoned_node(history: History) -> None:
+    history.node("n1", unschedulable=True)
+    history.now += 600.0
+    history.put(history.restarted(["n1", "n2"]))
+
+
+def an_attempt_is_counted_back(history: History) -> None:
+    history.put(history.restarted(["n1", "n2"]))
+    history.put(history.job)
+
+
+def a_member_is_made_twice(history: History) -> None:
+    history.pod(0)
+    pod = make_member_pod(history.job, 0)
+    second = replace(pod, metadata=replace(pod.metadata, name="second", uid="second"))
+    small = replace(second.spec, containers=make_pod("small").spec.containers)
+    history.checkers.pod(replace(second, spec=small), None, history.now)
+
+
+@pytest.mark.parametrize(
+    ("promise", "planted"),
+    [
+        (1, a_stranger_fills_a_node_that_is_claimed),
+        (1, a_member_asks_for_more_than_its_place),
+        (1, a_pod_elsewhere_says_it_is_a_member),
+        (2, half_a_gang_is_placed),
+        (2, half_a_gang_runs_alone),
+        (2, two_attempts_are_alive_together),
+        (2, a_pod_comes_before_its_place),
+        (3, a_job_comes_back_to_life),
+        (7, an_evicted_member_returns),
+        (7, an_attempt_begins_on_a_cordoned_node),
+        (8, an_attempt_is_counted_back),
+        (8, a_member_is_made_twice),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else str(value),
+)
+def test_a_planted_bug_is_reported_by_the_checker_of_its_promise(
+    promise: int, planted: Callable[[History], None]
+) -> None:
+    history = History()
+    with pytest.raises(PromiseBroken, match=rf"^{promise}: "):
+        planted(history)
+
+
+def test_a_sound_history_is_not_reported() -> None:
+    history = History()
+    sound(history)
+    assert history.checkers.checked > 10
+    assert list(history.checkers.unfinished()) == []
+
+
+CALM = WorldOptions(
+    nodes=2,
+    workload=WorkloadOptions(4, 600.0, members_max=1, failing_share=0.0),
+    faults=PERFECT,
+    calls_between_kills_mean=0.0,
+    node_failures_per_day=0.0,
+    drains_per_day=0.0,
+    user_acts_per_day=0.0,
+)
+
+
+def test_jobs_that_wait_for_ever_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 3: a scheduler that places nothing."""
+    monkeypatch.setattr("fairlead.controllers.scheduler.decide", lambda *_, **__: NOTHING)
+    with pytest.raises(PromiseBroken, match=r"^3: 4 jobs never end"):
+        simulate(changed(CALM, settle_seconds_max=600.0), seed=1)
+
+
+def test_a_run_that_is_not_repeatable_has_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 9: a random number that no seed gives."""
+    first, second = simulate(CALM, seed=1), simulate(CALM, seed=1)
+    assert first.log_hash == second.log_hash
+    sound_rng = World._rng  # the planted bug
+
+    def unseeded(world: World, name: str) -> random.Random:
+        return random.Random() if name == "nodes" else sound_rng(world, name)
+
+    monkeypatch.setattr(World, "_rng", unseeded)
+    assert simulate(CALM, seed=1).log_hash != first.log_hash
