@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from fairlead.api import names
 from fairlead.api.core import Pod
+from fairlead.api.job import owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
@@ -86,7 +87,7 @@ class LogKeeper:
         self._pods: Mirror[Pod] | None = None
         #: Pods whose whole log is kept; forgotten with the pod.
         self._kept: dict[str, None] = {}
-        self._attempts: dict[tuple[str, str], _Attempt] = {}
+        self._attempts: dict[tuple[str, str, str], _Attempt] = {}
         self.missed_count = 0
 
     async def run(self, pods: Mirror[Pod]) -> None:
@@ -195,13 +196,13 @@ class LogKeeper:
             )
         finally:
             attempt.byte_count -= bytes_max - len(read.text)
-        labels = pod.metadata.labels
+        labels, (job, job_uid) = pod.metadata.labels, _job_of(pod)
         await self._store.keep(
             MemberLog(
                 pod_uid=pod.metadata.uid,
                 namespace=pod.metadata.namespace,
-                job=labels[names.JOB_NAME],
-                job_uid=labels.get(names.JOB_UID, ""),
+                job=job,
+                job_uid=job_uid,
                 attempt=int(labels[names.ATTEMPT]),
                 task=f"{labels[names.ROLE]}-{labels[names.INDEX]}",
                 is_cut=read.is_cut,
@@ -214,7 +215,8 @@ class LogKeeper:
 
     def _attempt(self, pod: Pod) -> _Attempt:
         labels = pod.metadata.labels
-        key = (labels.get(names.JOB_UID, ""), labels[names.ATTEMPT])
+        # What is in another namespace has a budget of its own, whatever it says of itself.
+        key = (pod.metadata.namespace, _job_of(pod)[1], labels[names.ATTEMPT])
         found = self._attempts.get(key)
         if found is None:
             found = self._attempts[key] = _Attempt()
@@ -268,7 +270,22 @@ def _is_started_member(pod: Pod) -> bool:
     needed: Callable[[str], bool] = labels.__contains__
     is_member = all(map(needed, (names.JOB_NAME, names.ROLE, names.INDEX)))
     is_numbered = label_number(labels.get(names.ATTEMPT)) is not None
-    return is_member and is_numbered and pod.status.phase in _STARTED
+    if not (is_member and is_numbered and pod.status.phase in _STARTED):
+        return False
+    owner = owner_reference_of(pod.metadata)
+    parts = (labels[names.ATTEMPT], labels[names.ROLE], labels[names.INDEX])
+    return owner is None or pod.metadata.name == "-".join((owner.name, *parts))
+
+
+def _job_of(pod: Pod) -> tuple[str, str]:
+    """Return name and uid of a member's job: its controller, or, of another tool's pod, by label.
+
+    Either is in the pod's own namespace.
+    """
+    owner, labels = owner_reference_of(pod.metadata), pod.metadata.labels
+    if owner is not None:
+        return owner.name, owner.uid
+    return labels[names.JOB_NAME], labels.get(names.JOB_UID, "")
 
 
 def _is_ended_member(pod: Pod) -> bool:

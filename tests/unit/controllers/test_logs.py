@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fairlead.api import names
 from fairlead.api.core import Lease, Pod
+from fairlead.api.meta import to_wire
 from fairlead.api.resources import PODS
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
@@ -19,6 +22,7 @@ from fairlead.runtime.leader import Term
 from fairlead.runtime.memberlogs import LogQuery, LogText, MemoryLogs
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
+from fairlead.testing.builders import make_job, make_member_pod
 from fairlead.testing.fake_client import FakeClient
 
 QUERY = LogQuery("a", "train")
@@ -92,6 +96,41 @@ async def member(client: FakeClient, index: int, *, phase: str = "Running") -> s
     }
     await client.create(PODS, body, namespace="a")
     return name
+
+
+def test_a_pod_elsewhere_uses_up_no_other_jobs_budget() -> None:
+    """It names the job, its uid and its attempt; the budget is of the namespace that it is in."""
+
+    async def main() -> None:
+        reader = Reader(size=100)
+        async with world(reader, options=KeeperOptions(attempt_bytes_max=100)) as w:
+            labels = {names.JOB_NAME: "train", names.JOB_UID: "u", names.ROLE: "worker",
+                      names.INDEX: "0", names.ATTEMPT: "1"}  # fmt: skip
+            body = {"metadata": {"name": "forged", "labels": labels}, "status": {"phase": "Failed"}}
+            await w.client.create(PODS, body, namespace="attacker")
+            await asyncio.sleep(5)
+            assert reader.read_count == 1
+            await member(w.client, 0, phase="Failed")
+            assert await w.tasks() == ["worker-0"]
+            assert w.keeper.missed_count == 0
+
+    run(main())
+
+
+def test_a_pod_under_a_name_that_is_not_a_members_has_no_log_kept() -> None:
+    async def main() -> None:
+        async with world(Reader()) as w:
+            pod = make_member_pod(make_job("train", namespace="a"), 0, phase="Failed")
+            meta = msgspec.structs.replace(pod.metadata, name="other", resource_version="")
+            other = msgspec.structs.replace(pod, metadata=meta)
+            for each in (pod, other):
+                wire = to_wire(each)
+                wire["metadata"].pop("resourceVersion", None)
+                await w.client.create(PODS, wire, namespace="a")
+            await asyncio.sleep(5)
+            assert [log.text for log in await w.store.logs(QUERY)] == [pod.metadata.name.encode()]
+
+    run(main())
 
 
 async def end(client: FakeClient, name: str) -> None:

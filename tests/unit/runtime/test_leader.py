@@ -316,6 +316,15 @@ def test_no_write_goes_out_after_the_deadline_and_one_under_way_is_aborted() -> 
         line.up.set()
         with pytest.raises(Unavailable, match="no longer the leader"):
             await clients[0].create(PODS, {"metadata": {"name": "three"}}, namespace="default")
+        labelled = {"metadata": {"labels": {"late": "true"}}}
+        for late in (
+            clients[0].patch(PODS, "one", labelled, namespace="default"),
+            clients[0].delete(PODS, "one", namespace="default"),
+            clients[0].delete_collection(PODS, namespace="default"),
+        ):
+            with pytest.raises(Unavailable, match="no longer the leader"):
+                await late
+        assert "late" not in api.stored(PODS)[0].metadata.labels
         assert [pod.metadata.name for pod in api.stored(PODS)] == ["one"]
         assert len((await clients[0].list(PODS)).items) == 1, "reading harms nobody"
 
