@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fairlead.api.core import Node, Taint
-from fairlead.api.job import Job, Topology
+from fairlead.api.job import Job, Topology, VerdictStatus
+from fairlead.api.times import format_time
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.outcome import verdict_status
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
@@ -170,3 +172,13 @@ def test_a_reason_keeps_its_since_while_its_numbers_change() -> None:
     [second] = decide(state, PlacementPolicy(), EPOCH + 60).actions
     assert second.verdict.facts["short"] == 2
     assert second.verdict.since == first.verdict.since
+
+
+def test_a_verdict_holds_since_its_reason_holds() -> None:
+    """Or a gang that has waited for long would be given up at once when it loses a node."""
+    long_ago, at = format_time(EPOCH - 9_000.0), format_time(EPOCH)
+    told = VerdictStatus("Waiting", Reason.INSUFFICIENT_CAPACITY.value, {}, since=long_ago)
+    job = make_job("a", verdict=told)
+    same = verdict_status(job, Verdict(Reason.INSUFFICIENT_CAPACITY, {"x": 1}), at)
+    other = verdict_status(job, Verdict(Reason.REPAIRING), at)
+    assert (same.since, other.since) == (long_ago, at)
