@@ -16,7 +16,6 @@ import asyncio
 import hashlib
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -164,11 +163,6 @@ class World:
     def _rng(self, name: str) -> random.Random:
         """Return a stream of its own: what one part draws does not shift another's."""
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 # a simulation, no secret
-
-    @property
-    def met(self) -> Counter[str]:
-        """How often each fault, and each death of a controller, met each kind of call."""
-        return sum((counter.met for counter in self._counters), Counter(self._switch.met))
 
     # The log and the checkers
 
