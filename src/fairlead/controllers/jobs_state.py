@@ -110,13 +110,6 @@ def owned_of(obj: Dependent) -> Owned:
     )
 
 
-def waits_for(job: Job | None) -> list[ObjectKey]:
-    """Return the jobs that a job waits for, which matters until it is admitted."""
-    if job is None or job.status.attempt > 0:
-        return []
-    return [(job.metadata.namespace, after.job) for after in job.spec.after]
-
-
 @dataclass(slots=True)
 class NodeBook:
     """Which nodes are in trouble, and which jobs have members or reservations on which node."""
