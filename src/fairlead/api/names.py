@@ -76,5 +76,7 @@ MASTER_PORT = 29500
 #: Exit code of a member that was stopped because another one ended; what runs in the members
 #: (`fairlead.member.mpirun.EXIT_STOPPED`) imports nothing of ours and has it by itself.
 EXIT_STOPPED = 75
+#: A member could not reach the others, or find their names, in time (EX_UNAVAILABLE).
+EXIT_UNAVAILABLE = 69
 
 DEFAULT_NAMESPACE = "default"

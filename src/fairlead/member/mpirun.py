@@ -14,6 +14,7 @@ effects.
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 import json
 import os
 import shutil
@@ -30,16 +31,27 @@ from typing import IO, NoReturn
 
 #: This member was stopped because another one ended (EX_TEMPFAIL of sysexits.h).
 EXIT_STOPPED = 75
-#: Something that mpirun needs is missing (EX_UNAVAILABLE).
+#: The other members, or the names of the gang, could not be reached in time (EX_UNAVAILABLE).
 EXIT_UNAVAILABLE = 69
+#: What mpirun needs is not installed, or this is no Fairlead job (a shell's "command not found").
+EXIT_NOT_FOUND = 127
 RENDEZVOUS_SECONDS_MAX = 300.0
 RETRY_SECONDS = 0.05
 MESSAGE_BYTES_MAX = 1 << 20
+ERROR_BYTES_MAX = 4096
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class MpiError(Exception):
     """The communicator cannot be started; the message says what to do."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class NotInstalledError(MpiError):
+    """No retry helps: the image or the command has to change."""
+
+    exit_code = EXIT_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,7 @@ class Member:
                 token=f"{os.environ['FAIRLEAD_JOB']}/{os.environ['FAIRLEAD_ATTEMPT']}",
             )
         except KeyError as error:
-            raise MpiError(
+            raise NotInstalledError(
                 f"{error.args[0]} is not set: run this inside a Fairlead job (fairlead submit)"
             ) from None
 
@@ -76,7 +88,7 @@ def find_hydra() -> tuple[str, str]:
     search = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     paths = [shutil.which(name, path=search) for name in ("mpiexec.hydra", "hydra_pmi_proxy")]
     if None in paths:
-        raise MpiError(
+        raise NotInstalledError(
             "no MPI with the Hydra process manager found (mpiexec.hydra, hydra_pmi_proxy): "
             "pip install mpich, or put MPICH or Intel MPI on the PATH"
         )
@@ -87,6 +99,40 @@ def machine_lines(hostfile: Path) -> list[str]:
     """Return Hydra's host lines (`address:1`) from a host file (`address slots=1`)."""
     lines = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
     return [f"{address}:1" for address in lines]
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket on which the first member waits for the others.
+
+    It is bound to a loopback address as it is; any other one may be a name that does not resolve
+    yet, or an address that this container does not have (a Service's), so the wildcard is taken.
+    """
+    try:
+        host = address if ipaddress.ip_address(address).is_loopback else ""
+    except ValueError:
+        host = "localhost" if address == "localhost" else ""
+    if host or not socket.has_dualstack_ipv6():
+        return socket.create_server((host, port))
+    return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+
+
+def await_name(address: str, seconds_max: float = RENDEZVOUS_SECONDS_MAX) -> None:
+    """Return once the name resolves: in a cluster it appears some time after the pod has started.
+
+    Raises MpiError when it does not in time.
+    """
+    deadline = time.monotonic() + seconds_max
+    while True:
+        try:
+            socket.getaddrinfo(address, None)
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise MpiError(
+                    f"the name {address} does not resolve after {seconds_max:.0f} s: {error}"
+                ) from None
+        else:
+            return
+        time.sleep(RETRY_SECONDS)
 
 
 def start_mpiexec(
@@ -189,14 +235,20 @@ def _run_proxy(arguments: list[str], result: Path) -> subprocess.Popen[bytes]:
     environment = dict(
         os.environ, FAIRLEAD_RANK_OUTPUT=f"{out},{err}", FAIRLEAD_RANK_RESULT=str(result)
     )
-    # Its own complaints after a lost rank are noise: what counts is recorded by the rank itself.
-    process = subprocess.Popen(
-        [proxy, *arguments], env=environment, pass_fds=(out, err), stdin=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    # What it says after a lost rank is noise; it is shown only when the rank never ran.
+    with _errors_of(result).open("wb") as errors:
+        process = subprocess.Popen(
+            [proxy, *arguments], env=environment, pass_fds=(out, err), stdin=subprocess.DEVNULL,
+            stderr=errors,
+        )  # fmt: skip
     os.close(out)
     os.close(err)
     return process
+
+
+def _errors_of(result: Path) -> Path:
+    """Return the file with what the proxy of this member wrote to its standard error."""
+    return result.with_name("proxy-errors")
 
 
 def _kill_descendants() -> None:
@@ -215,7 +267,10 @@ def _kill_descendants() -> None:
 
 
 def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | None) -> int:
-    """Return this member's exit code, or die of the signal that its rank died of."""
+    """Return this member's exit code, or end by the signal that ended its rank.
+
+    Process 1 of a container ignores the signals that it sends itself; it returns 128 + signal.
+    """
     kind, _, number = (result.read_text() if result.exists() else "").partition(" ")
     mpiexec_code = 0
     if mpiexec is not None:
@@ -227,10 +282,13 @@ def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | No
     if kind == "signal":
         signal.signal(int(number), signal.SIG_DFL) if int(number) not in (9, 19) else None
         os.kill(os.getpid(), int(number))
+        return 128 + int(number)
     if kind == "exit" and int(number):
         return int(number)
     if kind == "exit" and proxy_code == 0 and mpiexec_code == 0:
         return 0
+    if not kind and _errors_of(result).exists():
+        sys.stderr.write(_errors_of(result).read_text(errors="replace")[-ERROR_BYTES_MAX:])
     sys.stderr.write("fairlead mpirun: stopped, because another member of the job ended\n")
     return EXIT_STOPPED
 
@@ -246,7 +304,8 @@ def run(command: list[str]) -> int:
         if member.rank != 0:
             proxy = _run_proxy(fetch(member), result)
             return _finish(result, proxy.wait(), None)
-        with socket.create_server((member.master_address, member.master_port)) as listener:
+        with listen(member.master_address, member.master_port) as listener:
+            await_name(member.master_address)
             mpiexec, proxies = start_mpiexec(member, command, scratch)
             assert mpiexec.stdout is not None
             threading.Thread(target=_pass_on, args=(mpiexec.stdout,), daemon=True).start()
@@ -273,7 +332,7 @@ def main(argv: list[str]) -> int:
     except (MpiError, OSError) as error:
         sys.stderr.write(f"fairlead mpirun: {error}\n")
         _kill_descendants()
-        return EXIT_UNAVAILABLE
+        return error.exit_code if isinstance(error, MpiError) else EXIT_UNAVAILABLE
 
 
 if __name__ == "__main__":

@@ -98,7 +98,11 @@ def _axes(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
         )
         out.append(_tick(_LEFT - 6, at + 4, "end", text))
-    return out + [_tick(x(value), HEIGHT - 8, "middle", text) for value, text in xs]
+    for value, text in xs:
+        at = x(value)
+        anchor = "end" if at > WIDTH - _RIGHT - 20 else "middle"
+        out.append(_tick(at, HEIGHT - 8, anchor, text))
+    return out
 
 
 def _tick(x: float, y: float, anchor: str, text: str) -> str:

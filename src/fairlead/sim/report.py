@@ -129,8 +129,8 @@ def _charts(recorder: Recorder) -> list[str]:
         for reason in reasons
     ]
     use = [
-        Series("running", [s.busy_gpus / s.gpus if s.gpus else 0.0 for s in samples]),
         Series("held by a placement", [s.held_gpus / s.gpus if s.gpus else 0.0 for s in samples]),
+        Series("running", [s.busy_gpus / s.gpus if s.gpus else 0.0 for s in samples]),
     ]
     jobs = [
         Series("waiting", [float(s.waiting_jobs) for s in samples]),

@@ -12,8 +12,8 @@ from fairlead.api.core import (
     PodCondition,
     PodStatus,
 )
-from fairlead.api.job import Attempt, Cause
-from fairlead.api.names import EXIT_STOPPED
+from fairlead.api.job import Attempt, Cause, Restart
+from fairlead.api.names import EXIT_STOPPED, EXIT_UNAVAILABLE
 from fairlead.api.times import format_time
 from fairlead.decide.jobs.judge import CAUSES, EndReason
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -282,8 +282,38 @@ def test_the_number_means_nothing_in_a_gang_of_one() -> None:
     assert (attempt.cause, attempt.reason) == (Cause.USER, "ExitCode")
 
 
-def test_members_and_controller_agree_on_the_number() -> None:
+def test_members_and_controller_agree_on_the_numbers() -> None:
     assert mpirun.EXIT_STOPPED == EXIT_STOPPED
+    assert mpirun.EXIT_UNAVAILABLE == EXIT_UNAVAILABLE
+
+
+def test_a_gang_that_only_ever_says_that_it_was_stopped_comes_to_an_end() -> None:
+    world = World(new_job(count=2, spec={"restart": Restart(limit=0)}))
+    world.start()
+    causes: list[Cause | None] = []
+    for number in (1, 2, 3):
+        for i in (0, 1):
+            world.end_pod(f"train-{number}-worker-{i}", exit_code=EXIT_STOPPED)
+        world.run_to(world.now + 3)
+        causes.append(world.status.attempts[-1].cause)
+        if number < 3:
+            world.restart()
+    assert causes == [Cause.INFRASTRUCTURE, Cause.INFRASTRUCTURE, Cause.USER]
+    world.settle()
+    world.reap_pods()
+    world.run_to(world.now + 400)
+    assert world.status.state == "Failed"
+
+
+def test_members_that_do_not_reach_each_other_are_not_the_users_fault() -> None:
+    world = _running()
+    world.end_pod(NAME, exit_code=EXIT_UNAVAILABLE)
+    attempt = _judged(world)
+    assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "PeersUnreachable")
+    alone = World(new_job(count=1))
+    alone.start()
+    alone.end_pod("train-1-worker-0", exit_code=EXIT_UNAVAILABLE)
+    assert _judged(alone).cause is Cause.USER
 
 
 def test_a_pinned_gang_starts_when_all_are_bound_and_gives_a_refused_node_up() -> None:

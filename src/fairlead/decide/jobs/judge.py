@@ -16,6 +16,7 @@ from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, Pod
 from fairlead.api.job import Cause, RestartPolicy
 from fairlead.api.times import parse_time
+from fairlead.decide.jobs.end_reason import CAUSES, EndReason
 from fairlead.decide.jobs.pods import (
     AttemptPods,
     MemberPhase,
@@ -27,73 +28,10 @@ from fairlead.decide.jobs.pods import (
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView, NodeTrouble
 
-
-class EndReason(Enum):
-    """How an attempt ended; the `reason` of `status.attempts[]`."""
-
-    SUCCEEDED = "Succeeded"
-    SUSPENDED = "Suspended"
-    CANCELLED = "Cancelled"
-    TIME_LIMIT = "TimeLimit"
-    SPEC_CHANGED = "SpecChanged"
-    EXIT_CODE = "ExitCode"
-    CRASHED = "Crashed"
-    OUT_OF_MEMORY = "OutOfMemory"
-    DEADLINE_EXCEEDED = "DeadlineExceeded"
-    START_FAILED = "StartFailed"
-    POD_REJECTED = "PodRejected"
-    POD_HELD_BACK = "PodHeldBack"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    POLICY_REFUSED = "PolicyRefused"
-    KILLED = "Killed"
-    STOPPED = "Stopped"
-    START_TIMEOUT = "StartTimeout"
-    POD_DELETED = "PodDeleted"
-    POD_VANISHED = "PodVanished"
-    NAME_TAKEN = "NameTaken"
-    NODE_REFUSED = "NodeRefused"
-    NOT_BOUND = "NotBound"
-    PLACEMENT_LOST = "PlacementLost"
-    UNKNOWN = "Unknown"
-    NODE_LOST = "NodeLost"
-    NODE_SHUTDOWN = "NodeShutdown"
-    EVICTED = "Evicted"
-    DRAINED = "Drained"
-    PREEMPTED = "Preempted"
-
-
-#: The cause of each end; None is nobody's fault.
-CAUSES: dict[EndReason, Cause | None] = {
-    EndReason.SUCCEEDED: None,
-    EndReason.SUSPENDED: None,
-    EndReason.CANCELLED: None,
-    EndReason.TIME_LIMIT: None,
-    EndReason.SPEC_CHANGED: None,
-    EndReason.EXIT_CODE: Cause.USER,
-    EndReason.CRASHED: Cause.USER,
-    EndReason.OUT_OF_MEMORY: Cause.USER,
-    EndReason.DEADLINE_EXCEEDED: Cause.USER,
-    EndReason.START_FAILED: Cause.USER,
-    EndReason.POD_REJECTED: Cause.USER,
-    EndReason.POD_HELD_BACK: None,
-    EndReason.QUOTA_EXCEEDED: None,
-    EndReason.POLICY_REFUSED: None,
-    EndReason.KILLED: Cause.INFRASTRUCTURE,
-    EndReason.STOPPED: Cause.INFRASTRUCTURE,
-    EndReason.START_TIMEOUT: Cause.INFRASTRUCTURE,
-    EndReason.POD_DELETED: Cause.INFRASTRUCTURE,
-    EndReason.POD_VANISHED: Cause.INFRASTRUCTURE,
-    EndReason.NAME_TAKEN: Cause.INFRASTRUCTURE,
-    EndReason.NODE_REFUSED: Cause.INFRASTRUCTURE,
-    # Somebody else was faster on a shared node; that may happen often, and nobody is to blame.
-    EndReason.NOT_BOUND: None,
-    EndReason.PLACEMENT_LOST: Cause.INFRASTRUCTURE,
-    EndReason.UNKNOWN: Cause.INFRASTRUCTURE,
-    EndReason.DRAINED: Cause.INFRASTRUCTURE,
-    EndReason.NODE_LOST: Cause.NODE,
-    EndReason.NODE_SHUTDOWN: Cause.NODE,
-    EndReason.EVICTED: Cause.NODE,
-    EndReason.PREEMPTED: Cause.NODE,
+#: Exit codes that say something of the other members.
+_CODES_OF_GANGS = {
+    EndReason.STOPPED: names.EXIT_STOPPED,
+    EndReason.PEERS_UNREACHABLE: names.EXIT_UNAVAILABLE,
 }
 
 #: What `status.reason` of a failed pod means (kubelet and pod garbage collector).
@@ -300,6 +238,9 @@ def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, W
     if ended.exit_code == names.EXIT_STOPPED:
         text = "was stopped because another member ended, and no member shows why"
         return EndReason.STOPPED, text, Weight.CONSEQUENCE
+    if ended.exit_code == names.EXIT_UNAVAILABLE:
+        text = "did not reach the other members in time"
+        return EndReason.PEERS_UNREACHABLE, text, Weight.PERHAPS_CONSEQUENCE
     if not signal:
         text = f"exited with code {ended.exit_code}"
         return EndReason.EXIT_CODE, text, Weight.PERHAPS_CONSEQUENCE
@@ -417,9 +358,9 @@ def failures(view: JobView, policy: JobsPolicy, now: float) -> Iterator[Failure]
         )
         if failure is None:
             continue
-        if failure.weight is Weight.CONSEQUENCE and view.job.member_count == 1:
-            # Of no other member's end: the program has a use of its own for this number.
-            text = f"{describe(member)} exited with code {names.EXIT_STOPPED}"
+        if failure.reason in _CODES_OF_GANGS and view.job.member_count == 1:
+            # There is no other member: the program uses this number in its own way.
+            text = f"{describe(member)} exited with code {_CODES_OF_GANGS[failure.reason]}"
             weight = Weight.PERHAPS_CONSEQUENCE
             failure = replace(failure, reason=EndReason.EXIT_CODE, message=text, weight=weight)
         yield failure

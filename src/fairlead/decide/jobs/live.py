@@ -43,7 +43,8 @@ from fairlead.decide.job_status import (
     write,
 )
 from fairlead.decide.jobs import judge, members, native
-from fairlead.decide.jobs.judge import CAUSES, EndReason, Failure, Settling
+from fairlead.decide.jobs.end_reason import EndReason, cause_of
+from fairlead.decide.jobs.judge import Failure, Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -242,7 +243,7 @@ def _stop(
 ) -> tuple[Action, ...]:
     """Write that the attempt has ended, and why, before anything of it is deleted."""
     job, attempt = view.job, status.attempts[-1]
-    cause = CAUSES[end.reason]
+    cause = cause_of(end.reason, status.attempts[:-1])
     closed = replace(
         attempt,
         finished_at=stamp(now),

@@ -1,0 +1,114 @@
+"""What runs inside a member: where the first one listens, names that come late, how it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fairlead.member import mpirun
+
+ENVIRONMENT = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_a_loopback_address_is_bound_as_it_is() -> None:
+    with mpirun.listen("127.0.0.5", free_port()) as listener:
+        assert listener.getsockname()[0] == "127.0.0.5"
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "worker-0.train-1-peers.default.svc"])
+def test_a_name_or_an_address_of_elsewhere_takes_the_wildcard(address: str) -> None:
+    port = free_port()
+    with mpirun.listen(address, port) as listener:
+        assert listener.getsockname()[0] in ("::", "0.0.0.0")
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+
+
+def test_a_name_that_resolves_is_not_waited_for() -> None:
+    mpirun.await_name("localhost", seconds_max=0.0)
+
+
+def test_a_name_that_never_resolves_ends_within_the_bound() -> None:
+    with pytest.raises(mpirun.MpiError, match="does not resolve after 0 s") as caught:
+        mpirun.await_name("no-such-host.invalid", seconds_max=0.0)
+    assert caught.value.exit_code == mpirun.EXIT_UNAVAILABLE
+
+
+def test_a_name_that_resolves_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def late(host: str, *args: object) -> object:
+        if not known.is_set():
+            known.set()
+            raise socket.gaierror(-2, "Name or service not known")
+        return resolve("localhost", None)
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    mpirun.await_name("worker-0.train-1-peers.default.svc", seconds_max=5.0)
+    assert known.is_set()
+
+
+def run_outside_a_job(**environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    return subprocess.run(
+        [sys.executable, "-m", "fairlead.member.mpirun", "--", "true"],
+        env={**plain, **environment}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_outside_of_a_job_the_missing_variable_is_named_and_no_retry_is_asked_for() -> None:
+    ended = run_outside_a_job(**ENVIRONMENT)
+    assert ended.returncode == mpirun.EXIT_NOT_FOUND
+    assert "FAIRLEAD_HOSTFILE is not set" in ended.stderr
+
+
+FINISH = """
+import sys
+from pathlib import Path
+from fairlead.member import mpirun
+sys.exit(mpirun._finish(Path(sys.argv[1]), 0, None))
+"""
+
+
+def finished(result: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", FINISH, str(result)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_member_ends_by_the_signal_that_ended_its_rank(tmp_path: Path) -> None:
+    result = tmp_path / "result"
+    result.write_text("signal 11")
+    assert finished(result).returncode == -11
+
+
+@pytest.mark.parametrize(("said", "code"), [("signal 11", 139), ("signal 9", 137), ("exit 3", 3)])
+def test_as_process_1_of_a_container_it_returns_the_code_of_the_signal(
+    said: str, code: int, tmp_path: Path
+) -> None:
+    container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives no PID namespaces")
+    result = tmp_path / "result"
+    result.write_text(said)
+    assert finished(result, *container).returncode == code
+
+
+def test_why_the_proxy_could_not_start_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "proxy-errors").write_text("proxy: cannot load libfabric.so\n")
+    ended = finished(tmp_path / "result")
+    assert ended.returncode == mpirun.EXIT_STOPPED
+    assert "cannot load libfabric.so" in ended.stderr
