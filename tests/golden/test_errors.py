@@ -54,6 +54,11 @@ def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "contexts: [{name: a, context: {cluster: a}}]\ncurrent-context: a\n"
     )
     Path("broken.yaml").write_text("clusters: [\n")
+    Path("train.py").write_text("import torch\n")
+    Path("pod.yaml").write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+        "spec: {containers: [{name: a, image: a}]}\n"
+    )
     Path("open").mkdir()
     Path("open").chmod(0o777)
 
@@ -62,6 +67,11 @@ COMMANDS: dict[str, tuple[list[str], Exit]] = {
     "no-flag": (["submit", "ok.sh", "--gpu", "8"], Exit.USAGE),
     "no-flag-unlike-any": (["ps", "--zzz"], Exit.USAGE),
     "no-command": (["cancle", "train-1"], Exit.USAGE),
+    "slurm-command": (["squeue"], Exit.USAGE),
+    "flag-before-command": (["--kubeconfig", "dead.yaml", "ps"], Exit.USAGE),
+    "flag-of-the-script": (["submit", "ok.sh", "--learning-rate", "0.1"], Exit.USAGE),
+    "python-without-interpreter": (["submit", "train.py"], Exit.USAGE),
+    "another-kind": (["submit", "-f", "pod.yaml"], Exit.USAGE),
     "no-argument": (["cancel"], Exit.USAGE),
     "no-value": (["submit", "--gpus"], Exit.USAGE),
     "no-script": (["submit", "absent.sh"], Exit.USAGE),
@@ -144,6 +154,7 @@ CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
     "memory-per-node": (_job(memory_bytes=2 << 40), Exit.REFUSED),
     "gang-too-large": (_job(gpus=8, members=30), Exit.REFUSED),
     "no-matching-node": (lambda: _unmatched(), Exit.REFUSED),
+    "only-tainted-nodes": (lambda: _unmatched(target=None), Exit.REFUSED),
     "no-job-but-a-near-one": (_find("tarin-1"), Exit.NOT_FOUND),
     "no-job": (_find("zzz"), Exit.NOT_FOUND),
     "no-dependency": (
@@ -180,9 +191,9 @@ CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
 }  # fmt: skip
 
 
-def _unmatched() -> object:
+def _unmatched(target: Target | None = Target.VIRTUAL) -> object:
     api = WorldApi()
-    job = build_job("x", JobRequest(target=Target.VIRTUAL), Program(("true",)),
+    job = build_job("x", JobRequest(target=target), Program(("true",)),
                     Origin("/", "", {}))  # fmt: skip
     api.objects["nodes"] = [n for n in api.objects["nodes"] if n.metadata.name == "laptop"]
     return check_fit(api, job)

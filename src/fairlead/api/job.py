@@ -292,6 +292,13 @@ class Attempt(Wire, frozen=True):
     ] = None
     reason: Annotated[str, Doc(description="One word for how it ended.")] = ""
     message: Annotated[str, Doc(description="How it ended, for people.")] = ""
+    exit_code: Annotated[
+        int | None,
+        Doc(
+            description="Exit code of the member that ended the attempt, 128 + N for signal N. "
+            "Absent where no program's end was the cause."
+        ),
+    ] = None
     resumed_from_step: Annotated[
         int | None, Doc(description="Step of the checkpoint that it continued from.")
     ] = None

@@ -90,6 +90,19 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
 ENTRIES: dict[str, Entry] = {name: entry for _, part in SECTIONS for name, entry in part.items()}
 
 
+#: What people who know Slurm type, with what does that here.
+_SLURM = {
+    "sbatch": f"{PROGRAM} submit SCRIPT reads its #SBATCH lines",
+    "srun": f"{PROGRAM} run -- COMMAND",
+    "salloc": f"there are no interactive allocations; {PROGRAM} run -- COMMAND queues a command",
+    "squeue": f"{PROGRAM} ps; {PROGRAM} why JOB explains why one waits",
+    "sinfo": f"{PROGRAM} nodes",
+    "scancel": f"{PROGRAM} cancel JOB",
+    "sacct": f"{PROGRAM} history",
+    "scontrol": f"{PROGRAM} hold JOB, {PROGRAM} release JOB, {PROGRAM} why JOB",
+}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
 
@@ -113,10 +126,10 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in ENTRIES and not name.startswith("-"):
             near = nearest(name, ENTRIES)
+            help_ = f"did you mean {PROGRAM} {near}?" if near else f"{PROGRAM} --help"
             raise fail(
-                Code.NO_SUCH_COMMAND, f"no command '{name}'",
-                help=(f"did you mean {PROGRAM} {near}?",) if near else (f"{PROGRAM} --help",),
-            )  # fmt: skip
+                Code.NO_SUCH_COMMAND, f"no command '{name}'", help=(_SLURM.get(name, help_),)
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -223,6 +236,11 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
         known = _flags(context.command) if context else []
         near = nearest(error.option_name, known)
         help_ = (f"did you mean {near}?",) if near else see
+        if not near and context is not None and context.info_name == "submit":
+            help_ = (*see, "what follows -- goes to the script: fairlead submit SCRIPT -- "
+                     f"{error.option_name} ...")  # fmt: skip
+        elif context is not None and context.parent is None:
+            help_ = (f"flags follow the command: {PROGRAM} COMMAND {error.option_name} ...",)
         return CliError(Problem(Code.NO_SUCH_FLAG, f"no flag '{error.option_name}'", help=help_))
     if isinstance(error, click.MissingParameter):
         name = error.param.human_readable_name if error.param else str(error.param_hint)

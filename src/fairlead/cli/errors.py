@@ -65,6 +65,7 @@ class Code(Enum):
     UNKNOWN_KIND = "E105"
     MANIFEST_TOO_LARGE = "E106"
     DUPLICATE_KEY = "E107"
+    WRONG_KIND = "E108"
     NO_NODE_LARGE_ENOUGH = "E110"
     EXCEEDS_CLUSTER = "E111"
     NO_MATCHING_NODE = "E112"
@@ -131,11 +132,12 @@ CODES: dict[Code, CodeInfo] = {
         Exit.USAGE, "The manifest does not exist, cannot be read, or is not UTF-8."
     ),
     Code.MANIFEST_SYNTAX: CodeInfo(Exit.USAGE, "The manifest is not YAML that can be read."),
-    Code.UNKNOWN_FIELD: CodeInfo(Exit.USAGE, "The manifest has a field that the kind has not."),
+    Code.UNKNOWN_FIELD: CodeInfo(Exit.USAGE, "The manifest has a field that its kind lacks."),
     Code.BAD_FIELD: CodeInfo(Exit.USAGE, "A field is missing or its value is not accepted."),
     Code.UNKNOWN_KIND: CodeInfo(Exit.USAGE, "The kind or the apiVersion is not known here."),
     Code.MANIFEST_TOO_LARGE: CodeInfo(Exit.USAGE, "The manifest is over a limit of size or depth."),
-    Code.DUPLICATE_KEY: CodeInfo(Exit.USAGE, "A key stands twice in one mapping."),
+    Code.DUPLICATE_KEY: CodeInfo(Exit.USAGE, "A key occurs twice in one mapping."),
+    Code.WRONG_KIND: CodeInfo(Exit.USAGE, "The manifest has an object that is not a job."),
     Code.NO_NODE_LARGE_ENOUGH: CodeInfo(
         Exit.REFUSED, "One member asks for more than the largest node has; nothing was stored."
     ),

@@ -50,7 +50,10 @@ def check_fit(api: Api, job: Job) -> str:
         return line("Place", "waits: the cluster has no node yet")
     verdict = fits_empty(state, gang)
     if verdict.outcome is Outcome.IMPOSSIBLE:
-        raise CliError(impossible(verdict, shape, _smaller(state, gang, verdict)))
+        help_ = _smaller(state, gang, verdict)
+        if verdict.reason is Reason.NO_MATCHING_NODE:
+            help_ = (*_taints(api, job), *help_)
+        raise CliError(impossible(verdict, shape, help_))
     now = would_fit(state, gang)
     return line("Place", place_text(now))
 
@@ -81,6 +84,28 @@ def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...
     if verdict.reason is Reason.INVALID_REQUEST:
         return Problem(Code.BAD_VALUE, message_of(verdict))
     return Problem(Code.EXCEEDS_CLUSTER, message_of(verdict), detail=detail, help=help_)
+
+
+def _taints(api: Api, job: Job) -> tuple[str, ...]:
+    """Return the toleration that would let a member onto nodes that its selector allows."""
+    nodes, _ = api.list(NODES)
+    for role in job.spec.roles:
+        spec = role.template.spec
+        tolerated = {toleration.key for toleration in spec.tolerations}
+        taints = {
+            taint.key: taint.effect
+            for node in nodes
+            if spec.node_selector.items() <= node.metadata.labels.items()
+            for taint in node.spec.taints
+            if taint.effect != "PreferNoSchedule" and taint.key not in tolerated
+        }
+        if taints and "" not in tolerated:
+            return tuple(
+                f"nodes are tainted with {key}; to use them write in role {role.name}: "
+                f"tolerations: [{{key: {key}, operator: Exists}}]"
+                for key in sorted(taints)
+            )
+    return ()
 
 
 def _smaller(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 
-from fairlead.api import names
 from fairlead.api.job import Job, JobState
-from fairlead.api.meta import is_true
+from fairlead.api.simulated import is_simulated
 from fairlead.api.status import ApiError, NotFound, Unavailable
 from fairlead.cli.common import Common
+from fairlead.cli.embedded import is_embedded
 from fairlead.cli.errors import Exit
 from fairlead.cli.logstream import LogQuery, stream_logs
 from fairlead.cli.transport import Api
-from fairlead.cli.views.jobs import ending, places, state_of, verdict_of, where_or_why
+from fairlead.cli.views.jobs import (
+    SIMULATED,
+    ending,
+    exit_code,
+    places,
+    state_of,
+    verdict_of,
+    where_or_why,
+)
 from fairlead.cli.watching import Gone, job_changes
 
 RETRY_SECONDS = 0.5
@@ -33,11 +43,17 @@ def follow_job(common_: Common, api: Api, key: tuple[str, str]) -> int:
         common_.note(f"\n{detached_text(name)}")
         return Exit.INTERRUPTED
     except Gone:
-        common_.note(f"job {name} was deleted")
+        print(f"job {name} was deleted", file=sys.stderr, flush=True)
         return Exit.FAILED
-    succeeded = is_true(job.status.conditions, names.SUCCEEDED)
-    common_.note(f"{name} {state_of(job)}: {ending(job)}")
-    return Exit.OK if succeeded else Exit.FAILED
+    code = exit_code(job)
+    text = f"{name} {state_of(job)}: {ending(job)}"
+    if is_simulated(job) and is_embedded(api):
+        text += SIMULATED
+    if code:
+        print(text, file=sys.stderr, flush=True)  # an error: also with -q
+    else:
+        common_.note(text)
+    return code
 
 
 def _follow(common_: Common, api: Api, key: tuple[str, str]) -> Job:
@@ -78,7 +94,19 @@ def _state_line(job: Job) -> str:
         return f"{state} on {places(job)}{attempt}"
     if state == JobState.WAITING.value and verdict_of(job) is None and not job.spec.suspend:
         return ""
-    return f"{state}: {where_or_why(job)}"
+    text = where_or_why(job)
+    return text if text.startswith(f"{state}: ") else f"{state}: {text}"
+
+
+def write_logs(chunk: bytes) -> None:
+    """Write bytes to stdout at once."""
+    sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
+
+
+def _discard_output() -> None:
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def _show(api: Api, key: tuple[str, str], query: LogQuery) -> None:
@@ -86,8 +114,10 @@ def _show(api: Api, key: tuple[str, str], query: LogQuery) -> None:
     while True:
         try:
             for chunk in stream_logs(api, key, query):
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
+                write_logs(chunk)
+        except BrokenPipeError:  # the reader has closed the pipe; the job goes on, and so do we
+            _discard_output()
+            return
         except NotFound:
             return
         except Unavailable:

@@ -25,6 +25,7 @@ ROLE = "worker"
 CONTAINER = "main"
 SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
 SHELL = "/bin/sh"
+_WITH_INPUT = 'input=$1; shift; exec "$@" < "$input"'
 
 #: What a local job takes along from the shell that submits it; --env NAME adds others.
 LOCAL_ENVIRONMENT = (
@@ -43,10 +44,16 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What members run: a script with arguments, or a plain command."""
+    """What members run: a script with arguments, or a plain command, perhaps with its input."""
 
     arguments: tuple[str, ...]
     script: Script | None = None
+    stdin: Script | None = None
+
+    @property
+    def file(self) -> Script | None:
+        """What travels in the ConfigMap."""
+        return self.script or self.stdin
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +118,14 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
     volumes: tuple[core.Volume, ...] = ()
     mounts: tuple[core.VolumeMount, ...] = ()
     command = program.arguments
-    if program.script is not None:
+    if program.file is not None:
         source = core.ConfigMapVolumeSource(name=config_map_name(name))
         volumes = (core.Volume(name=SCRIPT_VOLUME, config_map=source),)
         mounts = (core.VolumeMount(name=SCRIPT_VOLUME, mount_path=SCRIPT_MOUNT, read_only=True),)
-        path = f"{SCRIPT_MOUNT}/{script_file(program.script.name)}"
-        command = (*interpreter(program.script.text), path, *program.arguments)
+        path = f"{SCRIPT_MOUNT}/{script_file(program.file.name)}"
+        command = (SHELL, "-c", _WITH_INPUT, "sh", path, *command)
+        if program.script is not None:
+            command = (*interpreter(program.script.text), path, *program.arguments)
     command = tuple(literal(word) for word in command)
     container = core.Container(
         name=CONTAINER,

@@ -24,16 +24,16 @@ from fairlead.cli.logstream import LogQuery
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.suggest import nearest
 from fairlead.cli.transport import Api
+from fairlead.runtime.loglines import LineCutter
 
 FOLLOWED_MAX = 64
 PIECES_MAX = 1_000
-LINE_BYTES_MAX = 64 * 1024
 LOOK_SECONDS = 1.0
 Key = tuple[str, str]
 Note = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemberLogs:
     """Reads the logs of one job. `note` tells the person what is missing."""
 
@@ -42,6 +42,8 @@ class MemberLogs:
     key: Key
     query: LogQuery
     note: Note
+    #: Of one member: its lines have no prefix.
+    _is_alone: bool = False
 
     def stream(self) -> Iterator[bytes]:
         """Yield the logs' bytes; CliError when there is no such job, attempt, task or log."""
@@ -53,6 +55,8 @@ class MemberLogs:
             if job is None or not pods or _has_gone_members(job, attempt, pods):
                 archived = self._archived(attempt or None, is_needed=not self._is_waiting(job))
             self._require_task(pods, archived, attempt)
+            members = job.member_count if job is not None else len(archived)
+            self._is_alone = self.query.task is not None or members == 1
             yield from self._print_archived(archived, pods)
             if not self.query.follow:
                 yield from self._read_once(pods)
@@ -172,7 +176,7 @@ class MemberLogs:
                 yield self._prefix(log.task) + line + b"\n"
 
     def _prefix(self, task: str) -> bytes:
-        return b"" if self.query.task is not None else f"[{task}] ".encode()
+        return b"" if self._is_alone else f"[{task}] ".encode()
 
     def _read_once(self, pods: Sequence[Pod]) -> Iterator[bytes]:
         for pod in pods:
@@ -207,18 +211,17 @@ class MemberLogs:
 
     def _lines(self, pod: Pod, *, is_followed: bool) -> Iterator[bytes]:
         """Yield a member's log line by line; what cannot be read is told, not raised."""
-        prefix, rest = self._prefix(_task(pod)), b""
+        cutter = LineCutter(self._prefix(_task(pod)))
         try:
             for chunk in self._chunks(pod, is_followed=is_followed):
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > LINE_BYTES_MAX:
-                    lines, rest = [*lines, rest], b""
-                if lines:
-                    yield b"".join(prefix + line + b"\n" for line in lines)
+                piece = chunk if self._is_alone else cutter.feed(chunk)
+                if piece:
+                    yield piece
         except (ApiError, CliError) as error:
             self.note(f"[{_task(pod)}] its log cannot be read: {error}")
+        rest = cutter.end()
         if rest:
-            yield prefix + rest + b"\n"
+            yield rest
 
     def _chunks(self, pod: Pod, *, is_followed: bool) -> Iterator[bytes]:
         query = {"container": pod.spec.containers[0].name}

@@ -19,7 +19,7 @@ import tempfile
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from fairlead.cli.errors import CliError, Code, fail
 from fairlead.kube.kubeconfig import Connection
 
 T = TypeVar("T")
+Headers: TypeAlias = list[tuple[str, str]]
 
 TIMEOUT_SECONDS = 10.0
 BODY_BYTES_MAX = 512 << 20
@@ -224,9 +225,10 @@ class Api:
         *,
         more: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
-        headers = {**_headers(self.target), **(more or {})}
+        headers = [*_headers(self.target), *(more or {}).items()]
         if payload is not None:
-            headers["Content-Type"] = content_type
+            headers.append(("Content-Type", content_type))
+            headers.append(("Content-Length", str(len(payload))))
         is_reused = self._http is not None
         try:
             return self._send_once(method, target, payload, headers)
@@ -242,11 +244,14 @@ class Api:
             raise self._silent(error) from error
 
     def _send_once(
-        self, method: str, target: str, payload: bytes | None, headers: Mapping[str, str]
+        self, method: str, target: str, payload: bytes | None, headers: Headers
     ) -> http.client.HTTPResponse:
         if self._http is None:
             self._http = _connect(self.target, self._timeout_seconds)
-        self._http.request(method, target, body=payload, headers=dict(headers))
+        self._http.putrequest(method, target, skip_accept_encoding=True)
+        for name, value in headers:  # one name may come several times
+            self._http.putheader(name, value)
+        self._http.endheaders(payload)
         self._socket = self._http.sock
         return self._http.getresponse()
 
@@ -336,13 +341,14 @@ def bearer_token(target: Connection) -> str:
     return token
 
 
-def _headers(target: Connection) -> dict[str, str]:
-    headers = {"Accept": "application/json", "User-Agent": "fairlead"}
+def _headers(target: Connection) -> Headers:
+    headers = [("Accept", "application/json"), ("User-Agent", "fairlead")]
     token = bearer_token(target)
     if token:
-        headers["Authorization"] = f"Bearer {token}"
+        headers.append(("Authorization", f"Bearer {token}"))
     if target.impersonate_user:
-        headers["Impersonate-User"] = target.impersonate_user
+        headers.append(("Impersonate-User", target.impersonate_user))
+    headers += [("Impersonate-Group", group) for group in target.impersonate_groups]
     return headers
 
 

@@ -52,10 +52,6 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
             problems.append(problem)
         elif common_.format in (Format.JSON, Format.YAML):
             changed.append(api.get_raw(JOBS, name, namespace=space))
-        else:
-            common_.emit(
-                f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n"
-            )
     if changed:
         common_.structured("List", changed, is_list=len(jobs) > 1)
     if problems:
@@ -68,6 +64,9 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
         job = api.get(JOBS, name, namespace=space)
         if job.is_finished:
             state = job.status.state or "over"
+            if change is CANCEL:  # what is asked for holds, as for `cancel $(fairlead ps -o name)`
+                common_.note(f"{name} has ended already ({state})")
+                return None
             return Problem(
                 Code.JOB_FINISHED, f"job '{name}' has ended ({state}); there is nothing to "
                 f"{change.verb}", help=(f"fairlead why {name} tells how it ended",),
@@ -80,6 +79,8 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
         api.patch(JOBS, name, change.patch, namespace=space)
     except NotFound:
         return missing_job(api, space, name)
+    if common_.format not in (Format.JSON, Format.YAML):
+        common_.emit(f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n")
     return None
 
 

@@ -9,6 +9,7 @@ import click
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.embedded import is_embedded
 from fairlead.cli.views.jobs import (
     COLUMNS,
     NAMESPACE_COLUMN,
@@ -50,7 +51,7 @@ def ps(common_: Common, *, shows_all: bool) -> None:
         return
     spread = common_.all_namespaces
     columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS
-    rows = job_rows(chosen, now(), with_namespace=spread)
+    rows = job_rows(chosen, now(), with_namespace=spread, is_up=is_embedded(api))
     where = "in any namespace" if spread else f"in namespace {space}"
     common_.table(columns, rows, empty=f"no jobs {where}; fairlead submit SCRIPT queues one")
 

@@ -57,6 +57,8 @@ def logs(
     api = common_.connect()
     key = (common_.space(api.target.namespace), clean_reference(job))
     query = LogQuery(follow=follow, task=task, attempt=attempt, previous=previous, tail=tail)
+    if follow:
+        _note_not_started(common_, api, key)
     try:
         if not is_embedded(api):
             return _show_members(common_, api, key, query=query, history=history)
@@ -115,9 +117,27 @@ def _explain_silence(common_: Common, api: Api, key: tuple[str, str]) -> None:
         job: Job = api.get(JOBS, key[1], namespace=key[0])
     except NotFound:
         return
+    if job.is_finished:
+        common_.note(f"{key[1]} wrote nothing ({state_of(job)})")
+        return
+    common_.note(f"{key[1]} has written nothing yet ({_state_text(job)})")
+
+
+def _state_text(job: Job) -> str:
     state = state_of(job)
-    tail = f": {waiting(job)}" if state == "Waiting" else ""
-    common_.note(f"{key[1]} has written nothing yet ({state}{tail})")
+    return waiting(job) if state in ("Waiting", "Held") else state
+
+
+def _note_not_started(common_: Common, api: Api, key: tuple[str, str]) -> None:
+    """Say what is waited for, so that following a job that has not started is not silent."""
+    from fairlead.api.resources import JOBS
+
+    try:
+        job: Job = api.get(JOBS, key[1], namespace=key[0])
+    except NotFound:
+        return
+    if state_of(job) in ("Waiting", "Held"):
+        common_.note(f"{key[1]} has not started yet ({_state_text(job)})")
 
 
 def _missing(api: Api, key: tuple[str, str], message: str) -> CliError:

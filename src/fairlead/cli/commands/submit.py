@@ -15,7 +15,8 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import JOBS
+from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
+from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.errors import CliError, Code, Exit, Problem, fail
@@ -35,6 +36,7 @@ from fairlead.cli.jobspec import (
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.startable import local_problems, script_problems
 from fairlead.cli.submission import (
     Naming,
@@ -47,7 +49,7 @@ from fairlead.cli.submission import (
     taken_names,
 )
 from fairlead.cli.transport import Api
-from fairlead.cli.views.plan import plan_lines, submitted_line
+from fairlead.cli.views.plan import line, plan_lines, submitted_line
 
 
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,13 +152,17 @@ def submit(
 def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
     """Queue a command as a job and follow it.
 
-    Its logs go to stdout. Ctrl-C stops the following only; the job goes on. The exit code is 0
-    when the job succeeds and 1 when it fails.
+    Its logs go to stdout. Ctrl-C, or a closed stdout, stops the display only; the job goes on. The
+    exit code is that of the command, or 1 where something else ended the job.
+
+    Standard input that comes from a file or a pipe, at most 512 KiB of text, is given to every
+    member; that of a terminal is not.
     """
     request, problems = parse_request(_givens(options), os.environ)
     if problems:
         raise CliError(problems)
-    api, stored = _submit_program(common_, request, Program(command), dry_run=False)
+    program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
+    api, stored = _submit_program(common_, request, program, dry_run=False)
     job = msgspec.convert(stored, Job)
     return follow_job(common_, api, (job.metadata.namespace, job.metadata.name))
 
@@ -197,9 +203,7 @@ def _submit_program(
     prepared = _prepare(common_, api, request, program)
     checked = check(api, prepared.submission, prepared.name)
     job = msgspec.convert(checked, Job)
-    for text in plan_lines(job):
-        common_.note(text)
-    common_.note(check_fit(api, job))
+    _note_plan(common_, api, job)
     if dry_run:
         _show_dry_run(common_, prepared, program)
         return api, checked
@@ -207,6 +211,15 @@ def _submit_program(
     name = str(stored["metadata"]["name"])
     common_.note(submitted_line(name, is_held=request.is_held))
     return api, stored
+
+
+def _note_plan(common_: Common, api: Api, job: Job) -> None:
+    """Say what is asked for, whether it fits, and whether it is real."""
+    for text in plan_lines(job):
+        common_.note(text)
+    common_.note(check_fit(api, job))
+    if is_simulated(job) and is_embedded(api):
+        common_.note(line("", "simulated: only virtual nodes may run it, and they run no programs"))
 
 
 def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -> _Prepared:
@@ -227,7 +240,7 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
         space,
         naming,
         lambda name: build_job(name, request, program, origin),
-        program.script,
+        program.file,
         common_.note,
     )
     return _Prepared(submission, pick_name(naming, taken))
@@ -247,8 +260,8 @@ def _user() -> str:
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
     job = prepared.submission.build(prepared.name)
     objects: list[dict[str, Any]] = []
-    if program.script is not None:
-        config_map = build_script_map(prepared.name, program.script)
+    if program.file is not None:
+        config_map = build_script_map(prepared.name, program.file)
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)})
     body = {key: value for key, value in to_wire(job).items() if key != "status"}
     objects.append({"apiVersion": JOBS.api_version, "kind": JOBS.kind, **body})
@@ -280,6 +293,7 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     documents: tuple[Document, ...] = ()
     if not problems:
         documents, problems = parse_manifest(data, shown)
+    problems = (*problems, *_other_kinds(documents, shown))
     if problems:
         raise CliError(problems)
     api = common_.connect()
@@ -289,14 +303,11 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     check_documents(api, documents, space)
     for document in documents:
         if document.resource == JOBS:
-            job = msgspec.convert(document.body, Job)
-            for text in plan_lines(job):
-                common_.note(text)
-            common_.note(check_fit(api, job))
+            _note_plan(common_, api, msgspec.convert(document.body, Job))
     if dry_run:
         common_.note("Dry run: nothing was stored.")
         _show_stored(common_, [dict(d.body) for d in documents],
-                     [d.name for d in documents])  # fmt: skip
+                     _job_names(documents, [d.name for d in documents]))  # fmt: skip
         return Exit.OK
     stored = store_documents(api, documents, space)
     names_ = [str(item["metadata"]["name"]) for item in stored]
@@ -304,8 +315,26 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
         if document.resource == JOBS:
             held = msgspec.convert(document.body, Job).spec.suspend
             common_.note(submitted_line(name, is_held=held))
-    _show_stored(common_, stored, names_)
+    _show_stored(common_, stored, _job_names(documents, names_))
     return Exit.OK
+
+
+def _job_names(documents: tuple[Document, ...], names_: list[str]) -> list[str]:
+    return [n for document, n in zip(documents, names_, strict=True) if document.resource == JOBS]
+
+
+def _other_kinds(documents: tuple[Document, ...], shown: str) -> list[Problem]:
+    """Return the problems of objects that are neither jobs nor what a job's pods mount."""
+    others = [d for d in documents if d.resource not in (JOBS, CONFIG_MAPS, SECRETS)]
+    return [
+        Problem(
+            Code.WRONG_KIND, f"{d.resource.kind} '{d.name}' is not a job; submit takes a Job of "
+            f"{JOBS.api_version}, and the ConfigMaps and Secrets that it mounts",
+            where=f"{d.file}:{d.marks.mark.line}:{d.marks.mark.column}",
+            help=(f"kubectl apply -f {shown}",),
+        )
+        for d in others
+    ]  # fmt: skip
 
 
 def _check_namespaces(documents: tuple[Document, ...], namespace: str) -> None:

@@ -18,7 +18,7 @@ from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.suggest import nearest
 from fairlead.cli.text import duration, parse_duration
 from fairlead.cli.transport import Api
-from fairlead.cli.views.jobs import ending, state_of, waiting
+from fairlead.cli.views.jobs import ending, exit_code, state_of, waiting
 from fairlead.cli.watching import Gone, job_changes
 
 
@@ -59,7 +59,8 @@ def reached(job: Job, goal: For) -> bool | None:
 def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | None) -> int:
     """Block until jobs reach a state.
 
-    The exit code is 0 when all reach it, 1 when one ends without, 124 when the time is over.
+    The exit code is 0 when all reach it, and 124 when the time is over. When a job ends without, it
+    is that of the first such job's program, or 1 where no program's end was the cause.
     """
     known = {state.value: state for state in For}
     if goal not in known:
@@ -70,12 +71,12 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
     api = common_.connect()
     space = common_.space(api.target.namespace)
     deadline = None if seconds is None else time.monotonic() + seconds
-    worst = Exit.OK
+    code: int = Exit.OK
     for name in dict.fromkeys(clean_reference(job) for job in jobs):
         job = _wait_one(api, (space, name), known[goal], deadline)
         is_good = reached(job, known[goal])
-        if not is_good:
-            worst = Exit.FAILED
+        if not is_good and code == Exit.OK:
+            code = exit_code(job) or Exit.FAILED
         tail = f": {ending(job)}" if job.is_finished and not is_good else ""
         text = f"{name}\n" if common_.format is Format.NAME else f"{name} {state_of(job)}{tail}\n"
         if common_.format not in (Format.JSON, Format.YAML):
@@ -84,7 +85,7 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
             from fairlead.api.resources import JOBS
 
             common_.structured("List", [api.get_raw(JOBS, name, namespace=space)], is_list=False)
-    return worst
+    return code
 
 
 def _timeout(text: str | None) -> float | None:

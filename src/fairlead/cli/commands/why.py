@@ -6,6 +6,7 @@ import click
 
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
+from fairlead.cli.embedded import is_embedded
 from fairlead.cli.errors import Exit
 from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
@@ -42,5 +43,5 @@ def why(common_: Common, *, job: str) -> int:
     elif common_.format is Format.NAME:
         common_.emit(f"{found.metadata.name}\n")
     else:
-        common_.emit(why_text(found, explanation, instant))
+        common_.emit(why_text(found, explanation, instant, is_up=is_embedded(api)))
     return Exit.OK

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fairlead.api import names, quantity
 from fairlead.api.job import Attempt, Job, JobState
 from fairlead.api.meta import find_condition, is_true
+from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import duration, fold_names, plural
@@ -19,6 +20,7 @@ from fairlead.decide.verdict import Verdict
 NONE = "-"
 FINISHED_SHOWN_MAX = 5
 FOLDED_LENGTH_MAX = 40
+SIMULATED = " (simulated)"
 
 COLUMNS: tuple[Column, ...] = (
     Column("NAME"),
@@ -61,11 +63,19 @@ def _age_key(job: Job) -> tuple[str, tuple[str, str]]:
     return (job.metadata.creation_timestamp or "", job.metadata.key)
 
 
-def job_rows(jobs: Iterable[Job], now: float, *, with_namespace: bool = False) -> list[Row]:
-    """Return a row per job for COLUMNS, preceded by the namespace when asked."""
+def job_rows(
+    jobs: Iterable[Job], now: float, *, with_namespace: bool = False, is_up: bool = False
+) -> list[Row]:
+    """Return a row per job for COLUMNS, preceded by the namespace when asked.
+
+    `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated.
+    """
     rows: list[Row] = []
     for job in jobs:
         row = _row(job, now)
+        has_run = job.is_finished or job.status.placement is not None
+        if is_up and has_run and is_simulated(job):
+            row = (*row[:-1], f"{row[-1]}{SIMULATED}")
         rows.append((job.metadata.namespace, *row) if with_namespace else row)
     return rows
 
@@ -192,6 +202,14 @@ def ending(job: Job) -> str:
             words = f": {condition.message}" if condition.message else ""
             return f"{condition.reason}{words}"
     return NONE
+
+
+def exit_code(job: Job) -> int:
+    """Return the exit code of a job that has ended: 0, its program's, or 1 where none says why."""
+    if is_true(job.status.conditions, names.SUCCEEDED):
+        return 0
+    attempt = latest_attempt(job)
+    return (attempt.exit_code if attempt is not None else None) or 1
 
 
 def verdict_of(job: Job) -> Verdict | None:

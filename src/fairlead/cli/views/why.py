@@ -14,9 +14,18 @@ import msgspec
 from fairlead.api.job import Job, JobState
 from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
+from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.text import duration, fold_names, plural
-from fairlead.cli.views.jobs import ending, latest_attempt, left_of, state_of, tasks_of, time_of
+from fairlead.cli.views.jobs import (
+    NONE,
+    ending,
+    latest_attempt,
+    left_of,
+    state_of,
+    tasks_of,
+    time_of,
+)
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Unknown
@@ -26,6 +35,7 @@ from fairlead.decide.verdict import ObjectKey
 
 LABEL_WIDTH = 11
 ATTEMPTS_SHOWN_MAX = 5
+_SIMULATED = "virtual nodes run no programs, so it only takes time"
 _FLAGS = {"count": "--nodes", "nvidia.com/gpu": "--gpus", "cpu": "--cpus", "memory": "--memory"}
 _VERBS = {
     Outcome.PLACED: "has its place",
@@ -35,12 +45,16 @@ _VERBS = {
 }
 
 
-def why_text(job: Job, explanation: Explanation | None, now: float) -> str:
-    """Return the answer; without an explanation (the job has ended) how it ended."""
+def why_text(job: Job, explanation: Explanation | None, now: float, *, is_up: bool = False) -> str:
+    """Return the answer; without an explanation (the job has ended) how it ended.
+
+    `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated.
+    """
+    note = [_line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
     if explanation is None:
-        return _ended(job, now)
+        return _ended(job, now, note)
     if explanation.verdict.reason is Reason.PLACED:
-        return _placed(job, now)
+        return _placed(job, now, note)
     return _waiting(job, explanation, now)
 
 
@@ -151,12 +165,13 @@ def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
     return f"{flag} {amount_words(suggestion.change, suggestion.after).split()[0]}"
 
 
-def _placed(job: Job, now: float) -> str:
+def _placed(job: Job, now: float, note: list[str]) -> str:
     placement = job.status.placement
     nodes = [node for role in placement.roles for node in role.nodes] if placement else []
     state = state_of(job)
     lines = [f"Job {job.metadata.name} has its place: {state}    (for {time_of(job, now)})", ""]
     lines.append(_line("where", fold_names(nodes)))
+    lines += note
     members = job.status.members
     counts = ((members.pending, "starting"), (members.running, "running"),
               (members.succeeded, "succeeded"), (members.failed, "failed"))  # fmt: skip
@@ -165,7 +180,7 @@ def _placed(job: Job, now: float) -> str:
     running = find_condition(job.status.conditions, RUNNING)
     if running is not None and running.reason == EndReason.POD_HELD_BACK.value and running.message:
         lines.append(_line("held back", f"{running.message}; tried again"))
-    if job.spec.time_limit_seconds is not None:
+    if left_of(job, now) != NONE:
         lines.append(_line("left", f"{left_of(job, now)} of its time limit"))
     progress = job.status.progress
     if progress is not None:
@@ -177,7 +192,7 @@ def _placed(job: Job, now: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ended(job: Job, now: float) -> str:
+def _ended(job: Job, now: float, note: list[str]) -> str:
     finished = job.status.finished_at
     ago = f"    ({duration(now - parse_time(finished))} ago)" if finished else ""
     name, state = job.metadata.name, state_of(job)
@@ -185,10 +200,16 @@ def _ended(job: Job, now: float) -> str:
     if state != JobState.SUCCEEDED.value:
         lines += ["", f"  {ending(job)}"]
     lines.append("")
-    lines.append(_line("ran", f"{time_of(job, now)}, {plural(job.status.attempt, 'attempt')}"))
-    lines.append(_line("logs", f"fairlead logs {name}"))
+    lines.append(_line("ran", _ran(job, now)))
+    lines += note or [_line("logs", f"fairlead logs {name}")]
     lines += _attempts(job)
     return "\n".join(lines) + "\n"
+
+
+def _ran(job: Job, now: float) -> str:
+    if job.status.started_at is None:
+        return "never"
+    return f"{time_of(job, now)}, {plural(job.status.attempt, 'attempt')}"
 
 
 def _attempts(job: Job) -> list[str]:

@@ -227,6 +227,16 @@ def signal_of(ended: ContainerStateTerminated) -> int:
     return ended.exit_code - 128 if ended.exit_code - 128 in _SIGNAL_NAMES else 0
 
 
+def exit_code_of(failure: Failure | None) -> int | None:
+    """Return the exit code of the program whose end was the failure; None when none ended."""
+    if failure is None or failure.member is None:
+        return None
+    ended = _first_failed_container(failure.member.pod)
+    if ended is None:
+        return None
+    return 128 + ended.signal if ended.signal else ended.exit_code
+
+
 def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, Weight]:
     if ended.reason == "OOMKilled":
         text = "ran out of memory and was killed; ask for more with --memory"

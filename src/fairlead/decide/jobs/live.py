@@ -250,6 +250,7 @@ def _stop(
         cause=cause,
         reason=end.reason.value,
         message=end.message,
+        exit_code=judge.exit_code_of(end.failure),
         nodes_lost=nodes_lost(view, end.reason, end.failure),
         pods_version=view.pods.newest_version,
     )

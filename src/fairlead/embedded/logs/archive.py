@@ -22,6 +22,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.simulated import is_simulated
 from fairlead.api.status import ApiError, BadRequest, NotFound
 from fairlead.embedded.http.logs import LINES_MAX, LogOptions
 from fairlead.embedded.local import logfiles
@@ -29,8 +30,8 @@ from fairlead.embedded.local.containers import Unsupported
 from fairlead.embedded.local.poddir import safe
 from fairlead.embedded.logs.tail import Tail
 from fairlead.runtime.client import Client
+from fairlead.runtime.loglines import LineCutter
 
-LINE_BYTES_MAX = 1 << 20  # a longer line is shown in pieces
 ATTEMPT_MAX = 1_000_000
 #: Of a number; Python refuses to read 4,300 and more.
 DIGITS_MAX = 19
@@ -221,42 +222,41 @@ class LogArchive:
         job has not started and is not to be followed.
         """
         found = self.list_job(namespace, job)
-        if found is None or query.follow:
-            known = await self._find_job(namespace, job)
-            if found is None and known is None:
-                raise await self._unknown(namespace, job)
-            if found is None and known is not None:
-                simulated = await self._simulated(known)
-                if simulated:
-                    return _just(simulated)
-                if not query.follow or known.is_finished:
-                    raise NotFound(f"job {job} has no logs: none of its members has started")
+        known = await self._find_job(namespace, job)
+        if found is None and known is None:
+            raise await self._unknown(namespace, job)
+        if found is None and known is not None:
+            simulated = await self._simulated(known)
+            if simulated:
+                return _just(simulated)
+            if not query.follow or known.is_finished:
+                raise NotFound(f"job {job} has no logs: none of its members has started")
         attempt = query.attempt
         if attempt is None and found is not None:
             attempt = found.attempts[-1].attempt - (1 if query.previous else 0)
         if found is not None and (not query.follow or query.previous):
             _require_tasks(found, attempt or 0, query.task)
+        alone = query.task is not None or _is_single(known, found)
         if not query.follow:
-            return self._side_by_side(namespace, job, attempt or 0, query=query)
-        return self._follow_job(namespace, job, attempt or 1, query=query)
+            view = _View(self._attempt_folder(namespace, job, attempt or 0), query, alone)
+            return self._side_by_side(view)
+        return self._follow_job((namespace, job), attempt or 1, query=query, alone=alone)
 
-    async def _side_by_side(
-        self, namespace: str, job: str, attempt: int, *, query: JobLogQuery
-    ) -> AsyncGenerator[bytes, None]:
-        view = _View(self._attempt_folder(namespace, job, attempt), query)
+    async def _side_by_side(self, view: _View) -> AsyncGenerator[bytes, None]:
         view.look()
         for piece in view.read_all(final=True):
             yield piece
             await asyncio.sleep(0)
 
     async def _follow_job(
-        self, namespace: str, job: str, attempt: int, *, query: JobLogQuery
+        self, key: tuple[str, str], attempt: int, *, query: JobLogQuery, alone: bool
     ) -> AsyncGenerator[bytes, None]:
         """Follow one attempt, and later ones unless one was asked for, to the end of the job."""
+        namespace, job = key
         loop = asyncio.get_running_loop()
         pinned = query.attempt is not None or query.previous
         while True:
-            view = _View(self._attempt_folder(namespace, job, attempt), query)
+            view = _View(self._attempt_folder(namespace, job, attempt), query, alone)
             over, next_look = False, 0.0
             current = attempt
             while True:
@@ -308,12 +308,13 @@ class LogArchive:
 
     async def _simulated(self, job: Job) -> str:
         """Return the honest line for a job whose members are all simulated, else ""."""
-        if job.status.placement is None:
-            return ""
-        nodes = [node for role in job.status.placement.roles for node in role.nodes[:1]]
+        placement = job.status.placement
+        nodes = [n for role in placement.roles for n in role.nodes[:1]] if placement else []
         for node in nodes:
             if not await self._is_virtual(node):
                 return ""
+        if not nodes and not (job.status.started_at and is_simulated(job)):
+            return ""
         return (
             f"job {job.metadata.name} is simulated: its members are on virtual nodes, which run no "
             "programs, so there are no logs\n"
@@ -335,15 +336,17 @@ class _View:
 
     folder: Path
     query: JobLogQuery
+    #: Of one task: its bytes are passed on as they are.
+    alone: bool
     _tails: dict[str, Tail] = field(default_factory=dict[str, Tail])
-    _rests: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    _cutters: dict[str, LineCutter] = field(default_factory=dict[str, LineCutter])
 
     def look(self) -> None:
         """Find the logs that are there now."""
         for task in _task_names(self.folder):
             if task not in self._tails and _is_asked(task, self.query.task):
                 self._tails[task] = Tail(self.folder / f"{task}.log", self.query.tail_lines)
-                self._rests[task] = b""
+                self._cutters[task] = LineCutter(f"[{task}] ".encode())
 
     def is_live(self) -> bool:
         """True while any of the logs may grow."""
@@ -354,22 +357,24 @@ class _View:
 
         With `final`, a last line without its end is shown, too.
         """
-        alone = self.query.task is not None
         for task, tail in self._tails.items():
+            cutter = self._cutters[task]
             while chunk := tail.read():
-                if alone:
-                    yield chunk
-                    continue
-                *lines, rest = (self._rests[task] + chunk).split(b"\n")
-                if len(rest) > LINE_BYTES_MAX:
-                    lines, rest = [*lines, rest], b""
-                self._rests[task] = rest
-                prefix = f"[{task}] ".encode()
-                if lines:
-                    yield b"".join(prefix + line + b"\n" for line in lines)
-            if final and self._rests[task]:
-                rest, self._rests[task] = self._rests[task], b""
-                yield f"[{task}] ".encode() + rest + b"\n"
+                piece = chunk if self.alone else cutter.feed(chunk)
+                if piece:
+                    yield piece
+            rest = cutter.end() if final else b""
+            if rest:
+                yield rest
+
+
+def _is_single(job: Job | None, logs: JobLogs | None) -> bool:
+    """True when there is one container in all: by the job while it exists, else by its logs."""
+    if job is not None:
+        containers = [len(role.template.spec.containers) * role.count for role in job.spec.roles]
+        return sum(containers) == 1
+    attempts = logs.attempts if logs is not None else ()
+    return len({log.task for found in attempts for log in found.tasks}) == 1
 
 
 def _task_names(folder: Path) -> list[str]:
