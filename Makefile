@@ -53,9 +53,10 @@ lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python tools/generate_crds.py
 
-docs: $(READY)  ## Generate the reference pages from the commands and the checks
+docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_cli_reference.py
 	$(BIN)/python tools/generate_doctor_reference.py
+	$(BIN)/python tools/generate_reference.py
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) bench/out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

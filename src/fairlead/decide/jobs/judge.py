@@ -178,7 +178,7 @@ def _judge_failed(
 ) -> Failure:
     pod = member.pod
     named = _named_reason(pod)
-    ended = _first_failed_container(pod)
+    ended = first_failed_container(pod)
     ended_at = _ended_at(pod, ended)
     # A clock that is far ahead of ours says nothing.
     is_dated = ended_at is not None and ended_at <= now + policy.cause_window_seconds
@@ -227,16 +227,6 @@ def signal_of(ended: ContainerStateTerminated) -> int:
     return ended.exit_code - 128 if ended.exit_code - 128 in _SIGNAL_NAMES else 0
 
 
-def exit_code_of(failure: Failure | None) -> int | None:
-    """Return the exit code of the program whose end was the failure; None when none ended."""
-    if failure is None or failure.member is None:
-        return None
-    ended = _first_failed_container(failure.member.pod)
-    if ended is None:
-        return None
-    return 128 + ended.signal if ended.signal else ended.exit_code
-
-
 def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, Weight]:
     if ended.reason == "OOMKilled":
         text = "ran out of memory and was killed; ask for more with --memory"
@@ -262,7 +252,7 @@ def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, W
     return EndReason.CRASHED, text, weight
 
 
-def _first_failed_container(pod: Pod) -> ContainerStateTerminated | None:
+def first_failed_container(pod: Pod) -> ContainerStateTerminated | None:
     """Return the container that failed first; those without an instant come last.
 
     One that was stopped because another one ended comes after all that were not.

@@ -44,6 +44,7 @@ from fairlead.decide.job_status import (
 )
 from fairlead.decide.jobs import judge, members, native
 from fairlead.decide.jobs.end_reason import EndReason, cause_of
+from fairlead.decide.jobs.exit_code import exit_code_of
 from fairlead.decide.jobs.judge import Failure, Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
@@ -250,7 +251,7 @@ def _stop(
         cause=cause,
         reason=end.reason.value,
         message=end.message,
-        exit_code=judge.exit_code_of(end.failure),
+        exit_code=exit_code_of(end.failure),
         nodes_lost=nodes_lost(view, end.reason, end.failure),
         pods_version=view.pods.newest_version,
     )

@@ -1,0 +1,62 @@
+"""Every command in the pages for users works as written, on the cluster that the page starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.cli_world import Shell
+from tests.e2e.disaster_world import kill, processes_of
+
+pytestmark = pytest.mark.e2e
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+#: Pages that start a cluster of their own; others speak of the reader's.
+PAGES = sorted(
+    page
+    for kind in ("tutorial", "howto")
+    for page in (DOCS / kind).glob("*.md")
+    if "$ fairlead up " in page.read_text()
+)
+BLOCK = re.compile(r"^```(\S+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXIT_CODE = re.compile(r"# exit code (\d+)$")
+COMMAND_SECONDS_MAX = 90.0
+
+
+def run_page(text: str, shell: Shell) -> list[str]:
+    """Write the page's files, run its commands in order, and return those that were run."""
+    commands: list[str] = []
+    environment = {k: v for k, v in shell.environment.items() if k != "FAIRLEAD_KUBECONFIG"}
+    environment |= {"FAIRLEAD_DATA": str(shell.data)}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    for language, file, body in BLOCK.findall(text):
+        if file:
+            (shell.root / file).write_text(body)
+        lines = body.splitlines() if language == "console" else []
+        for command in (line[2:] for line in lines if line.startswith("$ ")):
+            real = command.replace("fairlead up ", "fairlead up --listen 127.0.0.1:0 ")
+            done = subprocess.run(
+                real, shell=True, cwd=shell.root, env=environment, text=True, check=False,
+                capture_output=True, timeout=COMMAND_SECONDS_MAX, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            wanted = EXIT_CODE.search(command)
+            code = int(wanted[1]) if wanted else 0
+            assert done.returncode == code, f"{command}\n{done.stdout}{done.stderr}"
+            commands.append(command)
+    return commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_every_command_of_the_page_works_as_written(page: Path, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    try:
+        commands = run_page(page.read_text(), shell)
+    finally:
+        if shell.data.exists():
+            shell.run("down", "--data", str(shell.data), code=None)
+        kill(processes_of(shell.data))
+    assert any(command.startswith("fairlead ") for command in commands)
