@@ -363,3 +363,20 @@ def test_ctrl_c_says_what_it_waits_for(shell: Shell) -> None:
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert "Stopping 1 member on this machine, for 10s at most: deaf-1-worker-0. Ctrl-C" in err
+
+
+def test_past_jobs_are_there_when_they_are_deleted_and_when_the_cluster_is_down(
+    tmp_path: Path,
+) -> None:
+    shell = Shell(tmp_path)
+    shell.up("--nodes", "0", "--listen", "127.0.0.1:0")
+    try:
+        shell.run("run", "--name", "past", "--", "sh", "-c", "exit 5", code=5)
+        assert "E300" in shell.run("history", "nosuch", code=3).err
+    finally:
+        shell.down()
+    assert "past" in shell.run("history", "past").out
+    assert "has ended: Failed" in shell.run("why", "past").out
+    assert "exited with code 5" in shell.run("why", "past").out
+    assert "E300" in shell.run("history", "nosuch", code=3).err
+    assert "E600" in shell.run("why", "nosuch", code=6).err

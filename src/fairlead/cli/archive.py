@@ -68,9 +68,9 @@ class NoArchive(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Where to read. `direct` is a file or a URL; empty: through the controller."""
+    """Where to read. `direct` is a file or a URL; empty: through the controller, by `api`."""
 
-    api: Api
+    api: Api | None
     direct: str = ""
 
     def history_lines(self, query: Mapping[str, str]) -> Iterator[bytes]:
@@ -106,6 +106,7 @@ class Archive:
         return _run(read)
 
     def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        assert self.api is not None
         try:
             headers = {TOKEN_HEADER: self._token()}
             for tries_left in reversed(range(TRIES_MAX)):

@@ -69,6 +69,16 @@ def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connectio
     )  # fmt: skip
 
 
+def stopped_data(choice: Choice, environment: Mapping[str, str]) -> Path | None:
+    """Return the data directory of the cluster that would be talked to, if it does not run."""
+    explicit = choice.kubeconfig or environment.get("FAIRLEAD_KUBECONFIG") or ""
+    if not explicit and any(path.exists() for path in config_paths(None, environment)):
+        return None
+    data = Path(explicit).parent if explicit else default_data_directory(environment)
+    is_ours = (data / CLUSTER_FILE).is_file()
+    return data if is_ours and not _lives(data) else None
+
+
 def _stopped(data: Path, *, is_default: bool) -> CliError:
     return fail(
         Code.UNREACHABLE, f"the cluster of {data} is not running",

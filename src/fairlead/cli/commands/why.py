@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from fairlead.api.job import Job
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.errors import Exit
+from fairlead.cli.errors import CliError, Exit
 from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
+from fairlead.cli.past import past_job, stopped
+from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.decide.explain import explain
 
@@ -30,18 +33,34 @@ def why(common_: Common, *, job: str) -> int:
     Of a waiting job: the verdict, the numbers behind it, who is ahead and who holds the room, when
     it may start, and what would let it start now. Every suggestion was tried on the cluster's state
     before it is made.
+
+    Of a job that was deleted, or of a stopped cluster of this machine, how it ended.
     """
-    api = common_.connect()
-    space = common_.space(api.target.namespace)
-    found = find_job(api, space, clean_reference(job))
     instant = now()
     explanation = None
-    if not found.is_finished:
-        explanation = explain(read_state(api), found.metadata.key, instant)
+    is_up = stopped(common_) is not None
+    found = past_job(common_, clean_reference(job)) if is_up else None
+    if found is None:
+        api = common_.connect()
+        space, is_up = common_.space(api.target.namespace), is_embedded(api)
+        found = _find(common_, api, (space, clean_reference(job)), is_up=is_up)
+        if not found.is_finished:
+            explanation = explain(read_state(api), found.metadata.key, instant)
     if common_.format in (Format.JSON, Format.YAML):
         common_.emit(dump(why_facts(found, explanation), common_.format))
     elif common_.format is Format.NAME:
         common_.emit(f"{found.metadata.name}\n")
     else:
-        common_.emit(why_text(found, explanation, instant, is_up=is_embedded(api)))
+        common_.emit(why_text(found, explanation, instant, is_up=is_up))
     return Exit.OK
+
+
+def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:
+    """Return the job, or the latest of its name that the history of a cluster of up has."""
+    try:
+        return find_job(api, *key)
+    except CliError:
+        past = past_job(common_, key[1]) if is_up else None
+        if past is None:
+            raise
+        return past
