@@ -42,9 +42,8 @@ from fairlead.decide.job_status import (
     with_state,
     write,
 )
-from fairlead.decide.jobs import judge, members, native
+from fairlead.decide.jobs import exit_code, judge, members, native
 from fairlead.decide.jobs.end_reason import EndReason, cause_of
-from fairlead.decide.jobs.exit_code import exit_code_of
 from fairlead.decide.jobs.judge import Failure, Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
@@ -251,7 +250,7 @@ def _stop(
         cause=cause,
         reason=end.reason.value,
         message=end.message,
-        exit_code=exit_code_of(end.failure),
+        exit_code=exit_code.exit_code_of(end.failure),
         nodes_lost=nodes_lost(view, end.reason, end.failure),
         pods_version=view.pods.newest_version,
     )
