@@ -108,7 +108,7 @@ class Archive:
     def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         assert self.api is not None
         try:
-            headers = {TOKEN_HEADER: self._token()}
+            headers = {TOKEN_HEADER: self._token(self.api)}
             for tries_left in reversed(range(TRIES_MAX)):
                 try:
                     yield from self.api.lines(PROXY_PATH + path, query, headers=headers)
@@ -120,9 +120,10 @@ class Archive:
         except ApiError as error:
             raise NoArchive(" ".join(error.message.split())) from error
 
-    def _token(self) -> str:
+    @staticmethod
+    def _token(api: Api) -> str:
         """Return a token that says who asks; NoArchive, ApiError."""
-        target = self.api.target
+        target = api.target
         if target.impersonate_user:
             raise NoArchive("it does not take impersonated users (as: in the kubeconfig)")
         if token := bearer_token(target):
@@ -132,7 +133,7 @@ class Archive:
             "spec": {"expirationSeconds": TOKEN_SECONDS},
         }  # fmt: skip
         try:
-            answer = self.api.request("POST", TOKEN_PATH, body=body)
+            answer = api.request("POST", TOKEN_PATH, body=body)
         except ApiError as error:
             raise NoArchive(
                 f"it takes a token, {target.source} has none, and no other can be had: "
