@@ -433,9 +433,6 @@ def _wake_at(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) ->
     return earliest(ends_at, *starts, *lost, *(at for at in back if at > now))
 
 
-# Policy Member
-
-
 def _member_restarts(
     view: JobView, policy: JobsPolicy, now: float, status: JobStatus
 ) -> tuple[Action, ...]:
