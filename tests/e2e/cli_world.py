@@ -80,12 +80,12 @@ class Shell:
         """Return the process of the cluster."""
         return int(json.loads((self.data / "run.json").read_text())["pid"])
 
-    def https(self) -> http.client.HTTPSConnection:
+    def https(self, timeout: float = 30.0) -> http.client.HTTPSConnection:
         """Return a connection of a client that trusts the cluster's authority, and only that."""
         connection = load_connection(path=self.data / "kubeconfig")
         context = ssl.create_default_context(cadata=connection.certificate_authority.decode())
         address = connection.server.removeprefix("https://")
-        return http.client.HTTPSConnection(address, timeout=30, context=context)
+        return http.client.HTTPSConnection(address, timeout=timeout, context=context)
 
     def job(self, name: str) -> dict[str, Any]:
         """Return a job as the API has it."""

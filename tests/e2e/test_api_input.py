@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -46,12 +46,11 @@ class Api:
         self.shell = shell
         record = json.loads((shell.data / "run.json").read_text())
         self.pid = int(record["pid"])
-        self.port = int(record["server"].rpartition(":")[2])
         self.token = (shell.data / "token").read_text().strip()
 
     def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """Send one request and return the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS_MAX)
+        connection = self.shell.https(timeout=ANSWER_SECONDS_MAX)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
             given = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json",
@@ -66,7 +65,9 @@ class Api:
 
     def connect(self) -> socket.socket:
         """Open a connection for bytes that are no request."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_SECONDS_MAX)
+        connection = self.shell.https(timeout=ANSWER_SECONDS_MAX)
+        connection.connect()
+        return connection.sock
 
     def head(self, line: str, *lines: str) -> bytes:
         """Return the bytes of a request's head."""
@@ -118,7 +119,7 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def send_for_ever(connection: socket.socket, data: bytes) -> NoReturn:
-    """Send the same again and again until the connection breaks: ConnectionError."""
+    """Send the same again and again until the connection breaks: an error of it."""
     while True:
         connection.sendall(data)
 
@@ -153,7 +154,7 @@ def test_a_body_without_end_is_refused_at_the_limit_and_cut_off(api: Api) -> Non
         connection.sendall(api.head(f"POST {JOBS} HTTP/1.1", "Transfer-Encoding: chunked"))
         connection.sendall(chunk * 4)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
-        with pytest.raises(ConnectionError):
+        with pytest.raises((ConnectionError, ssl.SSLEOFError)):
             send_for_ever(connection, chunk)
 
 
@@ -238,7 +239,7 @@ def test_bytes_that_are_no_request_end_the_connection(api: Api, name: str) -> No
     with api.connect() as connection:
         try:
             connection.sendall(GARBAGE[name])
-            connection.shutdown(socket.SHUT_WR)
+            socket.socket.shutdown(connection, socket.SHUT_WR)  # TLS goes on
         except ConnectionError:
             return
         answer = receive(connection)
