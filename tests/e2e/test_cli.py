@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 
+from fairlead.cli.connect import Choice, find_connection
+
 pytestmark = pytest.mark.e2e
 
 GANG = """#!/bin/sh
@@ -176,7 +178,7 @@ def test_a_dry_run_stores_nothing_and_its_manifest_can_be_submitted(shell: Shell
     assert shell.run("ps", "-a", "-o", "name").out == before
     assert "nothing was stored" in dry.err
     stored = shell.run("submit", "-f", "-", stdin=dry.out)
-    assert stored.out == "again-script\nagain\n"
+    assert stored.out == "again\n", "the job's id, for what reads it"
     shell.run("wait", "again", "--timeout", "30s")
     assert "step 5: x" in shell.run("logs", "again").out
 
@@ -194,7 +196,8 @@ def test_of_a_manifest_with_one_mistake_nothing_is_stored(shell: Shell) -> None:
     gone = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: gone, namespace: nowhere}\n"
     result = shell.run("submit", "-f", "-", code=3, stdin=good + gone)
     assert "nowhere" in result.err
-    assert shell.run("submit", "-f", "-", stdin=good).out == "kept\n"
+    shell.run("submit", "-f", "-", stdin=good)
+    assert "E120" in shell.run("submit", "-f", "-", stdin=good, code=4).err
 
 
 def test_an_after_that_cannot_come_true_is_told_at_submit(shell: Shell) -> None:
@@ -257,16 +260,19 @@ def test_a_broken_pipe_is_quiet(shell: Shell) -> None:
 
 
 def test_metrics_are_served_behind_the_token(shell: Shell) -> None:
+    import ssl
     import urllib.error
     import urllib.request
 
+    authority = find_connection(Choice(str(shell.data / "kubeconfig")), {}).certificate_authority
+    context = ssl.create_default_context(cadata=authority.decode())
     running = json.loads((shell.data / "run.json").read_text())
     request = urllib.request.Request(f"{running['server']}/metrics")
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=10, context=context)
     token = (shell.data / "token").read_text()
     request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=10, context=context) as answer:
         text = answer.read().decode()
     assert "fairlead_jobs{" in text
     assert "fairlead_decide_duration_seconds_bucket" in text
