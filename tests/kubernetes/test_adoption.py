@@ -254,17 +254,17 @@ async def test_ten_pods_that_nobody_grouped_and_one_group_whose_tool_is_not_inst
             single = template(gpus=1)
             single["metadata"]["name"] = f"single-{i}"
             await client.create(PODS, single, namespace="default")
-        for i in range(4):
-            member = template(labels={
-                f"{prefix}/name": "serve", f"{prefix}/group-index": "0",
-                f"{prefix}/worker-index": str(i),
-            })  # fmt: skip
-            member["metadata"]["name"] = "serve-0" if i == 0 else f"serve-0-{i}"
-            member["metadata"]["annotations"][f"{prefix}/size"] = "4"
-            await client.create(PODS, member, namespace="default")
+        leader, workers = stateful_set("serve", 1), stateful_set("serve-0", 3)
+        workers["spec"]["ordinals"] = {"start": 1}
+        for body, more in ((leader, {f"{prefix}/worker-index": "0"}), (workers, {})):
+            meta = body["spec"]["template"]["metadata"]
+            meta["labels"] |= {f"{prefix}/name": "serve", f"{prefix}/group-index": "0", **more}
+            meta["annotations"][f"{prefix}/size"] = "4"
+            await client.create(SETS, body, namespace="default")
 
         async def are_bound() -> bool:
-            return all(pod.spec.node_name for pod in (await client.list(PODS)).items)
+            pods = (await client.list(PODS)).items
+            return len(pods) == 14 and all(pod.spec.node_name for pod in pods)
 
         await until(are_bound, 60)
         jobs = (await client.list(JOBS)).items

@@ -329,22 +329,29 @@ async def spoil_certificate(client: HttpClient) -> None:
     await until(is_renewed, 30)
 
 
-#: Labels of a pod for each kind that is looked up; most are not installed here, which is an answer.
-PODS_OF_TOOLS = {
-    "jobset": {"jobset.sigs.k8s.io/jobset-name": "x"},
-    "leader": {
-        "leaderworkerset.sigs.k8s.io/name": "x", "leaderworkerset.sigs.k8s.io/group-index": "0",
-    },
-    "ray": {"ray.io/cluster": "x", "ray.io/node-type": "head"},
-    "plugins": {"scheduling.x-k8s.io/pod-group": "x"},
-    "volcano": {"scheduling.volcano.sh/group-name": "x"},
+#: Labels of a pod, and its controller, for each kind that is looked up; none is installed here,
+#: which is an answer.
+PODS_OF_TOOLS: dict[str, tuple[dict[str, str], tuple[str, str, str] | None]] = {
+    "ray": (
+        {"ray.io/cluster": "x", "ray.io/node-type": "head"}, ("ray.io/v1", "RayCluster", "x"),
+    ),
+    "plugins": ({"scheduling.x-k8s.io/pod-group": "x"}, None),
+    "volcano": ({"scheduling.volcano.sh/group-name": "x"}, None),
     **{
-        kind: {
-            "training.kubeflow.org/job-name": f"x-{kind}",
-            "training.kubeflow.org/operator-name": f"{kind}-controller",
-        }
-        for kind in ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob", "mpijob")
+        kind.lower(): (
+            {"training.kubeflow.org/job-name": f"x-{kind.lower()}"},
+            ("kubeflow.org/v1", kind, f"x-{kind.lower()}"),
+        )
+        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
     },
+}  # fmt: skip
+#: Labels of the pods of a Job and a StatefulSet, which their tools make.
+OF_JOB_SET = {
+    "jobset.sigs.k8s.io/jobset-name": "x", "jobset.sigs.k8s.io/replicatedjob-name": "r",
+}  # fmt: skip
+OF_LEADER_WORKER_SET = {
+    "leaderworkerset.sigs.k8s.io/name": "x", "leaderworkerset.sigs.k8s.io/group-index": "0",
+    "leaderworkerset.sigs.k8s.io/worker-index": "0",
 }  # fmt: skip
 
 
@@ -354,10 +361,19 @@ async def run_guests(client: HttpClient, account: Accountant) -> None:
     They ask by their label, but for a StatefulSet that knows nothing of us: its namespace asks.
     """
     asking = {names.GANG_SCHEDULING: "enabled"}
-    for name, labels in PODS_OF_TOOLS.items():
+    for name, (labels, controller) in PODS_OF_TOOLS.items():
         body = template(gated=False, gpus=1, labels={**asking, **labels})
         body["metadata"]["name"] = f"of-{name}"
+        if controller is not None:
+            keys = ("apiVersion", "kind", "name")
+            owner = dict(zip(keys, controller, strict=True))
+            body["metadata"]["ownerReferences"] = [{**owner, "uid": name, "controller": True}]
         await client.create(PODS, body, namespace="default")
+    child = batch_job("x-r-0", 1, gated=False, labels={**asking, **OF_JOB_SET})
+    await client.create(BATCH, child, namespace="default")
+    leaders = stateful_set("x", 1, gated=False)
+    leaders["spec"]["template"]["metadata"]["labels"] |= {**asking, **OF_LEADER_WORKER_SET}
+    await client.create(SETS, leaders, namespace="default")
     made = batch_job("batch", 3, gated=False, labels=asking, seconds=0.2)
     await client.create(BATCH, made, namespace="default")
     await client.create(NAMESPACES, {"metadata": {"name": "team", "labels": asking}})
@@ -380,7 +396,9 @@ async def run_guests(client: HttpClient, account: Accountant) -> None:
     with suppress(TimeoutError):  # which one is missing is said in the end
         await until(are_looked_up, 30)
     await client.delete(SETS, "web", namespace="team")
-    await client.delete(BATCH, "batch", namespace="default")
+    await client.delete(SETS, "x", namespace="default")
+    for name in ("batch", "x-r-0"):
+        await client.delete(BATCH, name, namespace="default")
     await client.delete_collection(PODS, label_selector=f"{names.GANG_SCHEDULING}=enabled",
                                    grace_period_seconds=0)  # fmt: skip
 

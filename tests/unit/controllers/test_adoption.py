@@ -135,6 +135,67 @@ def test_a_gang_costs_one_write_per_pod_and_a_handful_for_the_group() -> None:
     run(main())
 
 
+def of_training_job(name: str, kind: str, **labels: str) -> dict[str, Any]:
+    """A gated pod that says it is of PyTorchJob bert, controlled by a bert of this kind."""
+    group = {"PyTorchJob": "kubeflow.org/v1", "ReplicaSet": "apps/v1"}[kind]
+    owner = {"apiVersion": group, "kind": kind, "name": "bert", "uid": kind, "controller": True}
+    told = {
+        "training.kubeflow.org/job-name": "bert",
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+    }
+    pod = body(0)
+    pod["metadata"] |= {"name": name, "labels": {**told, **labels}, "ownerReferences": [owner]}
+    return pod
+
+
+def test_pods_of_a_stranger_do_not_complete_move_or_end_a_group() -> None:
+    async def main() -> None:
+        async with running() as world:
+
+            async def add(pod: dict[str, Any]) -> None:
+                await world.client.create(PODS, pod, namespace="default")
+
+            def victim() -> Job:
+                jobs = world.client.stored(JOBS)
+                (job,) = [j for j in jobs if j.spec.adopts and j.spec.adopts.kind == "PyTorchJob"]
+                return job
+
+            for i in range(SIZE - 1):
+                await add(of_training_job(f"bert-{i}", "PyTorchJob"))
+            await add(of_training_job("one-more", "ReplicaSet"))
+            await asyncio.sleep(5)
+            assert victim().member_count == SIZE
+            assert victim().status.attempt == 0
+            await add(of_training_job(f"bert-{SIZE - 1}", "PyTorchJob"))
+            await world.until(lambda: victim().status.attempt == 1)
+            place = {"attempt": 1, "roles": [{"role": "worker", "nodes": ["n0", "n1", "n2", "n3"]}]}
+            await world.client.patch(
+                JOBS, victim().metadata.name, {"status": {"placement": place}},
+                namespace="default", subresource="status",
+            )  # fmt: skip
+            await world.until(lambda: released(world) == SIZE)
+
+            for i in range(SIZE):
+                labels = {
+                    names.JOB_NAME: victim().metadata.name, names.JOB_UID: victim().metadata.uid,
+                    names.ROLE: "worker", names.INDEX: str(i), names.ATTEMPT: "1",
+                }  # fmt: skip
+                ended = of_training_job(f"forged-{i}", "ReplicaSet", **labels)
+                ended["spec"]["schedulingGates"] = []
+                ended["status"] = {"phase": "Succeeded"}
+                await add(ended)
+                await add(of_training_job(f"forged-gated-{i}", "ReplicaSet"))
+            before = victim()
+            await asyncio.sleep(120)
+            assert victim() == before
+            assert not victim().is_finished
+            assert world.client.count("delete") == 0
+            own = [p for p in world.client.stored(PODS) if p.metadata.name.startswith("bert-")]
+            assert [p.metadata.labels[names.JOB_UID] for p in own] == [before.metadata.uid] * SIZE
+
+    run(main())
+
+
 def test_what_others_wrote_on_a_pod_stays_when_it_is_released() -> None:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
     required = {"nodeSelectorTerms": [term]}

@@ -6,6 +6,11 @@ most explicit to the least: a group that somebody named, then tools that make ot
 objects, then controllers, then the pod by itself. How large a group is, the pod may say, or the
 object that it names (`Source`) when it is read (module `sources`).
 
+Labels say which group a pod means; its controller owner reference says whether it belongs. A pod
+that its tool's controller does not control is no member of the tool's group, whatever it says. A
+group that only a label names belongs to one owner: another owner's pods that use the name are
+another group (`_owner_of`).
+
 Keys: the tools' own documentation and sources; collected in docs/design/adoption.md.
 """
 
@@ -113,14 +118,16 @@ def alone(pod: Pod) -> Membership:
     return Membership(_group(pod, Tool.POD, source, meta.name), index=0, size=1)
 
 
-def controller_of(pod: Pod, api_version: str = "", kind: str = "") -> OwnerReference | None:
-    """Return the pod's controller, if it is of this group and kind ("" for any)."""
+def controller_of(
+    pod: Pod, api_version: str = "", kind: str = "", name: str = ""
+) -> OwnerReference | None:
+    """Return the pod's controller, if it is of this group, kind and name ("" for any)."""
     for owner in pod.metadata.owner_references:
         if not owner.controller:
             continue
-        if api_version and owner.api_version.partition("/")[0] != api_version.partition("/")[0]:
+        if api_version and _api_group(owner.api_version) != _api_group(api_version):
             continue
-        if not kind or owner.kind == kind:
+        if kind in ("", owner.kind) and name in ("", owner.name):
             return owner
     return None
 
@@ -150,7 +157,8 @@ def _named(pod: Pod) -> Membership | None:
         name = _said(pod, key)
         if name:
             size = _size(pod, *sizes)
-            return Membership(_group(pod, Tool.NAMED, None, name, key), _own_role(pod), size=size)
+            group = _group(pod, Tool.NAMED, None, name, key, *_owner_of(pod))
+            return Membership(group, _own_role(pod), size=size)
     return None
 
 
@@ -159,7 +167,8 @@ def _pod_group(pod: Pod) -> Membership | None:
     if not name:
         return None
     source = Source("scheduling.x-k8s.io/v1alpha1", "PodGroup", name)
-    return Membership(_group(pod, Tool.POD_GROUP, source, name), _own_role(pod), size=_size(pod))
+    group = _group(pod, Tool.POD_GROUP, source, name, *_owner_of(pod))
+    return Membership(group, _own_role(pod), size=_size(pod))
 
 
 def _volcano(pod: Pod) -> Membership | None:
@@ -168,7 +177,7 @@ def _volcano(pod: Pod) -> Membership | None:
         return None
     source = Source("scheduling.volcano.sh/v1beta1", "PodGroup", name)
     return Membership(
-        _group(pod, Tool.VOLCANO, source, name),
+        _group(pod, Tool.VOLCANO, source, name, *_owner_of(pod)),
         role_name(_said(pod, "volcano.sh/task-spec") or _own_role(pod)),
         label_number(_said(pod, "volcano.sh/task-index")),
         _size(pod, "scheduling.volcano.sh/group-min-member"),
@@ -179,23 +188,31 @@ def _volcano(pod: Pod) -> Membership | None:
 
 
 def _job_set(pod: Pod) -> Membership | None:
+    """Its pods are those of jobs that it names `<set>-<replicated job>-<number>`."""
     name = _said(pod, "jobset.sigs.k8s.io/jobset-name")
-    if not name:
+    role = _said(pod, "jobset.sigs.k8s.io/replicatedjob-name")
+    owner = controller_of(pod, "batch", "Job")
+    if not name or owner is None:
+        return None
+    job, _, number = owner.name.rpartition("-")
+    if job != f"{name}-{role}" or not number.isdecimal():
         return None
     uid = _said(pod, "jobset.sigs.k8s.io/jobset-uid")
     source = Source("jobset.x-k8s.io/v1alpha2", "JobSet", name, uid)
-    role = role_name(_said(pod, "jobset.sigs.k8s.io/replicatedjob-name"))
-    return Membership(_group(pod, Tool.JOB_SET, source, name), role, size=_size(pod))
+    return Membership(_group(pod, Tool.JOB_SET, source, name), role_name(role), size=_size(pod))
 
 
 def _leader_worker_set(pod: Pod) -> Membership | None:
+    """Leaders are pods of a StatefulSet named as the set, workers of one named as their leader."""
     prefix = "leaderworkerset.sigs.k8s.io"
     name, number = _said(pod, f"{prefix}/name"), _said(pod, f"{prefix}/group-index")
     if not name or not number:
         return None
-    source = Source("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name)
     index = label_number(_said(pod, f"{prefix}/worker-index"))
     is_leader = index == 0
+    if not controller_of(pod, "apps", "StatefulSet", name if is_leader else f"{name}-{number}"):
+        return None
+    source = Source("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name)
     return Membership(
         _group(pod, Tool.LEADER_WORKER_SET, source, f"{name}-{number}"),
         "leader" if is_leader else "worker",
@@ -204,38 +221,41 @@ def _leader_worker_set(pod: Pod) -> Membership | None:
     )
 
 
-_KUBEFLOW_KINDS = {
-    "pytorchjob": "PyTorchJob", "tfjob": "TFJob", "xgboostjob": "XGBoostJob",
-    "paddlejob": "PaddleJob", "jaxjob": "JAXJob", "mpijob": "MPIJob",
-}  # fmt: skip
-
-
 def _kubeflow(pod: Pod) -> Membership | None:
     """The training operator's kinds, and the MPI operator's, whose launcher is a Job's pod."""
     prefix = "training.kubeflow.org"
-    name, operator = _said(pod, f"{prefix}/job-name"), _said(pod, f"{prefix}/operator-name")
-    if not name:
+    name = _said(pod, f"{prefix}/job-name")
+    source = _kubeflow_source(pod, name) if name else None
+    if source is None:
         return None
-    owner = controller_of(pod, "kubeflow.org")
-    kind = owner.kind if owner else _KUBEFLOW_KINDS.get(operator.partition("-")[0], "MPIJob")
-    version = owner.api_version if owner else "kubeflow.org/v1"
-    if operator == "mpi-operator":
-        kind, version = "MPIJob", "kubeflow.org/v2beta1"
-    source = Source(version, kind, name)
     role = _said(pod, f"{prefix}/replica-type") or _said(pod, f"{prefix}/job-role") or "worker"
     index = label_number(_said(pod, f"{prefix}/replica-index"))
     group = _group(pod, Tool.KUBEFLOW, source, name)
     return Membership(group, role_name(role), index, _size(pod))
 
 
+def _kubeflow_source(pod: Pod, name: str) -> Source | None:
+    """Return the job of this name that controls a pod, itself or by the Job of its launcher.
+
+    The MPI operator's job goes without its uid, which its launcher does not say.
+    """
+    if _said(pod, "training.kubeflow.org/operator-name") == "mpi-operator":
+        is_member = controller_of(pod, "kubeflow.org", "MPIJob", name) or controller_of(
+            pod, "batch", "Job", f"{name}-launcher"
+        )
+        return Source("kubeflow.org/v2beta1", "MPIJob", name) if is_member else None
+    owner = controller_of(pod, "kubeflow.org", name=name)
+    return Source(owner.api_version, owner.kind, owner.name, owner.uid) if owner else None
+
+
 def _ray(pod: Pod) -> Membership | None:
     name = _said(pod, "ray.io/cluster")
-    owner = controller_of(pod, "ray.io", "RayCluster")
-    if not name or _said(pod, "ray.io/node-type") not in ("head", "worker"):
+    owner = controller_of(pod, "ray.io", "RayCluster", name)
+    node_type = _said(pod, "ray.io/node-type")
+    if not name or owner is None or node_type not in ("head", "worker"):
         return None
-    uid, version = (owner.uid, owner.api_version) if owner else ("", "ray.io/v1")
-    source = Source(version, "RayCluster", name, uid)
-    role = "head" if _said(pod, "ray.io/node-type") == "head" else _said(pod, "ray.io/group")
+    source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
+    role = "head" if node_type == "head" else _said(pod, "ray.io/group")
     return Membership(_group(pod, Tool.RAY, source, name), role_name(role), size=_size(pod))
 
 
@@ -272,10 +292,34 @@ def _owned(pod: Pod) -> Membership | None:
     return Membership(_group(pod, Tool.OWNED, source, owner.name), _own_role(pod), size=size)
 
 
-_CONVENTIONS: tuple[Callable[[Pod], Membership | None], ...] = (
-    _named, _pod_group, _volcano, _job_set, _leader_worker_set, _kubeflow, _ray, _job,
-    _stateful_set, _owned,
+#: Tools whose pods have controllers of several objects.
+_TOOLS_OF_SEVERAL: tuple[Callable[[Pod], Membership | None], ...] = (
+    _job_set, _leader_worker_set, _kubeflow,
 )  # fmt: skip
+
+_CONVENTIONS: tuple[Callable[[Pod], Membership | None], ...] = (
+    _named, _pod_group, _volcano, *_TOOLS_OF_SEVERAL, _ray, _job, _stateful_set, _owned,
+)  # fmt: skip
+
+
+def _owner_of(pod: Pod) -> tuple[str, ...]:
+    """Return who has a pod in a group that a label names: () for pods without a controller.
+
+    Pods of one tool's object are one owner's, though several controllers make them; so are those
+    of the ReplicaSets of a Deployment, which are named by it and the hash in their pods' labels.
+    """
+    for read in _TOOLS_OF_SEVERAL:
+        membership = read(pod)
+        if membership is not None and membership.group.source is not None:
+            source = membership.group.source
+            return (_api_group(source.api_version), source.kind, source.name, source.uid)
+    owner = controller_of(pod)
+    if owner is None:
+        return ()
+    revision = pod.metadata.labels.get("pod-template-hash", "")
+    if revision and owner.kind == "ReplicaSet" and owner.name.endswith(f"-{revision}"):
+        return ("apps", "Deployment", owner.name.removesuffix(f"-{revision}"))
+    return (_api_group(owner.api_version), owner.kind, owner.name, owner.uid)
 
 
 # Reading
@@ -301,7 +345,7 @@ def _own_role(pod: Pod) -> str:
 
 def _group(pod: Pod, tool: Tool, source: Source | None, name: str, *more: str) -> Group:
     space = pod.metadata.namespace
-    kind = (source.api_version.partition("/")[0], source.kind, source.uid) if source else ()
+    kind = (_api_group(source.api_version), source.kind, source.uid) if source else ()
     text = "\0".join((tool.value, name, *kind, *more))
     digest = hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
     return Group((space, f"{_label(name)[:_STEM_MAX].strip('-') or 'gang'}-{digest}"), tool, name,
@@ -310,3 +354,7 @@ def _group(pod: Pod, tool: Tool, source: Source | None, name: str, *more: str) -
 
 def _label(text: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
+
+
+def _api_group(api_version: str) -> str:
+    return api_version.partition("/")[0]

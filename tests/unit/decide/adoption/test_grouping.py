@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -167,6 +168,113 @@ def test_groups_of_equal_names_and_other_tools_or_owners_have_other_jobs() -> No
     pods.append(Pod(metadata=ObjectMeta(namespace="team", name="t-1", owner_references=(other,))))
     keys = [membership_of(each).group.key for each in pods]
     assert len(dict.fromkeys(keys)) == len(keys) - 1  # both pods of job t, with one uid, are one
+
+
+#: Pods of tools that make objects of other kinds, or that put their names on labels.
+NAMED_BY_LABELS = [
+    told for told in TOLD
+    if told[2] in (Tool.JOB_SET, Tool.LEADER_WORKER_SET, Tool.KUBEFLOW, Tool.RAY)
+]  # fmt: skip
+#: A controller that is the tool's in kind but not in name, others that are not, and none.
+STRANGERS: list[tuple[str, str, str] | None] = [
+    None,
+    ("batch/v1", "Job", "stranger"), ("apps/v1", "StatefulSet", "stranger"),
+    ("kubeflow.org/v1", "PyTorchJob", "stranger"), ("ray.io/v1", "RayCluster", "stranger"),
+    ("example.com/v1", "RayCluster", "r"), ("example.com/v1", "PyTorchJob", "bert"),
+    ("example.com/v1", "StatefulSet", "l"), ("example.com/v1", "Job", "s-ps-0"),
+    ("batch/v1", "Job", "s-ps-x"), ("batch/v1", "Job", "s-other-0"),
+    ("apps/v1", "StatefulSet", "l-3"), ("batch/v1", "Job", "bert-launcher"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", NAMED_BY_LABELS, ids=lambda told: told[0])
+@pytest.mark.parametrize("stranger", STRANGERS, ids=str)
+def test_a_pod_that_its_tool_does_not_control_is_no_member_whatever_it_says(
+    told: Any, stranger: tuple[str, str, str] | None
+) -> None:
+    _, given, tool, *_ = told
+    meta = given.metadata
+    forged = pod("forged", dict(meta.labels), dict(meta.annotations), stranger)
+    genuine, found = membership_of(given), membership_of(forged)
+    assert genuine.group.tool is tool
+    assert found.group.key != genuine.group.key
+    assert found.group.tool in (Tool.POD, Tool.JOB, Tool.STATEFUL_SET, Tool.OWNED)
+
+
+def test_a_reference_that_controls_nothing_makes_no_member() -> None:
+    labels = {"ray.io/cluster": "r", "ray.io/node-type": "head"}
+    genuine = pod("p", labels, owner=("ray.io/v1", "RayCluster", "r"))
+    (owner,) = genuine.metadata.owner_references
+    loose = replace(owner, controller=False)
+    forged = replace(genuine, metadata=replace(genuine.metadata, owner_references=(loose,)))
+    assert membership_of(genuine).group.tool is Tool.RAY
+    assert membership_of(forged).group.tool is Tool.POD
+
+
+def test_a_job_of_a_tool_made_anew_by_the_same_name_is_another_group() -> None:
+    first = pod("p", {f"{KUBEFLOW}/job-name": "b"}, owner=("kubeflow.org/v1", "PyTorchJob", "b"))
+    (owner,) = first.metadata.owner_references
+    later = replace(owner, uid="later")
+    second = replace(first, metadata=replace(first.metadata, owner_references=(later,)))
+    assert membership_of(first).group.tool is membership_of(second).group.tool is Tool.KUBEFLOW
+    assert membership_of(first).group.key != membership_of(second).group.key
+
+
+NAMING = [
+    {names.GANG_NAME: "g"}, {"kueue.x-k8s.io/pod-group-name": "g"},
+    {"scheduling.x-k8s.io/pod-group": "g"}, {"scheduling.k8s.io/group-name": "g"},
+]  # fmt: skip
+
+
+def keys_of(naming: dict[str, str], *pods: Pod) -> list[tuple[str, str]]:
+    """The groups of pods that all name the same one."""
+    out: list[tuple[str, str]] = []
+    for each in pods:
+        meta = replace(each.metadata, labels={**each.metadata.labels, **naming})
+        membership = membership_of(replace(each, metadata=meta))
+        assert membership.group.name == "g"
+        out.append(membership.group.key)
+    return out
+
+
+@pytest.mark.parametrize("naming", NAMING, ids=str)
+def test_two_owners_that_use_one_name_have_two_groups(naming: dict[str, str]) -> None:
+    job = ("batch/v1", "Job", "a")
+    one, same, other, set_, bare, bare_too = keys_of(
+        naming, pod("p-0", owner=job), pod("p-1", owner=job), pod(owner=("batch/v1", "Job", "b")),
+        pod(owner=("apps/v1", "StatefulSet", "a")), pod("p-2"), pod("p-3"),
+    )  # fmt: skip
+    assert one == same
+    assert bare == bare_too
+    assert len(dict.fromkeys((one, other, set_, bare))) == 4
+
+
+@pytest.mark.parametrize("naming", NAMING, ids=str)
+def test_the_pods_of_one_object_are_one_owners_whichever_controllers_made_them(
+    naming: dict[str, str],
+) -> None:
+    mpi = {f"{KUBEFLOW}/job-name": "pi", f"{KUBEFLOW}/operator-name": "mpi-operator"}
+    launcher, worker = keys_of(
+        naming, pod(labels=mpi, owner=("batch/v1", "Job", "pi-launcher")),
+        pod(labels=mpi, owner=("kubeflow.org/v2beta1", "MPIJob", "pi")),
+    )  # fmt: skip
+    assert launcher == worker
+    in_set = {f"{JOB_SET}/jobset-name": "s", f"{JOB_SET}/replicatedjob-name": "w"}
+    first, second = keys_of(
+        naming, *(pod(labels=in_set, owner=("batch/v1", "Job", f"s-w-{i}")) for i in range(2))
+    )
+    assert first == second
+    old, new, other = keys_of(
+        naming,
+        *(
+            pod(
+                labels={"pod-template-hash": revision},
+                owner=("apps/v1", "ReplicaSet", f"{name}-{revision}"),
+            )
+            for name, revision in (("d", "5f"), ("d", "6c"), ("e", "5f"))
+        ),
+    )
+    assert old == new != other
 
 
 def test_a_name_that_is_no_label_still_gives_a_job_a_name() -> None:
