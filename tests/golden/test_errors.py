@@ -59,6 +59,10 @@ def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
         "spec: {containers: [{name: a, image: a}]}\n"
     )
+    Path("settings.yaml").write_text(
+        "placement:\n  starvationSecond: 60\n  repairHoldSeconds: 5m\njobs:\n"
+        "  infrastructureLimitMax: -1\nadoption: [1]\nqueue: {}\n"
+    )
     Path("open").mkdir()
     Path("open").chmod(0o777)
 
@@ -102,6 +106,8 @@ COMMANDS: dict[str, tuple[list[str], Exit]] = {
     "data-is-a-file": (["up", "--data", "ok.sh"], Exit.REFUSED),
     "data-writable-by-others": (["up", "--data", "open"], Exit.REFUSED),
     "profile": (["up", "--data", "d", "--profile", "trainin"], Exit.USAGE),
+    "settings": (["controller", "--settings", "settings.yaml"], Exit.USAGE),
+    "no-settings": (["up", "--data", "d", "--settings", "absent.yaml"], Exit.USAGE),
 }  # fmt: skip
 
 

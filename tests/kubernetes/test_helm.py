@@ -88,6 +88,13 @@ CHOICES = {
             }
         },
     },
+    "settings": {
+        "settings": {
+            "placement": {"starvationSeconds": 31536000},
+            "jobs": {"infrastructureLimitMax": 1000000},
+        },
+        "podAnnotations": {"note": "yes"},
+    },
     "little": {
         "webhook": {"enabled": False},
         "metrics": {"service": {"enabled": False}},
@@ -171,6 +178,8 @@ def test_the_default_values_are_those_of_the_types() -> None:
         ("replicas=0", "replicas"),
         ("replicas=null", "replicas"),
         ("image.digest=sha256:1", "digest"),
+        ("settings.placement.starvationSecond=1", "starvationSecond"),
+        ("settings.jobs.nodeLostGraceSeconds=0", "nodeLostGraceSeconds"),
         ("history.kind=sqlite", "takes replicas: 1"),
         ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.service"),
         ("webhook.certManager.enabled=true", "issuerRef.name"),

@@ -49,6 +49,7 @@ from fairlead.api.resources import (
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.cli.archive import ACCOUNT, TOKEN_HEADER, TOKEN_PATH
+from fairlead.cli.cluster.controllers import Policies
 from fairlead.cli.cluster.manifests import NAME, Install, cluster_rules, namespace_rules
 from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings
 from fairlead.cli.cluster.values import History, HistoryKind, Values
@@ -288,7 +289,7 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator
     settings = OperatorSettings(
         identity, host="127.0.0.1", port=0,
         leader=LeaderOptions(times=LeaseTimes.of(6.0)),
-        policy=replace(POLICY, binding=Binding.NATIVE),
+        policies=Policies(replace(POLICY, binding=Binding.NATIVE)),
         webhook=WebhookOptions(port=0, look_seconds=0.5),
     )  # fmt: skip
     listens = asyncio.Event()

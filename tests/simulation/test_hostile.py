@@ -23,8 +23,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.status import ApiError
-from fairlead.cli.cluster.controllers import Controllers
-from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.cli.cluster.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -58,7 +57,7 @@ class World:
         self._rng = random.Random(1)
         metrics = Metrics(CollectorRegistry(), version="test")
         self.controllers = Controllers(
-            JobsPolicy(), client, MemoryHistory(), clock=clock, metrics=metrics, log=SILENT
+            Policies(), client, MemoryHistory(), clock=clock, metrics=metrics, log=SILENT
         )
         self.services = list(self.controllers.services())
         self.supervisor: Supervisor | None = None

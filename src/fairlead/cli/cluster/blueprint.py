@@ -8,6 +8,7 @@ later. So the chart and the command cannot differ: there is nothing to keep equa
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -76,6 +77,20 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Json:
+    """The value at a path as a JSON document: one text."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonChecksum:
+    """SHA-256 of the text of `Json`, in hexadecimal."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChartOnly:
     """A template expression that only a chart can have."""
 
@@ -124,10 +139,20 @@ def resolve(node: Blueprint, context: Context) -> Plain:
             return "".join(p if isinstance(p, str) else str(resolve(p, context)) for p in parts)
         case When(test, body, otherwise):
             return resolve(body if holds(test, context) else otherwise, context)
+        case Json(path):
+            return _json(look_up(context.values, path))
+        case JsonChecksum(path):
+            text = _json(look_up(context.values, path))
+            return hashlib.sha256(text.encode()).hexdigest()
         case ChartOnly():
             return ABSENT
         case _:
             return node
+
+
+def _json(value: Plain) -> str:
+    """Return what Helm's `toJson` makes of a value of texts without <, > and &, and of integers."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def _resolve_entries(node: dict[str, Blueprint], context: Context) -> dict[str, Plain]:
@@ -233,6 +258,10 @@ class _Writer:
                 return f"{{{{ .Values.{path} | toJson }}}}"
             case Release():
                 return f"{{{{ .Release.{value.value} | toJson }}}}"
+            case Json(path):
+                return f"{{{{ .Values.{path} | toJson | toJson }}}}"
+            case JsonChecksum(path):
+                return f"{{{{ .Values.{path} | toJson | sha256sum }}}}"
             case ChartOnly(expression):
                 return f"{{{{ {expression} | toJson }}}}"
             case Text(parts):

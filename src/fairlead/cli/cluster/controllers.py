@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,9 @@ from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.unscheduled import UnscheduledPods
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -32,12 +34,21 @@ from fairlead.runtime.supervisor import Service
 COMPONENT = "fairlead"
 
 
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The options of each controller."""
+
+    jobs: JobsPolicy = field(default_factory=JobsPolicy)
+    placement: PlacementPolicy = field(default_factory=PlacementPolicy)
+    adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
+
+
 class Controllers:
     """Makes the controllers and knows which are ready."""
 
     def __init__(
         self,
-        policy: JobsPolicy,
+        policies: Policies,
         client: Client,
         history: History,
         *,
@@ -46,7 +57,7 @@ class Controllers:
         log: Logger,
         priority_classes: Mirror[PriorityClass] | None = None,
     ) -> None:
-        self._policy = policy
+        self._policies = policies
         self._client = client
         self._history = history
         self._clock = clock
@@ -68,7 +79,9 @@ class Controllers:
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
         ]
-        if self._policy.binding is not None:  # there is another scheduler, which binds what we pin
+        if (
+            self._policies.jobs.binding is not None
+        ):  # there is another scheduler, which binds what we pin
             ready = partial(self._is_ready, "adoption")
             services.append(Service("adoption", self._run_adoption, is_ready=ready))
         else:
@@ -88,7 +101,9 @@ class Controllers:
         reader = self._reader("scheduler")
         mirrors = self._cluster_mirrors(reader)
         try:
-            controller = SchedulerController(self._client, mirrors, events=self._events)
+            controller = SchedulerController(
+                self._client, mirrors, events=self._events, policy=self._policies.placement
+            )
             self._metrics.watch_jobs(mirrors.jobs.items)
             self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
             await self._run(controller, reader)
@@ -105,14 +120,14 @@ class Controllers:
 
     async def _run_jobs(self) -> None:
         shared, reader = self.mirrors, self._reader("jobs")
-        own = JobsMirrors.make(self._client, self._policy, clock=self._clock, rng=_rng())
+        own = JobsMirrors.make(self._client, self._policies.jobs, clock=self._clock, rng=_rng())
         mirrors = replace(
             own, jobs=shared.jobs, pods=shared.pods, nodes=shared.nodes, reader=reader
         )
         try:
             controller = JobsController(
                 self._client, mirrors, history=self._history, events=self._events,
-                policy=self._policy, clock=self._clock,
+                policy=self._policies.jobs, clock=self._clock,
             )  # fmt: skip
             await self._run(controller, reader, own=own.own)
         finally:
@@ -124,7 +139,7 @@ class Controllers:
         try:
             controller = AdoptionController(
                 self._client, mirrors, history=self._history, events=self._events,
-                clock=self._clock,
+                clock=self._clock, policy=self._policies.adoption,
             )  # fmt: skip
             await self._run(controller, reader)
         finally:

@@ -20,6 +20,8 @@ from fairlead.cli.cluster.blueprint import (
     Blueprint,
     Context,
     Given,
+    Json,
+    JsonChecksum,
     Ref,
     Release,
     Spread,
@@ -40,10 +42,16 @@ from fairlead.cli.cluster.pieces import (
     selector,
     whole,
 )
-from fairlead.cli.cluster.values import Values, plain
+from fairlead.cli.cluster.sections import plain
+from fairlead.cli.cluster.values import Values
 
 METRICS = "fairlead-metrics"
 HISTORY = "fairlead-history"
+SETTINGS = "fairlead-settings"
+SETTINGS_DIR = "/etc/fairlead"
+SETTINGS_FILE = "settings.yaml"
+#: Its change replaces the pods: settings are read once, at the start.
+SETTINGS_CHECKSUM = "fairlead.dev/settings-checksum"
 PORT = 8080
 #: What a controller may run as: nobody's account, with nothing of its own.
 USER_ID = 65532
@@ -92,6 +100,7 @@ PLACES: Mapping[str, Place] = {
         f"/apis/{ADMISSION}/v1", "validatingwebhookconfigurations", is_namespaced=False
     ),
     "Certificate": Place(webhook_manifests.CERTIFICATES, "certificates"),
+    "ConfigMap": Place("/api/v1", "configmaps"),
     "ServiceMonitor": Place("/apis/monitoring.coreos.com/v1", "servicemonitors"),
     "Deployment": Place("/apis/apps/v1", "deployments"),
     "PodDisruptionBudget": Place("/apis/policy/v1", "poddisruptionbudgets"),
@@ -152,6 +161,9 @@ def blueprint() -> list[Part]:
         Part("persistentvolumeclaim", _volume_claim(), Given("history.kind", "sqlite")),
         *webhook_manifests.parts(),
         *archive_manifests.parts(),
+        Part(
+            "configmap", local("ConfigMap", "v1", SETTINGS, data={SETTINGS_FILE: Json("settings")})
+        ),
         Part("deployment", _deployment()),
     ]
 
@@ -356,7 +368,10 @@ def _deployment() -> Manifest:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
     metadata = {
         "labels": {**labels(), "more": Spread(Ref("podLabels"))},
-        "annotations": optional("podAnnotations"),
+        "annotations": {
+            SETTINGS_CHECKSUM: JsonChecksum("settings"),
+            "more": Spread(Ref("podAnnotations")),
+        },
     }
     return local(
         "Deployment",
@@ -399,6 +414,7 @@ def _pod() -> Manifest:
         "containers": [_container()],
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
+            {"name": "settings", "configMap": {"name": SETTINGS}},
             When(Given("history.kind", "sqlite"), claim),
         ],
     }
@@ -421,6 +437,7 @@ def _arguments() -> list[Blueprint]:
         "--lease", NAME,
         "--lease-seconds", Text((Ref("leaderElection.leaseSeconds"),)),
         "--binding", Ref("binding"),
+        "--settings", f"{SETTINGS_DIR}/{SETTINGS_FILE}",
         When(has_root, "--checkpoint-root"), When(has_root, Ref("checkpointRoot")),
         When(has_file, "--history"), When(has_file, f"{HISTORY_DIR}/history.db"),
         When(Given("logLevel", "debug"), "-vv"),
@@ -464,6 +481,7 @@ def _container() -> Manifest:
         },
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            {"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True},
             When(Given("history.kind", "sqlite"), {"name": "history", "mountPath": HISTORY_DIR}),
         ],
     }

@@ -23,7 +23,7 @@ from fairlead import __version__
 from fairlead.api.core import PriorityClass
 from fairlead.api.resources import PRIORITY_CLASSES
 from fairlead.cli.cluster.archive_api import ArchiveApi
-from fairlead.cli.cluster.controllers import Controllers
+from fairlead.cli.cluster.controllers import Controllers, Policies
 from fairlead.controllers.logs import KeepingClient, LogKeeper
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.runtime.client import Client
@@ -48,7 +48,9 @@ class OperatorSettings:
     host: str = "0.0.0.0"  # noqa: S104 # the kubelet and Prometheus come from outside the pod
     port: int = 8080
     leader: LeaderOptions = field(default_factory=LeaderOptions)
-    policy: JobsPolicy = field(default_factory=lambda: JobsPolicy(peer_naming=PeerNaming.DNS))
+    policies: Policies = field(
+        default_factory=lambda: Policies(JobsPolicy(peer_naming=PeerNaming.DNS))
+    )
     #: Answer API servers that ask about new pods and jobs, and, on the same port, what its readers
     #: ask of the archive; None: neither.
     webhook: WebhookOptions | None = None
@@ -171,13 +173,13 @@ class Operator:
         if (archive := self._archive) is not None:
             keeper = LogKeeper(archive.reader, archive.store, clock=self._clock, log=self._log)
             client = KeepingClient(self._client, term, keeper)
-        policy = self._settings.policy
-        if policy.binding is not None:
-            policy = replace(policy, groups=await discover_groups(client))
-        served = policy.groups.value if policy.groups is not None else ""
+        policies, jobs_policy = self._settings.policies, self._settings.policies.jobs
+        if jobs_policy.binding is not None:
+            jobs_policy = replace(jobs_policy, groups=await discover_groups(client))
+        served = jobs_policy.groups.value if jobs_policy.groups is not None else ""
         self._log.info("Discovered", pod_groups=served)
         controllers = Controllers(
-            policy, client, self._history, clock=self._clock,
+            replace(policies, jobs=jobs_policy), client, self._history, clock=self._clock,
             metrics=self._metrics, log=self._log, priority_classes=self._priority_classes,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs

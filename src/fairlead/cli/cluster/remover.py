@@ -115,7 +115,8 @@ def survey(api: Api, wish: Wish) -> Standing:
 def _made(namespace: str) -> list[Manifest]:
     """Return kind, namespace and name of all that an installation may have made."""
     from fairlead.cli.cluster.blueprint import Context, resolve
-    from fairlead.cli.cluster.values import Values, plain
+    from fairlead.cli.cluster.sections import plain
+    from fairlead.cli.cluster.values import Values
 
     context = Context(plain(Install(namespace, Values()).values), namespace)
     return [resolve(part.body, context) for part in blueprint()]

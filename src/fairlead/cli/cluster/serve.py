@@ -123,9 +123,9 @@ class Cluster:
             await service.bootstrap()
             client = InProcessClient(service)
             await install_crds(client)
-            policy = JobsPolicy(checkpoint_root=str(data / "checkpoints"))
+            jobs = JobsPolicy(checkpoint_root=str(data / "checkpoints"))
             controllers = Controllers(
-                policy, client, history, clock=self._clock,
+                self._settings.controllers.policies(jobs), client, history, clock=self._clock,
                 metrics=self._metrics, log=self._log,
             )  # fmt: skip
             nodes = Nodes(

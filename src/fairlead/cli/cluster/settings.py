@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.cli.cluster.controller_settings import ControllerSettings, load_settings
 from fairlead.cli.cluster.state import write_private
 from fairlead.cli.connect import CLUSTER_FILE
 from fairlead.cli.errors import Code, fail
@@ -60,6 +61,7 @@ class Asked:
     profile: str | None = None
     listen: str | None = None
     logs: AskedLogs = AskedLogs()
+    settings_file: str | None = None
 
 
 class Remembered(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,6 +73,7 @@ class Remembered(msgspec.Struct, frozen=True, rename="camel"):
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     logs: LogSettings = LogSettings()
+    settings_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class Settings:
     port: int
     is_port_asked: bool
     logs: LogSettings = field(default_factory=LogSettings)
+    settings_file: str = ""
+    controllers: ControllerSettings = field(default_factory=ControllerSettings)
 
     @property
     def is_loopback(self) -> bool:
@@ -118,12 +123,16 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 def settle(data: Path, asked: Asked) -> Settings:
-    """Return what to run with: what was asked, else what is remembered, else the defaults."""
+    """Return what to run with: what was asked, else what is remembered, else the defaults.
+
+    CliError with all mistakes of the settings file.
+    """
     before = _read(data)
     host, port, is_asked = before.host, before.port, False
     if asked.listen is not None:
         host, port = parse_listen(asked.listen)
         is_asked = port != 0
+    file = before.settings_file if asked.settings_file is None else asked.settings_file
     return Settings(
         data=data,
         nodes=before.nodes if asked.nodes is None else asked.nodes,
@@ -133,14 +142,17 @@ def settle(data: Path, asked: Asked) -> Settings:
         port=port,
         is_port_asked=is_asked,
         logs=asked.logs.over(before.logs),
+        settings_file=file,
+        controllers=load_settings(file),
     )
 
 
 def remember(settings: Settings, port: int) -> None:
     """Keep the settings for the next start; `port` is the one that was taken in the end."""
     kept = Remembered(
-        settings.nodes, settings.gpus, settings.profile, settings.host, port, settings.logs
-    )
+        settings.nodes, settings.gpus, settings.profile, settings.host, port, settings.logs,
+        settings_file=settings.settings_file,
+    )  # fmt: skip
     write_private(settings.data / CLUSTER_FILE, msgspec.json.encode(kept))
 
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
 
 from fairlead import __version__
-from fairlead.cli.errors import CliError, Code, Problem
-from fairlead.cli.suggest import nearest
-from fairlead.cli.yamlmarks import BYTES_MAX, Mark, TooLarge, Value, read_documents, to_plain
+from fairlead.cli.cluster.controller_settings import ControllerSettings
+from fairlead.cli.cluster.sections import Section, Tree, load
 
 REPLICAS_MAX = 10
 
-Tree = dict[str, Any]
 Texts = dict[str, str]
 
 
@@ -64,12 +62,7 @@ class LogLevel(Enum):
     DEBUG = "debug"
 
 
-class _Section(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True,
-               kw_only=True):  # fmt: skip
-    """A group of values."""
-
-
-class Image(_Section, frozen=True):
+class Image(Section, frozen=True):
     """Image of the controllers."""
 
     repository: Annotated[str, Meta(min_length=1, description="Registry and name.")] = "fairlead"
@@ -84,7 +77,7 @@ class Image(_Section, frozen=True):
     )
 
 
-class LeaderElection(_Section, frozen=True):
+class LeaderElection(Section, frozen=True):
     """Who of the replicas acts."""
 
     lease_seconds: Annotated[
@@ -92,7 +85,7 @@ class LeaderElection(_Section, frozen=True):
     ] = 15
 
 
-class Sqlite(_Section, frozen=True):
+class Sqlite(Section, frozen=True):
     """Volume of the history; for kind sqlite, which takes replicas: 1."""
 
     size: Annotated[str, Meta(min_length=1, description="Size of the volume.")] = "1Gi"
@@ -104,7 +97,7 @@ class Sqlite(_Section, frozen=True):
     )
 
 
-class Postgres(_Section, frozen=True):
+class Postgres(Section, frozen=True):
     """Secret with the URL of the database; for kind postgres."""
 
     secret_name: Annotated[str, Meta(description="Secret in the namespace of the controllers.")] = (
@@ -115,7 +108,7 @@ class Postgres(_Section, frozen=True):
     ] = "url"  # noqa: S105 - a name, not a secret
 
 
-class History(_Section, frozen=True):
+class History(Section, frozen=True):
     """Jobs that have ended."""
 
     kind: Annotated[
@@ -126,7 +119,7 @@ class History(_Section, frozen=True):
     postgres: Postgres = Postgres()
 
 
-class MetricsService(_Section, frozen=True):
+class MetricsService(Section, frozen=True):
     """Service in front of /metrics."""
 
     enabled: Annotated[bool, Meta(description="Make it.")] = True
@@ -135,7 +128,7 @@ class MetricsService(_Section, frozen=True):
     )
 
 
-class ServiceMonitor(_Section, frozen=True):
+class ServiceMonitor(Section, frozen=True):
     """For the Prometheus operator, whose kind must be there."""
 
     enabled: Annotated[bool, Meta(description="Make it; takes metrics.service.")] = False
@@ -145,21 +138,21 @@ class ServiceMonitor(_Section, frozen=True):
     )
 
 
-class Metrics(_Section, frozen=True):
+class Metrics(Section, frozen=True):
     """How the metrics are reached."""
 
     service: MetricsService = MetricsService()
     service_monitor: ServiceMonitor = ServiceMonitor()
 
 
-class PodDisruptionBudget(_Section, frozen=True):
+class PodDisruptionBudget(Section, frozen=True):
     """Limit on voluntary disruptions of the controllers."""
 
     enabled: Annotated[bool, Meta(description="Make it.")] = True
     max_unavailable: Annotated[int, Meta(ge=1, description="Replicas that may be away.")] = 1
 
 
-class NetworkPolicy(_Section, frozen=True):
+class NetworkPolicy(Section, frozen=True):
     """Who may connect to the controllers."""
 
     enabled: Annotated[
@@ -182,7 +175,7 @@ class NetworkPolicy(_Section, frozen=True):
     ] = ()
 
 
-class CertManager(_Section, frozen=True):
+class CertManager(Section, frozen=True):
     """Let cert-manager keep the webhook's certificate, which Fairlead otherwise does itself."""
 
     enabled: Annotated[bool, Meta(description="Make a Certificate; needs its kinds.")] = False
@@ -191,14 +184,14 @@ class CertManager(_Section, frozen=True):
     )
 
 
-class Webhook(_Section, frozen=True):
+class Webhook(Section, frozen=True):
     """Webhook that holds pods which opt in back until their gang has its place."""
 
     enabled: Annotated[bool, Meta(description="Serve it, and have API servers ask it.")] = True
     cert_manager: CertManager = CertManager()
 
 
-class ServiceAccount(_Section, frozen=True):
+class ServiceAccount(Section, frozen=True):
     """Account of the controllers."""
 
     annotations: Annotated[Texts, Meta(description="Its annotations.")] = field(
@@ -206,7 +199,7 @@ class ServiceAccount(_Section, frozen=True):
     )
 
 
-class Crds(_Section, frozen=True):
+class Crds(Section, frozen=True):
     """Our kinds."""
 
     install: Annotated[bool, Meta(description="Install and upgrade them.")] = True
@@ -215,7 +208,7 @@ class Crds(_Section, frozen=True):
     ] = True
 
 
-class Values(_Section, frozen=True):
+class Values(Section, frozen=True):
     """Everything that may be chosen."""
 
     image: Image = Image()
@@ -246,6 +239,7 @@ class Values(_Section, frozen=True):
     webhook: Webhook = Webhook()
     service_account: ServiceAccount = ServiceAccount()
     crds: Crds = Crds()
+    settings: ControllerSettings = ControllerSettings()
     resources: Annotated[Tree, Meta(description="Requests and limits of the container.")] = field(
         default_factory=lambda: {
             "requests": {"cpu": "500m", "memory": "256Mi"},
@@ -274,25 +268,6 @@ class Values(_Section, frozen=True):
     ] = ()
 
 
-def merged(default: Any, given: Any) -> Any:
-    """Return what Helm makes of both: mappings are joined, null takes a default's entry away."""
-    if not isinstance(default, dict) or not isinstance(given, dict):
-        return given
-    joined: Tree = dict(cast("Tree", default))
-    for key, value in cast("Tree", given).items():
-        if value is None:
-            joined.pop(key, None)
-        else:
-            joined[key] = merged(joined.get(key), value)
-    return joined
-
-
-def plain(values: _Section) -> Tree:
-    """Return the values as they stand in a file."""
-    tree: Tree = msgspec.json.decode(msgspec.json.encode(values))  # lists, not tuples
-    return tree
-
-
 def with_image(image: Image, reference: str) -> Image:
     """Return the image named by `REPOSITORY[:TAG][@DIGEST]`, with the pull policy kept."""
     named, _, digest = reference.partition("@")
@@ -319,118 +294,4 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
 
 def load_values(path: Path) -> Values:
     """Read a file of values; CliError with everything that is wrong, in the order of the lines."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
-        documents, mistakes = read_documents(data.decode("utf-8-sig"))
-    except OSError as error:
-        message = f"'{path}' cannot be read: {error.strerror}"
-        raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
-    except UnicodeDecodeError as error:
-        message = f"'{path}': byte {error.start} is not UTF-8"
-        raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
-    except TooLarge as error:
-        raise CliError(Problem(Code.MANIFEST_TOO_LARGE, f"'{path}': {error}")) from error
-    reader = _Reader(str(path))
-    for mistake in mistakes:
-        code = Code.DUPLICATE_KEY if mistake.key else Code.MANIFEST_SYNTAX
-        reader.add(code, mistake.mark, mistake.key, mistake.message)
-    for extra in documents[1:]:
-        reader.add(Code.MANIFEST_SYNTAX, extra.mark, "", "values are one document, not several")
-    read: Tree = reader.section(documents[0], Values, "") if documents else {}
-    if not reader.problems:
-        values = msgspec.convert(read, Values)
-        for field_path, message in conflicts(values):
-            mark = reader.marks.get(field_path, Mark(1, 1))
-            reader.add(Code.BAD_FIELD, mark, field_path, message)
-        if not reader.problems:
-            return values
-    raise CliError([problem for _, problem in sorted(reader.problems, key=lambda each: each[0])])
-
-
-class _Reader:
-    """Walks a file along the types and collects what is wrong."""
-
-    def __init__(self, file: str) -> None:
-        self.problems: list[tuple[Mark, Problem]] = []
-        self.marks: dict[str, Mark] = {}
-        self._file = file
-
-    def add(self, code: Code, mark: Mark, path: str, message: str, *, help_: str = "") -> None:
-        where = f"{self._file}:{mark.line}:{mark.column}"
-        help_lines = (help_,) if help_ else ()
-        problem = Problem(code, message, where=where, field=path, help=help_lines)
-        self.problems.append((mark, problem))
-
-    def section(self, value: Value, type_: type[_Section], path: str) -> Tree:
-        """Return the plain form of a section."""
-        if value.mapping is None:
-            self.add(Code.BAD_FIELD, value.mark, path, "must be a mapping of fields")
-            return {}
-        known = fields_of(type_)
-        defaults = plain(type_())
-        read: Tree = {}
-        for key, entry in value.mapping.items():
-            here = f"{path}.{key}" if path else key
-            mark = self.marks[here] = value.keys[key]
-            if key not in known:
-                near = nearest(key, known)
-                accepted = f"did you mean {near}?" if near else f"accepted: {', '.join(known)}"
-                message = f"no value '{key}'" + (f" in {path}" if path else "")
-                self.add(Code.UNKNOWN_FIELD, mark, here, message, help_=accepted)
-            elif entry.is_null:
-                help_ = "leave the key out to keep the default"
-                self.add(Code.BAD_FIELD, mark, here, "nothing stands here", help_=help_)
-            elif is_section(known[key]):
-                read[key] = self.section(entry, known[key], here)
-            else:
-                given = merged(defaults[key], to_plain(entry))
-                read[key] = self._checked(given, entry, known[key], here)
-        return read
-
-    def _checked(self, given: Any, entry: Value, type_: Any, path: str) -> Any:
-        try:
-            msgspec.convert(given, type_)
-        except msgspec.ValidationError as error:
-            message = _reworded(str(error), given)
-            self.add(Code.BAD_FIELD, entry.mark, path, message, help_=_accepted(type_))
-        return given
-
-
-def _reworded(message: str, given: object) -> str:
-    head, _, at = message.partition(" - at ")
-    inner = f" at {at.strip('`').removeprefix('$')}" if at else ""
-    shown = "" if isinstance(given, (dict, list)) else f"; got {given!r}"
-    return f"{head[:1].lower()}{head[1:]}{inner}{shown}"
-
-
-def _accepted(type_: Any) -> str:
-    base = _bare(type_)
-    if isinstance(base, type) and issubclass(base, Enum):
-        return f"accepted: {', '.join(str(each.value) for each in base)}"
-    return ""
-
-
-def _bare(type_: Any) -> Any:
-    return get_args(type_)[0] if get_origin(type_) is Annotated else type_
-
-
-def is_section(type_: Any) -> bool:
-    """True for a group of values."""
-    return isinstance(type_, type) and issubclass(type_, _Section)
-
-
-def fields_of(type_: type[_Section]) -> dict[str, Any]:
-    """Return the types of a section's fields by their names in a file, in their order."""
-    hints = get_type_hints(type_, include_extras=True)
-    return {each.encode_name: hints[each.name] for each in msgspec.structs.fields(type_)}
-
-
-def description_of(type_: Any) -> str:
-    """Return what a field is for: its own words, else those of its section."""
-    if is_section(type_):
-        return (type_.__doc__ or "").strip()
-    for note in get_args(type_)[1:]:
-        if isinstance(note, Meta) and note.description:
-            return note.description
-    return ""
+    return load(path, Values, conflicts)

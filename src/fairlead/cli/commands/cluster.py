@@ -70,6 +70,8 @@ def _data(text: str) -> Path:
               help="How long logs are kept after their end. [default: 30]")  # fmt: skip
 @click.option("--log-total", metavar="GIB", type=click.IntRange(1, 1 << 20),
               help="All logs together; the oldest go first. [default: 20]")  # fmt: skip
+@click.option("--settings", "settings_file", metavar="FILE",
+              help="Settings of the controllers; '' for the defaults.")  # fmt: skip
 @click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; return once it is ready."
 )
@@ -78,7 +80,7 @@ def _data(text: str) -> Path:
 def up(
     common_: Common, *, nodes: int | None, gpus: int | None, profile: str | None, data: str,
     listen: str | None, log_size: int | None, log_files: int | None, log_days: int | None,
-    log_total: int | None, detach: bool, ready_fd: int | None,
+    log_total: int | None, settings_file: str | None, detach: bool, ready_fd: int | None,
 ) -> int:  # fmt: skip
     """Start a cluster on this machine.
 
@@ -88,7 +90,10 @@ def up(
     """
     path = _data(data)
     logs = AskedLogs(log_size, log_files, log_days, log_total)
-    asked = Asked(nodes, gpus, None if profile is None else resolve_profile(profile), listen, logs)
+    profile = None if profile is None else resolve_profile(profile)
+    if settings_file:
+        settings_file = str(Path(settings_file).expanduser().absolute())
+    asked = Asked(nodes, gpus, profile, listen, logs, settings_file)
     if listen is not None:
         parse_listen(listen)
     if ready_fd is not None:
@@ -134,6 +139,7 @@ def _detach(common_: Common, settings: Settings, asked: Asked) -> int:
         ("--nodes", asked.nodes), ("--gpus", asked.gpus), ("--profile", asked.profile),
         ("--listen", asked.listen), ("--log-size", logs.file_mib), ("--log-files", logs.files),
         ("--log-days", logs.days), ("--log-total", logs.total_gib),
+        ("--settings", asked.settings_file),
     ):  # fmt: skip
         if value is not None:
             arguments += [flag, str(value)]

@@ -61,6 +61,10 @@ WEBHOOK_LINGER_SECONDS = 5.0
     help="Directory of the nodes under which jobs get checkpoints. [default: none]",
 )  # fmt: skip
 @click.option(
+    "--settings", "settings_file", metavar="FILE", default="",
+    help="Settings of the controllers. [default: none]",
+)  # fmt: skip
+@click.option(
     "--history", metavar="FILE|URL", default="",
     help="SQLite file or postgresql:// URL that keeps jobs that have ended, and logs. Also: "
     "FAIRLEAD_HISTORY_URL, which no list of processes shows. [default: in memory]",
@@ -78,7 +82,7 @@ WEBHOOK_LINGER_SECONDS = 5.0
 @common(output=False)
 def controller(
     common_: Common, *, listen: str, lease: str, lease_seconds: int, peer_naming: str,
-    binding: str, checkpoint_root: str, history: str, webhook_listen: str,
+    binding: str, checkpoint_root: str, settings_file: str, history: str, webhook_listen: str,
     webhook_cert_dir: Path | None,
 ) -> int:  # fmt: skip
     """Run the controllers on a Kubernetes cluster.
@@ -87,6 +91,7 @@ def controller(
     it on a cluster. Logs are JSON unless stderr is a terminal.
     """
     from fairlead.cli.archive import direct_store
+    from fairlead.cli.cluster.controller_settings import load_settings
     from fairlead.cli.cluster.operator import OperatorSettings
     from fairlead.cli.cluster.operator_process import (
         NAMESPACE_DEFAULT,
@@ -102,18 +107,18 @@ def controller(
     from fairlead.runtime.leader import LeaderOptions
 
     host, port = parse_listen(listen)
+    naming = PeerNaming.DNS if peer_naming == "dns" else PeerNaming.ADDRESS
+    jobs = JobsPolicy(peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root)
+    policies = load_settings(settings_file).policies(jobs)
     where = Where(Choice(common_.kubeconfig, common_.context), os.environ)
     connection = connection_of(where)
-    naming = PeerNaming.DNS if peer_naming == "dns" else PeerNaming.ADDRESS
     namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or NAMESPACE_DEFAULT
     settings = OperatorSettings(
         identity=identity_of(os.environ),
         host=host,
         port=port,
         leader=LeaderOptions(lease, namespace, LeaseTimes.of(float(lease_seconds))),
-        policy=JobsPolicy(
-            peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root
-        ),
+        policies=policies,
         webhook=_webhook(webhook_listen, webhook_cert_dir, namespace),
     )
     store = direct_store(history, os.environ)

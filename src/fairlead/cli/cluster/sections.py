@@ -1,0 +1,178 @@
+"""Typed records in YAML files: read as a whole, refused with every mistake and its place.
+
+A `Section` is a group of fields, with a default for each. A file may leave any of them out. Values
+of the installation and settings of the controllers are read this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.cli.errors import CliError, Code, Problem
+from fairlead.cli.suggest import nearest
+from fairlead.cli.yamlmarks import BYTES_MAX, Mark, TooLarge, Value, read_documents, to_plain
+
+Tree = dict[str, Any]
+S = TypeVar("S", bound="Section")
+
+
+class Section(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True,
+               kw_only=True):  # fmt: skip
+    """A group of fields."""
+
+
+def merged(default: Any, given: Any) -> Any:
+    """Return what Helm makes of both: mappings are joined, null takes a default's entry away."""
+    if not isinstance(default, dict) or not isinstance(given, dict):
+        return given
+    joined: Tree = dict(cast("Tree", default))
+    for key, value in cast("Tree", given).items():
+        if value is None:
+            joined.pop(key, None)
+        else:
+            joined[key] = merged(joined.get(key), value)
+    return joined
+
+
+def plain(values: Section) -> Tree:
+    """Return the values as they stand in a file."""
+    tree: Tree = msgspec.json.decode(msgspec.json.encode(values))  # lists, not tuples
+    return tree
+
+
+def no_conflicts(_values: Section) -> Iterable[tuple[str, str]]:
+    """Return nothing: the types say all."""
+    return ()
+
+
+def load(
+    path: Path, type_: type[S], conflicts: Callable[[S], Iterable[tuple[str, str]]] = no_conflicts
+) -> S:
+    """Read a file; CliError with everything that is wrong, in the order of the lines.
+
+    `conflicts` yields (path, message) of fields that do not go together.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+        documents, mistakes = read_documents(data.decode("utf-8-sig"))
+    except OSError as error:
+        message = f"'{path}' cannot be read: {error.strerror}"
+        raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
+    except UnicodeDecodeError as error:
+        message = f"'{path}': byte {error.start} is not UTF-8"
+        raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
+    except TooLarge as error:
+        raise CliError(Problem(Code.MANIFEST_TOO_LARGE, f"'{path}': {error}")) from error
+    reader = _Reader(str(path))
+    for mistake in mistakes:
+        code = Code.DUPLICATE_KEY if mistake.key else Code.MANIFEST_SYNTAX
+        reader.add(code, mistake.mark, mistake.key, mistake.message)
+    for extra in documents[1:]:
+        reader.add(Code.MANIFEST_SYNTAX, extra.mark, "", "the file is one document, not several")
+    read: Tree = reader.section(documents[0], type_, "") if documents else {}
+    if not reader.problems:
+        values = msgspec.convert(read, type_)
+        for field_path, message in conflicts(values):
+            mark = reader.marks.get(field_path, Mark(1, 1))
+            reader.add(Code.BAD_FIELD, mark, field_path, message)
+        if not reader.problems:
+            return values
+    raise CliError([problem for _, problem in sorted(reader.problems, key=lambda each: each[0])])
+
+
+class _Reader:
+    """Walks a file along the types and collects what is wrong."""
+
+    def __init__(self, file: str) -> None:
+        self.problems: list[tuple[Mark, Problem]] = []
+        self.marks: dict[str, Mark] = {}
+        self._file = file
+
+    def add(self, code: Code, mark: Mark, path: str, message: str, *, help_: str = "") -> None:
+        where = f"{self._file}:{mark.line}:{mark.column}"
+        help_lines = (help_,) if help_ else ()
+        problem = Problem(code, message, where=where, field=path, help=help_lines)
+        self.problems.append((mark, problem))
+
+    def section(self, value: Value, type_: type[Section], path: str) -> Tree:
+        """Return the plain form of a section."""
+        if value.mapping is None:
+            self.add(Code.BAD_FIELD, value.mark, path, "must be a mapping of fields")
+            return {}
+        known = fields_of(type_)
+        defaults = plain(type_())
+        read: Tree = {}
+        for key, entry in value.mapping.items():
+            here = f"{path}.{key}" if path else key
+            mark = self.marks[here] = value.keys[key]
+            if key not in known:
+                near = nearest(key, known)
+                accepted = f"did you mean {near}?" if near else f"accepted: {', '.join(known)}"
+                message = f"no field '{key}'" + (f" in {path}" if path else "")
+                self.add(Code.UNKNOWN_FIELD, mark, here, message, help_=accepted)
+            elif entry.is_null:
+                help_ = "leave the key out to keep the default"
+                self.add(Code.BAD_FIELD, mark, here, "nothing stands here", help_=help_)
+            elif is_section(known[key]):
+                read[key] = self.section(entry, known[key], here)
+            else:
+                given = merged(defaults[key], to_plain(entry))
+                read[key] = self._checked(given, entry, known[key], here)
+        return read
+
+    def _checked(self, given: Any, entry: Value, type_: Any, path: str) -> Any:
+        try:
+            msgspec.convert(given, type_)
+        except msgspec.ValidationError as error:
+            message = _reworded(str(error), given)
+            self.add(Code.BAD_FIELD, entry.mark, path, message, help_=_accepted(type_))
+        return given
+
+
+def _reworded(message: str, given: object) -> str:
+    head, _, at = message.partition(" - at ")
+    inner = f" at {at.strip('`').removeprefix('$')}" if at else ""
+    shown = "" if isinstance(given, (dict, list)) else f"; got {given!r}"
+    return f"{head[:1].lower()}{head[1:]}{inner}{shown}"
+
+
+def _accepted(type_: Any) -> str:
+    base = _bare(type_)
+    if isinstance(base, type) and issubclass(base, Enum):
+        return f"accepted: {', '.join(str(each.value) for each in base)}"
+    for note in get_args(type_)[1:]:
+        if isinstance(note, Meta) and note.ge is not None and note.le is not None:
+            return f"accepted: {note.ge} to {note.le}"
+    return ""
+
+
+def _bare(type_: Any) -> Any:
+    return get_args(type_)[0] if get_origin(type_) is Annotated else type_
+
+
+def is_section(type_: Any) -> bool:
+    """True for a group of values."""
+    return isinstance(type_, type) and issubclass(type_, Section)
+
+
+def fields_of(type_: type[Section]) -> dict[str, Any]:
+    """Return the types of a section's fields by their names in a file, in their order."""
+    hints = get_type_hints(type_, include_extras=True)
+    return {each.encode_name: hints[each.name] for each in msgspec.structs.fields(type_)}
+
+
+def description_of(type_: Any) -> str:
+    """Return what a field is for: its own words, else those of its section."""
+    if is_section(type_):
+        return (type_.__doc__ or "").strip()
+    for note in get_args(type_)[1:]:
+        if isinstance(note, Meta) and note.description:
+            return note.description
+    return ""
