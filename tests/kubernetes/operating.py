@@ -13,8 +13,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from tests.kubernetes.controlplane import ControlPlane
 
 from fairlead.api import crd
@@ -37,6 +39,7 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.runtime.reader import MirrorReader
 from fairlead.sim.checkers import Checkers
 
 CLOCK = SystemClock()
@@ -49,6 +52,20 @@ def http_client(plane: ControlPlane, *, token: str | None = None) -> HttpClient:
     """A client as the tester, or as the owner of another token."""
     connection = load_connection(path=plane.kubeconfig(token=token))
     return HttpClient(connection, HttpOptions())
+
+
+async def kubeconfig_of(
+    client: HttpClient, plane: ControlPlane, namespace: str, account: str
+) -> Path:
+    """Write and return a kubeconfig with a new token of a service account."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await client.request("POST", path, body=msgspec.json.encode(body))
+    token = msgspec.json.decode(answer)["status"]["token"]
+    label = f"{namespace}-{account}"  # a token is too long for the name of a file
+    kubeconfig = plane.kubeconfig(token=label)
+    kubeconfig.write_text(kubeconfig.read_text().replace(f'"{label}"', f'"{token}"'))
+    return kubeconfig
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds_max: float) -> None:
@@ -174,12 +191,13 @@ async def witnessed(client: Client) -> AsyncIterator[Witness]:
 
 @asynccontextmanager
 async def virtual_nodes(
-    client: Client, count: int, *, profile: Profile | None = None, seed: int = 1
-) -> AsyncIterator[VirtualNodes]:
+    client: Client, count: int, *, profile: Profile | None = None, seed: int = 1,
+    reader: MirrorReader | None = None,
+) -> AsyncIterator[VirtualNodes]:  # fmt: skip
     """Nodes that run pods by pretending to; gone, with their pods, at the end of the block."""
     nodes = VirtualNodes(
         client, NodeFleet(count, SHAPE), profile or load_profile("instant"),
-        clock=CLOCK, rng=random.Random(seed),
+        clock=CLOCK, rng=random.Random(seed), reader=reader,
     )  # fmt: skip
     await nodes.start()
     async with asyncio.TaskGroup() as group:

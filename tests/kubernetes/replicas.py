@@ -9,7 +9,7 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from fairlead.kube.client import HttpClient
 
 LEASE_SECONDS = 3
 LEASE = "fairlead-controller"
+ARGUMENTS = ("-n", "default", "--lease-seconds", str(LEASE_SECONDS), "--binding", "direct")
 
 
 @dataclass
@@ -65,13 +66,13 @@ class Replicas:
     group: asyncio.TaskGroup
     #: URL of the history; "" keeps it in memory.
     history: str = ""
+    arguments: Sequence[str] = ARGUMENTS
     running: list[Replica] = field(default_factory=list)
 
     async def start(self) -> Replica:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "fairlead", "controller", "--kubeconfig", str(self.kubeconfig),
-            "-n", "default", "--listen", "127.0.0.1:0", "--lease-seconds", str(LEASE_SECONDS),
-            "--binding", "direct",
+            "--listen", "127.0.0.1:0", *self.arguments,
             stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
             limit=1 << 22, env={**os.environ, "FAIRLEAD_HISTORY_URL": self.history},
         )  # fmt: skip
@@ -92,10 +93,13 @@ class Replicas:
 
 
 @asynccontextmanager
-async def replicas(cluster: ControlPlane, *, history: str = "") -> AsyncIterator[Replicas]:
-    """Start and end replicas in the block."""
+async def replicas(
+    cluster: ControlPlane, *, history: str = "", kubeconfig: Path | None = None,
+    arguments: Sequence[str] = ARGUMENTS,
+) -> AsyncIterator[Replicas]:  # fmt: skip
+    """Start and end replicas in the block; as the tester, unless a kubeconfig is given."""
     async with asyncio.TaskGroup() as group:
-        world = Replicas(cluster.kubeconfig(), group, history)
+        world = Replicas(kubeconfig or cluster.kubeconfig(), group, history, arguments)
         try:
             yield world
         finally:

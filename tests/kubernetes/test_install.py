@@ -27,6 +27,7 @@ from tests.kubernetes.operating import (
     ended,
     http_client,
     job_body,
+    kubeconfig_of,
     sweep,
     until,
     virtual_nodes,
@@ -268,12 +269,7 @@ class Accountant:
 
 @asynccontextmanager
 async def accountant(cluster: ControlPlane, client: HttpClient) -> AsyncIterator[Accountant]:
-    path = f"/api/v1/namespaces/fairlead-system/serviceaccounts/{NAME}/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await client.request("POST", path, body=msgspec.json.encode(body))
-    token = msgspec.json.decode(answer)["status"]["token"]
-    kubeconfig = cluster.kubeconfig(token="account")
-    kubeconfig.write_text(kubeconfig.read_text().replace('"account"', f'"{token}"'))
+    kubeconfig = await kubeconfig_of(client, cluster, "fairlead-system", NAME)
     from fairlead.kube.kubeconfig import load_connection
 
     account = HttpClient(load_connection(path=kubeconfig))
