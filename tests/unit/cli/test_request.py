@@ -72,6 +72,13 @@ def test_a_memory_without_a_unit_is_too_small_to_be_meant() -> None:
     assert "less than any program needs" in problem
 
 
+def test_the_least_memory_that_is_believed_is_one_mebibyte() -> None:
+    _, (problem,) = parse(memory="1048575")
+    assert "'1048575' is 1048575 bytes, less than any program needs" in problem
+    request, problems = parse(memory="1Mi")
+    assert (request.memory_bytes, problems) == (1 << 20, [])
+
+
 def test_a_class_name_is_a_priority_too() -> None:
     request, problems = parse(priority="high")
     assert problems == []

@@ -143,6 +143,17 @@ def test_a_member_that_succeeded_is_not_lost_with_its_node() -> None:
     assert world.status.state == "Running"
 
 
+def test_a_gang_keeps_the_node_of_a_member_that_had_ended_when_the_node_fell_silent() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0")
+    world.settle()
+    world.lose_node("n0")
+    world.lose_node("n1")
+    attempt = _judged(world, at=world.now + 60)
+    assert attempt.reason == "NodeLost"
+    assert attempt.nodes_lost == ("n1",)
+
+
 def test_a_signal_beats_the_exit_codes_that_follow_from_it() -> None:
     world = _running()
     world.end_pod("train-1-worker-0", exit_code=1, at=EPOCH + 10.2)

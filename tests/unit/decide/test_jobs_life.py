@@ -514,6 +514,20 @@ def test_policy_member_replaces_only_the_member_that_failed() -> None:
     assert world.status.state == "Succeeded"
 
 
+def test_policy_member_resumes_a_member_from_the_latest_checkpoint() -> None:
+    world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER, limit=1))
+    first = world.pods["train-1-worker-1"]
+    assert "FAIRLEAD_RESUME_STEP" not in {e.name for e in first.spec.containers[0].env}
+    world.report("train-1-worker-0", '{"step": 50, "checkpointStep": 40}')
+    world.run_to(EPOCH + 60)
+    world.end_pod("train-1-worker-1", exit_code=1)
+    world.run_to(EPOCH + 120)
+    again = world.pods["train-1-worker-1"]
+    assert again.metadata.uid != first.metadata.uid
+    env = {e.name: e.value for e in again.spec.containers[0].env}
+    assert env["FAIRLEAD_RESUME_STEP"] == "40"
+
+
 def test_policy_member_counts_a_failure_once_however_often_the_controller_dies() -> None:
     world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER))
     world.end_pod("train-1-worker-1", exit_code=1)
@@ -613,6 +627,22 @@ def test_an_attempt_that_reaches_its_time_limit_fails_after_its_grace() -> None:
     world.settle()
     assert world.condition("Failed") == ("True", "TimeLimit")
     assert world.status.attempts[0].cause is None
+
+
+def test_the_time_limit_counts_from_when_all_members_run() -> None:
+    job = new_job(count=2)
+    world = World(replace(job, spec=replace(job.spec, time_limit_seconds=100)))
+    world.settle()
+    world.schedule()
+    world.settle()
+    assert world.status.attempts[0].begun_at
+    world.run_to(EPOCH + 60)  # a large image
+    world.start()
+    world.run_to(EPOCH + 159)
+    assert world.status.state == "Running"
+    world.run_to(EPOCH + 160)
+    assert world.status.state == "Stopping"
+    assert world.status.attempts[0].reason == "TimeLimit"
 
 
 # Counts and progress

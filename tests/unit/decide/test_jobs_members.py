@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import EnvVar, Pod, PodStatus, Volume
-from fairlead.api.job import Checkpoint, Job
+from fairlead.api.job import Checkpoint, Job, Progress
 from fairlead.decide.jobs.members import checkpoint_volume, missing_pods, peers
 from fairlead.decide.jobs.pods import NO_PODS, JobPods, MemberPhase, read_member
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -211,6 +211,23 @@ def test_counts_follow_every_change_and_end_empty() -> None:
     for pod in (running, failed, *pods[2:], pods[2]):
         book.drop(pod)
     assert (book.attempts, book.nodes, book.count) == ({}, {}, 0)
+
+
+def test_progress_begins_again_with_the_first_report_of_a_later_attempt() -> None:
+    job = _placed()
+    later = replace(job, status=replace(job.status, attempt=2))
+
+    def reporting(pod: Pod, step: int) -> Pod:
+        annotations = {names.PROGRESS: json.dumps({"step": step, "checkpointStep": step})}
+        return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
+
+    first, second = _pods(job)[0], _pods(later)[0]
+    book = JobPods.of([reporting(first, 50), second])
+    assert (book.progress_attempt, book.progress) == (1, Progress(50, 50))
+    book.put(reporting(second, 3))
+    assert (book.progress_attempt, book.progress) == (2, Progress(3, 3))
+    book.put(reporting(first, 60))  # a late report of the earlier attempt
+    assert (book.progress_attempt, book.progress) == (2, Progress(3, 3))
 
 
 def test_labels_that_are_no_numbers_are_read_as_no_attempt() -> None:

@@ -319,6 +319,36 @@ def test_a_job_set_aside_is_left_alone_until_it_is_called_back() -> None:
     assert list(places(decide(state, POLICY, EPOCH))) == ["a"]
 
 
+def test_a_job_set_aside_does_not_starve_and_hides_no_job_that_does() -> None:
+    aside = make_job("aside", count=3, conditions=waiting_since(EPOCH))
+    head = make_job(
+        "head",
+        count=2,
+        created=EPOCH + 1,
+        conditions=waiting_since(EPOCH),
+        node_selector={"p": "1"},
+    )
+    later = [make_job(f"later{i}", created=EPOCH + 2 + i) for i in (1, 2)]
+    nodes = [make_node("a", labels={"p": "1"}), make_node("b", labels={"p": "1"}), make_node("c")]
+    state = ClusterState.of(nodes, [aside, head, *later], [make_pod("x", node="a", gpus=1)])
+    assert places(decide(state, POLICY, EPOCH + 900)) == {}
+    state.set_aside["default", "aside"] = None
+    decision = decide(state, POLICY, EPOCH + 900)
+    assert places(decision) == {"later1": {"worker": ("c",)}}
+    assert decision.verdicts["default", "later2"].facts == {"job": "default/head"}
+
+
+def test_what_was_tried_for_one_job_takes_no_room_from_the_next_ones_verdict() -> None:
+    """Past its bounds a decision says of jobs that would fit that they wait for their turn."""
+    jobs = [make_job(name, count=i, created=EPOCH + i) for i, name in enumerate("abc", 1)]
+    policy = PlacementPolicy(placements_max=1)
+    decision = decide(ClusterState.of(make_nodes(4), jobs), policy, EPOCH)
+    assert list(places(decision)) == ["a"]
+    assert {key[1]: v.reason for key, v in decision.verdicts.items() if key[1] != "a"} == {
+        "b": Reason.PENDING_EVALUATION, "c": Reason.PENDING_EVALUATION,
+    }  # fmt: skip
+
+
 def test_ten_thousand_equal_jobs_are_told_in_bounded_steps_and_then_cost_nothing() -> None:
     jobs = [make_job(f"w{i:05}", created=EPOCH + i) for i in range(2000)]
     state = ClusterState.of([make_node("n", gpus=8)], jobs, [make_pod("x", node="n", gpus=1)])

@@ -15,6 +15,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,
+    as_written,
     make_job,
     make_node,
     make_placement,
@@ -172,6 +173,20 @@ def test_what_a_whole_move_gives_up_goes_to_nobody_in_the_same_decision() -> Non
     action, decision = outcome(nodes, wounded("z", lost=("z",)), waiting)
     assert placed(action) == ["a"]
     assert [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)] == ["gang"]
+
+
+def test_a_whole_move_that_fails_leaves_the_old_places_to_the_gang_in_the_same_decision() -> None:
+    gang = wounded("a", "gone", verdict=repairing(EPOCH))
+    waiting = make_job("other", created=EPOCH + 9)
+    state = ClusterState.of([make_node("a")], [gang, waiting])
+    decision = decide(state, POLICY, EPOCH + 300)
+    [release] = [a for a in decision.actions if a.job.metadata.name == "gang"]
+    assert isinstance(release, ReleaseJob)
+    assert [a for a in decision.actions if isinstance(a, PlaceJob)] == []
+    assert decision.verdicts["default", "other"].reason is Reason.INSUFFICIENT_CAPACITY
+    state.job_changed(as_written(release))
+    [place] = [a for a in decide(state, POLICY, EPOCH + 301).actions if isinstance(a, PlaceJob)]
+    assert place.job.metadata.name == "other", "once the release is written, the node is free"
 
 
 def test_a_required_domain_holds_for_the_replacement_too() -> None:

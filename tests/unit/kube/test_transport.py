@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import sys
@@ -68,6 +69,31 @@ async def test_requests_go_through_a_proxy_when_there_is_one() -> None:
     assert server.lines == [
         "GET http://api.test:6443/a?b=c+d HTTP/1.1", "POST http://api.test:6443/a HTTP/1.1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "seen"), [(0.0, ["one", "two"]), (3600.0, ["one", "one"])])
+async def test_a_token_file_is_read_again_once_its_token_has_that_age(
+    tmp_path: Path, seconds: float, seen: list[str]
+) -> None:
+    """Rotated tokens are in use before the server refuses the old one."""
+    got: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        got.extend(re.findall(r"Authorization: Bearer (\S+)", head))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    file = tmp_path / "token"
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        connection = Connection(url, "test", token_file=file)
+        transport = Transport(connection, HttpOptions(token_seconds=seconds))
+        for token in ("one", "two"):
+            file.write_text(token)
+            await transport.request("GET", "/a")
+        await transport.close()
+    assert got == seen
 
 
 async def test_an_answer_through_a_proxy_is_bounded_too() -> None:

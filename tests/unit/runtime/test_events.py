@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fairlead.api.core import Event
 from fairlead.api.meta import ObjectMeta
@@ -20,7 +21,7 @@ EPOCH = 1_767_225_600.0
 JOB = ObjectMeta(namespace="a", name="train", uid="u1", resource_version="7")
 
 
-def new_recorder(client: FakeClient, **options: object) -> Recorder:
+def new_recorder(client: Any, **options: object) -> Recorder:
     return Recorder(
         client,
         LoopClock(EPOCH),
@@ -174,3 +175,36 @@ async def test_events_of_cluster_scoped_objects_go_to_the_default_namespace() ->
     assert event.metadata.namespace == "default"
     assert len(event.metadata.name) <= 253
     assert event.type == "Warning"
+
+
+class Slow:
+    """A client whose writes are applied at once and answered after a second."""
+
+    def __init__(self, inner: FakeClient) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        call: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
+
+        async def through(*args: Any, **kwargs: Any) -> Any:
+            answer = await call(*args, **kwargs)
+            await asyncio.sleep(1)
+            return answer
+
+        return through
+
+
+@simulated
+async def test_repeats_that_come_while_an_event_is_written_are_counted_too() -> None:
+    client = FakeClient()
+    recorder = new_recorder(Slow(client), quiet_seconds=60.0)
+    async with running(recorder):
+        for written in (1, 4):  # by a create, then by a patch
+            say(recorder, "does not fit")
+            await asyncio.sleep(0.5)
+            assert events(client)["does not fit"].count == written, "in flight"
+            say(recorder, "does not fit")
+            say(recorder, "does not fit")
+            await asyncio.sleep(200)
+            assert events(client)["does not fit"].count == written + 2
+    assert recorder.dropped_count == 0

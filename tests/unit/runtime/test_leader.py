@@ -36,13 +36,17 @@ def now() -> float:
 
 
 class Line:
-    """A client whose calls hang while the line is down, before or after they are applied."""
+    """A client whose calls hang while the line is down, before or after they are applied.
+
+    Their answers may also be lost, or come late.
+    """
 
     def __init__(self, inner: FakeClient) -> None:
         self._inner = inner
         self.up = asyncio.Event()
         self.up.set()
         self.loses_answers = False
+        self.answers_late_seconds = 0.0
 
     def __getattr__(self, name: str) -> Any:
         call: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
@@ -52,10 +56,17 @@ class Line:
             answer = await call(*args, **kwargs)
             if self.loses_answers:
                 raise Unavailable("the answer was lost")
+            await asyncio.sleep(self.answers_late_seconds)
             await self.up.wait()
             return answer
 
         return through
+
+
+def mend(line: Line) -> None:
+    line.up.set()
+    line.loses_answers = False
+    line.answers_late_seconds = 0.0
 
 
 @dataclass
@@ -150,6 +161,40 @@ def test_a_leader_that_is_cut_off_falls_silent_before_the_other_begins() -> None
     run(main())
 
 
+def test_a_renewal_counts_from_its_start_however_late_its_answer_comes() -> None:
+    """Others count from the write, which the API applied long before the leader learns of it."""
+
+    async def main() -> None:
+        stage = Stage()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(stage.candidate("a"))]
+            await asyncio.sleep(5)
+            tasks.append(group.create_task(stage.candidate("b")))
+            await asyncio.sleep(20)
+            before = stage.lease().spec.renew_time
+            stage.lines["a"].answers_late_seconds = 7.5
+            while stage.lease().spec.renew_time == before:
+                assert now() < 30, "not renewed"
+                await asyncio.sleep(0.01)
+            applied_at = now()
+            await asyncio.sleep(7.6)
+            assert stage.leaders() == ["a"], "the answer came in time"
+            stage.lines["a"].up.clear()
+            while len(stage.spans) < 2:
+                assert now() < 60, "not taken over"
+                assert len(stage.leaders()) <= 1
+                await asyncio.sleep(0.01)
+            first, second = stage.spans
+            assert first.ended_at <= applied_at + TIMES.renew_seconds_max
+            assert (second.who, stage.leaders()) == ("b", ["b"])
+            assert second.begun_at >= applied_at + TIMES.duration_seconds
+            mend(stage.lines["a"])
+            for task in tasks:
+                task.cancel()
+
+    run(main())
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_the_network_does_two_never_lead_at_the_same_time(seed: int) -> None:
     async def main() -> None:
@@ -159,7 +204,7 @@ def test_whatever_the_network_does_two_never_lead_at_the_same_time(seed: int) ->
             for _ in range(60):
                 await asyncio.sleep(rng.expovariate(0.2))
                 line = stage.lines[rng.choice("abc")]
-                act = rng.randrange(5)
+                act = rng.randrange(6)
                 if act == 0:
                     line.up.clear()
                 elif act == 1:
@@ -170,13 +215,13 @@ def test_whatever_the_network_does_two_never_lead_at_the_same_time(seed: int) ->
                     stage.lines[name].up.set()
                     await asyncio.sleep(0.01)
                     tasks[name] = group.create_task(stage.candidate(name, seed))
+                elif act == 3:
+                    line.answers_late_seconds = rng.uniform(0.0, TIMES.renew_seconds_max)
                 else:
-                    line.up.set()
-                    line.loses_answers = False
+                    mend(line)
                 assert len(stage.leaders()) <= 1
             for line in stage.lines.values():
-                line.up.set()
-                line.loses_answers = False
+                mend(line)
             await asyncio.sleep(2 * TIMES.duration_seconds)
             assert len(stage.leaders()) == 1, "nobody leads though all is well"
             for task in tasks.values():

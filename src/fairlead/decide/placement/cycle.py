@@ -243,9 +243,8 @@ class _Cycle:
         queue = self._state.queue
         while (order := queue.at(self._head_index)) is not None and order < before:
             key = order.job_key
-            settled = key in self._placed or self._is_left_alone(key)
             judge = partial(self._is_hopeless, self._state.jobs[key])
-            if not settled and not self._contained(key, judge, otherwise=True):
+            if key not in self._placed and not self._contained(key, judge, otherwise=True):
                 return order
             self._head_index += 1
         return None

@@ -235,6 +235,18 @@ def test_members_are_released_onto_the_places_of_their_own_numbers() -> None:
     }  # fmt: skip
 
 
+def test_a_group_runs_once_all_of_its_members_run_or_have_ended_well() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    first, second = released(job, 0, "n0"), released(job, 1, "n1", phase="Succeeded")
+    pending = released(job, 2, "n2", phase="Pending")
+    partly = written(view(first, second, pending, job=job))
+    assert (partly.members.running, partly.members.pending) == (1, 1)
+    assert (partly.state == "Running", partly.started_at) == (False, None)
+    status = written(view(first, second, released(job, 2, "n2"), job=job))
+    assert status.state == "Running"
+    assert status.started_at == status.attempts[-1].started_at is not None
+
+
 def renamed(pod: Pod, name: str, index: int) -> Pod:
     """The pod under another name, its number in a label."""
     labels = {**pod.metadata.labels, "apps.kubernetes.io/pod-index": str(index)}
