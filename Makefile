@@ -9,7 +9,7 @@ WORKERS ?= 2
 PLANES ?= $(shell echo $$(( ($$(nproc) + 1) / 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format bench lock crds docs kubernetes test-kubernetes clean
+.PHONY: help setup demo test soak mutants lint format bench lock crds docs kubernetes test-kubernetes clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -31,6 +31,9 @@ test: $(READY)  ## Run all tests that need no cluster
 
 soak: $(READY)  ## Explore random simulated worlds on all cores for MINUTES (10)
 	$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10)
+
+mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word plants some
+	$(BIN)/python tools/mutants/run.py $(ONLY)
 
 lint: $(READY)  ## Formatter, linter, types, layers
 	$(BIN)/ruff format --check .

@@ -1,0 +1,26 @@
+"""The table of planted bugs fits the code as it is: `make mutants` runs it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from tests.tidy.sources import ROOT
+from tools.mutants.run import Mutant, load
+
+MUTANTS = load()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+def test_a_planted_bug_applies_to_its_file_at_one_place(mutant: Mutant) -> None:
+    sound = (ROOT / mutant.file).read_text()
+    assert sound.count(mutant.old) == 1
+    assert ast.dump(ast.parse(mutant.planted(ROOT))) != ast.dump(ast.parse(sound))
+    assert mutant.effect.endswith(".")
+    assert [test for test in mutant.tests.split() if not (ROOT / test).exists()] == []
+
+
+def test_each_planted_bug_has_a_name_of_its_own() -> None:
+    names = [mutant.id for mutant in MUTANTS]
+    assert len(names) > 30
+    assert len(set(names)) == len(names)
