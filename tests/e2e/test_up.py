@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 
+from fairlead.api.resources import JOBS
 from fairlead.cli.cluster.state import identity
+from fairlead.cli.connect import Choice, find_connection
+from fairlead.cli.transport import Api
 
 pytestmark = pytest.mark.e2e
 KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
@@ -371,7 +374,14 @@ def test_past_jobs_are_there_when_they_are_deleted_and_when_the_cluster_is_down(
     shell = Shell(tmp_path)
     shell.up("--nodes", "0", "--listen", "127.0.0.1:0")
     try:
-        shell.run("run", "--name", "past", "--", "sh", "-c", "exit 5", code=5)
+        for word in ("older", "newer"):
+            assert word in shell.run("run", "--name", "twice", "--", "echo", word).out
+            connection = find_connection(Choice(str(shell.data / "kubeconfig")), {})
+            Api(connection).request("DELETE", JOBS.path("default", "twice"))
+            eventually(lambda: "twice" in shell.run("ps", "-a").out, expected=False)
+        assert shell.run("logs", "twice").out == "newer\n"
+        assert _of_both(shell) == ["newer\n", "older\n"]
+        shell.run("run", "--name", "past", "--", "sh", "-c", "echo five; exit 5", code=5)
         assert "E300" in shell.run("history", "nosuch", code=3).err
     finally:
         shell.down()
@@ -380,3 +390,14 @@ def test_past_jobs_are_there_when_they_are_deleted_and_when_the_cluster_is_down(
     assert "exited with code 5" in shell.run("why", "past").out
     assert "E300" in shell.run("history", "nosuch", code=3).err
     assert "E600" in shell.run("why", "nosuch", code=6).err
+    assert shell.run("logs", "past").out == "five\n"
+    assert shell.run("logs", "twice").out == "newer\n"
+    assert _of_both(shell) == ["newer\n", "older\n"]
+    assert "E301" in shell.run("logs", "nosuch", code=3).err
+
+
+def _of_both(shell: Shell) -> list[str]:
+    """Return the logs of all jobs named twice, by the uids that the history shows."""
+    rows = [line.split() for line in shell.run("history", "twice", "-o", "wide").out.splitlines()]
+    uids = [next(word for word in row if word.count("-") == 4) for row in rows[1:]]
+    return [shell.run("logs", "twice", "--uid", uid).out for uid in uids]

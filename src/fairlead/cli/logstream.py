@@ -14,7 +14,7 @@ class LogQuery:
     """Which part: None means all tasks, the latest attempt, all lines.
 
     A task is `worker-3`, or `3` in a job of one role. Followed without an attempt, later attempts
-    are followed too, until the job ends.
+    are followed too, until the job ends. `uid` is that of one of several jobs of this name.
     """
 
     follow: bool = False
@@ -22,12 +22,14 @@ class LogQuery:
     attempt: int | None = None
     previous: bool = False
     tail: int | None = None
+    uid: str | None = None
 
 
 def stream_logs(api: Api, key: tuple[str, str], query: LogQuery) -> Iterator[bytes]:
     """Yield the log's bytes; NotFound when there is no such job, attempt or task."""
     parameters: dict[str, str] = {}
-    for name, value in (("task", query.task), ("attempt", query.attempt), ("tail", query.tail)):
+    values = {"task": query.task, "attempt": query.attempt, "tail": query.tail, "uid": query.uid}
+    for name, value in values.items():
         if value is not None:
             parameters[name] = str(value)
     for name, flag in (("follow", query.follow), ("previous", query.previous)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
 from fairlead.cli.embedded import HISTORY_PATH
 from fairlead.cli.errors import Code, fail
+from fairlead.cli.logstream import LogQuery
 from fairlead.cli.transport import Api
 from fairlead.cli.views.history import HistoryLine
 
@@ -48,6 +49,29 @@ def past_job(common_: Common, name: str) -> Job | None:
     """Return the latest job of this name that has ended, None when the history has none."""
     lines = past_lines(common_, "", {"name": name, "limit": "1"})
     return msgspec.convert(lines[0].document, Job) if lines else None
+
+
+def past_logs(
+    data: Path, key: tuple[str, str], query: LogQuery, *, write: Callable[[bytes], object]
+) -> bool:
+    """Write a job's logs from the data directory of a stopped cluster; ApiError.
+
+    Returns whether there was anything to write.
+    """
+    from fairlead.embedded.logs.archive import JobLogQuery, LogArchive
+
+    async def copy() -> bool:
+        wanted = JobLogQuery(
+            attempt=query.attempt, task=query.task, tail_lines=query.tail,
+            previous=query.previous, uid=query.uid,
+        )  # fmt: skip
+        is_written = False
+        async for piece in await LogArchive(data, None).read_job(*key, wanted):
+            write(piece)
+            is_written = True
+        return is_written
+
+    return asyncio.run(copy())
 
 
 def _stopped_lines(data: Path, query: Mapping[str, str]) -> list[bytes]:

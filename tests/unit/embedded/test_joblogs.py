@@ -232,3 +232,33 @@ def test_a_query_is_read_strictly_with_all_mistakes() -> None:
         with pytest.raises(BadRequest) as caught:
             parse_query({name: "9" * 5_000})  # more digits than Python reads
         assert len(caught.value.message) < 200
+
+
+def test_each_of_two_jobs_of_one_name_is_read_by_its_uid(tmp_path: Path) -> None:
+    async def scenario(shelf: Shelf) -> None:
+        shelf.close(shelf.member(1, 0, "older\n", uid="u1"))
+        shelf.close(shelf.member(1, 0, "newer\n", uid="u2"))
+        stopped = LogArchive(tmp_path, None)
+        for archive in (shelf.archive, stopped):
+            for uid, text in ((None, "newer\n"), ("u1", "older\n"), ("u2", "newer\n")):
+                query = JobLogQuery(uid=uid)
+                assert await joined(await archive.read_job("default", "train", query)) == text
+            for uid in ("u3", "../train", "u1/../../train"):
+                with pytest.raises(NotFound, match="no logs of a job train with uid"):
+                    await archive.read_job("default", "train", JobLogQuery(uid=uid))
+            with pytest.raises(NotFound, match=r"did you mean train\?$"):
+                await archive.read_job("default", "trains", JobLogQuery())
+
+    on_shelf(tmp_path, scenario)
+
+
+def test_following_an_older_job_of_the_name_ends_although_the_newer_one_runs(
+    tmp_path: Path,
+) -> None:
+    async def scenario(shelf: Shelf) -> None:
+        shelf.close(shelf.member(1, 0, "older\n", uid="u1"))
+        shelf.member(1, 0, "newer\n", uid="u2")
+        await shelf.job(1)
+        assert await shelf.text(uid="u1", follow=True) == "older\n"
+
+    on_shelf(tmp_path, scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -16,6 +17,7 @@ from fairlead.cli.errors import CliError, Code, Exit, fail
 from fairlead.cli.follow import detached_text
 from fairlead.cli.logstream import LogQuery, stream_logs
 from fairlead.cli.lookup import clean_reference, missing_job
+from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import state_of, waiting
 
@@ -31,6 +33,7 @@ RETRY_SECONDS = 1.0
       fairlead logs -f train-1
       fairlead logs train-1 --task 3 --tail 100
       fairlead logs train-1 --previous          the attempt before the current one
+      fairlead logs train-1 --uid UID           an older job of this name
     """
 )
 @click.argument("job", metavar="JOB", shell_complete=complete_jobs)
@@ -39,14 +42,18 @@ RETRY_SECONDS = 1.0
 @click.option("--tail", metavar="N", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-p", "--previous", is_flag=True, help="The attempt before the current one.")
 @click.option("--attempt", metavar="K", type=click.IntRange(1), help="This attempt's.")
+@click.option("--uid", metavar="UID", help="Of the jobs of this name the one with this uid; "
+              "history -o wide shows it.")  # fmt: skip
 @click.option("--history", metavar="URL|FILE", default="",
               help="Read members that are gone from here, not through the controller.")  # fmt: skip
 @common(output=False)
 def logs(
     common_: Common, *, job: str, follow: bool, task: str | None, tail: int | None,
-    previous: bool, attempt: int | None, history: str,
+    previous: bool, attempt: int | None, uid: str | None, history: str,
 ) -> int:  # fmt: skip
     """Show a job's logs, also after it is gone.
+
+    Those of a stopped cluster of this machine are read from its data directory.
 
     Of several members every line begins with the member's role and index.
     """
@@ -54,19 +61,44 @@ def logs(
         other = "--follow" if follow else "--attempt"
         raise fail(Code.BAD_COMBINATION, f"--previous and {other} do not go together",
                    help=("leave one of them out",))  # fmt: skip
+    query = LogQuery(
+        follow=follow, task=task, attempt=attempt, previous=previous, tail=tail, uid=uid
+    )
+    if (data := stopped(common_)) is not None and not history:
+        key = (common_.space(DEFAULT_NAMESPACE), clean_reference(job))
+        return _show_stopped(common_, data, key, query)
     api = common_.connect()
     key = (common_.space(api.target.namespace), clean_reference(job))
-    query = LogQuery(follow=follow, task=task, attempt=attempt, previous=previous, tail=tail)
     if follow:
         _note_not_started(common_, api, key)
     try:
         if not is_embedded(api):
+            if uid is not None:
+                raise fail(Code.BAD_COMBINATION, "--uid works on a cluster of fairlead up only",
+                           help=("leave it out",))  # fmt: skip
             return _show_members(common_, api, key, query=query, history=history)
         return _show(common_, api, key, query)
     except KeyboardInterrupt:
         if follow:
             common_.note(f"\n{detached_text(key[1])}")
         return Exit.INTERRUPTED
+
+
+def _show_stopped(common_: Common, data: Path, key: tuple[str, str], query: LogQuery) -> int:
+    """Show what the data directory of a stopped cluster has."""
+    if query.follow:
+        common_.note("the cluster is not running: this is what was written until it stopped")
+    try:
+        is_written = past_logs(data, key, query, write=sys.stdout.buffer.write)
+    except NotFound as error:
+        raise fail(
+            Code.NO_SUCH_LOG, error.message, detail=(f"the cluster of {data} is not running",),
+            help=("fairlead history -o wide lists jobs that have ended, with their uids",),
+        ) from error  # fmt: skip
+    sys.stdout.buffer.flush()
+    if not is_written:
+        common_.note(f"{key[1]} wrote nothing")
+    return Exit.OK
 
 
 def _show_members(

@@ -79,6 +79,24 @@ def log_path(logs: Path, pod: Pod, container: str) -> Path:
     return folder / job / attempt / f"{role}-{index}{suffix}.log"
 
 
+def job_folder(folder: Path, job: str, uid: str | None) -> Path:
+    """Return where the logs of a job lie; `uid` None: of the latest that has this name.
+
+    `folder` is the namespace's. It need not exist; Unsupported when `uid` cannot be a file name.
+    """
+    latest = folder / job
+    if uid is None or _uid_of(latest) == uid:
+        return latest
+    return folder / f"{job}{SEPARATOR}{safe(uid)}"
+
+
+def _uid_of(folder: Path) -> str:
+    try:
+        return (folder / UID_FILE).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
 def open_logs(logs: Path, pod: Pod) -> dict[str, str]:
     """Prepare the log of each container and return the paths by container; OSError."""
     _set_older_job_aside(logs, pod)
@@ -106,10 +124,7 @@ def _set_older_job_aside(logs: Path, pod: Pod) -> None:
     if not job or not uid:
         return
     folder = logs / safe(pod.metadata.namespace) / safe(job)
-    try:
-        known = (folder / UID_FILE).read_text()
-    except FileNotFoundError:
-        known = ""
+    known = _uid_of(folder)
     if known == uid:
         return
     if known:

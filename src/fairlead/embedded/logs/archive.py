@@ -52,6 +52,7 @@ class JobLogQuery:
 
     `task` is a rank's name such as `worker-3`, or, where the job has one role, just `3`; None is
     all. With `follow` and no `attempt`, later attempts are followed, too, until the job has ended.
+    `uid` says which of the jobs that had this name one after the other; None is the latest.
     """
 
     attempt: int | None = None
@@ -59,6 +60,7 @@ class JobLogQuery:
     tail_lines: int | None = None
     follow: bool = False
     previous: bool = False
+    uid: str | None = None
 
 
 class TaskLog(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,8 +112,9 @@ def parse_query(parameters: Mapping[str, str]) -> JobLogQuery:
         tail_lines=number("tail", LINES_MAX),
         follow=flag("follow"),
         previous=flag("previous"),
+        uid=parameters.get("uid") or None,
     )
-    accepted = ("attempt", "task", "tail", "follow", "previous", "list")
+    accepted = ("attempt", "task", "tail", "follow", "previous", "uid", "list")
     unknown = [key for key in parameters if key not in accepted]
     wrong += [f"{key}: unknown, accepted: {', '.join(accepted)}" for key in unknown]
     if query.previous and query.attempt is not None:
@@ -122,13 +125,14 @@ def parse_query(parameters: Mapping[str, str]) -> JobLogQuery:
 
 
 class LogArchive:
-    """Reads logs below `data_dir`; the client tells why there is none, and when a job has ended.
+    """Reads logs below `data_dir`; the client says why there is none, and when a job has ended.
 
-    It is a `LogSource` of the API server.
+    It is a `LogSource` of the API server. `client` is None where the cluster is stopped: only logs
+    of jobs are read then, and there are no objects.
     """
 
     def __init__(
-        self, data_dir: Path, client: Client, *, options: ArchiveOptions | None = None
+        self, data_dir: Path, client: Client | None, *, options: ArchiveOptions | None = None
     ) -> None:
         self._logs = data_dir / "logs"
         self._client = client
@@ -160,6 +164,7 @@ class LogArchive:
         self, namespace: str, pod_name: str, container: str, *, options: LogOptions
     ) -> AsyncIterator[bytes]:
         """Say why there is no file: the pod is simulated, or has not started."""
+        assert self._client is not None
         pod = await self._client.get(PODS, pod_name, namespace=namespace)
         where = f'container "{container}" in pod "{pod_name}"'
         node = pod.spec.node_name
@@ -172,6 +177,7 @@ class LogArchive:
         raise BadRequest(f"{where} is waiting to start: ContainerCreating")
 
     async def _is_virtual(self, node: str) -> bool:
+        assert self._client is not None
         try:
             found = await self._client.get(NODES, node)
         except NotFound:
@@ -196,9 +202,9 @@ class LogArchive:
 
     # Jobs
 
-    def list_job(self, namespace: str, job: str) -> JobLogs | None:
+    def list_job(self, namespace: str, job: str, uid: str | None = None) -> JobLogs | None:
         """Return what logs there are of a job; None when there are none at all."""
-        folder = self._job_folder(namespace, job)
+        folder = self._job_folder(namespace, job, uid)
         if folder is None or not folder.is_dir():
             return None
         numbers = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
@@ -221,9 +227,11 @@ class LogArchive:
         NotFound when there is no such job (with near names), attempt or task; BadRequest when the
         job has not started and is not to be followed.
         """
-        found = self.list_job(namespace, job)
-        known = await self._find_job(namespace, job)
+        found = self.list_job(namespace, job, query.uid)
+        known = await self._find_job(namespace, job, query.uid)
         if found is None and known is None:
+            if query.uid is not None:
+                raise NotFound(f"no logs of a job {job} with uid {query.uid} in {namespace}")
             raise await self._unknown(namespace, job)
         if found is None and known is not None:
             simulated = await self._simulated(known)
@@ -238,7 +246,8 @@ class LogArchive:
             _require_tasks(found, attempt or 0, query.task)
         alone = query.task is not None or _is_single(known, found)
         if not query.follow:
-            view = _View(self._attempt_folder(namespace, job, attempt or 0), query, alone)
+            folder = self._attempt_folder((namespace, job), query.uid, attempt or 0)
+            view = _View(folder, query, alone)
             return self._side_by_side(view)
         return self._follow_job((namespace, job), attempt or 1, query=query, alone=alone)
 
@@ -256,13 +265,13 @@ class LogArchive:
         loop = asyncio.get_running_loop()
         pinned = query.attempt is not None or query.previous
         while True:
-            view = _View(self._attempt_folder(namespace, job, attempt), query, alone)
+            view = _View(self._attempt_folder(key, query.uid, attempt), query, alone)
             over, next_look = False, 0.0
             current = attempt
             while True:
                 if not over and loop.time() >= next_look:
                     next_look = loop.time() + self._options.job_poll_seconds
-                    found = await self._find_job(namespace, job)
+                    found = await self._find_job(namespace, job, query.uid)
                     current = attempt if found is None else found.status.attempt
                     over = found is None or found.is_finished or current > attempt
                 view.look()
@@ -277,30 +286,37 @@ class LogArchive:
                 return
             attempt += 1
 
-    async def _find_job(self, namespace: str, job: str) -> Job | None:
+    async def _find_job(self, namespace: str, job: str, uid: str | None = None) -> Job | None:
+        if self._client is None:
+            return None
         try:
-            return await self._client.get(JOBS, job, namespace=namespace)
+            found = await self._client.get(JOBS, job, namespace=namespace)
         except NotFound:
             return None
         except ApiError as error:
             if error.retryable:
                 return None
             raise
+        return found if uid in (None, found.metadata.uid) else None
 
     async def _require_job(self, namespace: str, job: str) -> None:
         if await self._find_job(namespace, job) is None:
             raise await self._unknown(namespace, job)
 
     async def _unknown(self, namespace: str, job: str) -> NotFound:
-        """Return the error for a name that nobody knows, with the nearest ones."""
-        listed = await self._client.list(JOBS, namespace=namespace)
-        known = dict.fromkeys(item.metadata.name for item in listed.items)
+        """Return the error for a name that no job and no log has, with the nearest ones."""
+        known: dict[str, None] = {}
+        if self._client is not None:
+            listed = await self._client.list(JOBS, namespace=namespace)
+            known.update((item.metadata.name, None) for item in listed.items)
         folder = self._job_folder(namespace, "x")
         if folder is not None and folder.parent.is_dir():
             known.update(
                 (p.name, None)
                 for p in sorted(folder.parent.iterdir())
-                if not p.name.startswith(".") and p.name != logfiles.PODS_FOLDER
+                if not p.name.startswith(".")
+                and p.name != logfiles.PODS_FOLDER
+                and logfiles.SEPARATOR not in p.name
             )
         near = difflib.get_close_matches(job, list(known), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -320,14 +336,15 @@ class LogArchive:
             "programs, so there are no logs\n"
         )
 
-    def _job_folder(self, namespace: str, job: str) -> Path | None:
+    def _job_folder(self, namespace: str, job: str, uid: str | None = None) -> Path | None:
         try:
-            return self._logs / safe(namespace) / safe(job)
+            return logfiles.job_folder(self._logs / safe(namespace), safe(job), uid)
         except Unsupported:
             return None
 
-    def _attempt_folder(self, namespace: str, job: str, attempt: int) -> Path:
-        return self._logs / safe(namespace) / safe(job) / str(attempt)
+    def _attempt_folder(self, key: tuple[str, str], uid: str | None, attempt: int) -> Path:
+        folder = self._logs / safe(key[0])
+        return logfiles.job_folder(folder, safe(key[1]), uid) / str(attempt)
 
 
 @dataclass(slots=True, eq=False)
