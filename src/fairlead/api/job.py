@@ -20,6 +20,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.bounds import (
+    AFTER_MAX,
+    BACKOFF_SECONDS_MAX,
+    INT32_MAX,
+    LABEL_KEY_MAX,
+    NAME_MAX,
+    OBJECT_NAME_MAX,
+    PATH_MAX,
+    bounded,
+)
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
@@ -28,7 +38,6 @@ MEMBERS_MAX = 100_000
 ROLES_MAX = 256
 #: Of steps that a job reports: what a 64-bit integer holds.
 STEP_MAX = 2**63 - 1
-
 Doc = Meta  # one name for the description that `kubectl explain` shows
 
 
@@ -66,7 +75,9 @@ class Cause(Enum):
 class Role(Wire, frozen=True):
     """Members of a role are identical; rank order is role order, then index."""
 
-    name: Annotated[str, Doc(description="Name of the role, a DNS label, unique in the job.")]
+    name: Annotated[
+        str, bounded("Name of the role, a DNS label, unique in the job.", maxLength=NAME_MAX)
+    ]
     template: Annotated[PodTemplate, Doc(description="The pod that each member becomes.")]
     count: Annotated[
         int, Doc(ge=1, le=MEMBERS_MAX, description="Number of members. Defaults to 1.")
@@ -77,7 +88,10 @@ class Topology(Wire, frozen=True):
     """Keep the gang close together."""
 
     key: Annotated[
-        str, Doc(description="Node label that names the domain, such as a rack or a block.")
+        str,
+        bounded(
+            "Node label that names the domain, such as a rack or a block.", maxLength=LABEL_KEY_MAX
+        ),
     ]
     required: Annotated[
         bool, Doc(description="True: one domain or wait. False: one domain if possible.")
@@ -95,20 +109,36 @@ class Restart(Wire, frozen=True):
     ] = RestartPolicy.GANG
     limit: Annotated[
         int,
-        Doc(
+        bounded(
+            "Restarts allowed after failures of the user's own program. Default 0: such a failure "
+            "ends the job.",
             ge=0,
-            description="Restarts allowed after failures of the user's own program. Default 0: "
-            "such a failure ends the job.",
+            maximum=INT32_MAX,
         ),
     ] = 0
     infrastructure_limit: Annotated[
-        int, Doc(ge=0, description="Restarts allowed for failures that a node caused. Default 100.")
+        int,
+        bounded(
+            "Restarts allowed for failures that a node caused. Default 100.",
+            ge=0,
+            maximum=INT32_MAX,
+        ),
     ] = 100
     backoff_seconds: Annotated[
-        int, Doc(ge=0, description="Wait before the first restart; doubles each time. Default 1.")
+        int,
+        bounded(
+            "Wait before the first restart; doubles each time. Default 1.",
+            ge=0,
+            maximum=BACKOFF_SECONDS_MAX,
+        ),
     ] = 1
     backoff_seconds_max: Annotated[
-        int, Doc(ge=0, description="Longest wait between restarts, in seconds. Default 300.")
+        int,
+        bounded(
+            "Longest wait between restarts, in seconds. Default 300.",
+            ge=0,
+            maximum=BACKOFF_SECONDS_MAX,
+        ),
     ] = 300
 
 
@@ -121,20 +151,24 @@ class Checkpoint(Wire, frozen=True):
 
     claim_name: Annotated[
         str,
-        Doc(
-            description="PersistentVolumeClaim to keep checkpoints on. Default: a directory of "
-            "the cluster's own."
+        bounded(
+            "PersistentVolumeClaim to keep checkpoints on. Default: a directory of the cluster's "
+            "own.",
+            maxLength=OBJECT_NAME_MAX,
         ),
     ] = ""
     path: Annotated[
-        str, Doc(description="Absolute directory to use instead, such as a shared file system.")
+        str,
+        bounded(
+            "Absolute directory to use instead, such as a shared file system.", maxLength=PATH_MAX
+        ),
     ] = ""
 
 
 class After(Wire, frozen=True):
     """Start only after another job of the same namespace."""
 
-    job: Annotated[str, Doc(description="Name of the other job.")]
+    job: Annotated[str, bounded("Name of the other job.", maxLength=OBJECT_NAME_MAX)]
     state: Annotated[AfterState, Doc(description="Succeeded, Finished (either way) or Failed.")] = (
         AfterState.SUCCEEDED
     )
@@ -147,12 +181,16 @@ class After(Wire, frozen=True):
 class Adopts(Wire, frozen=True):
     """The object of another tool whose pods a job stands for."""
 
-    kind: Annotated[str, Doc(description="Kind of the object, such as StatefulSet.")]
-    name: Annotated[str, Doc(description="Name of the object.")]
+    kind: Annotated[
+        str, bounded("Kind of the object, such as StatefulSet.", maxLength=OBJECT_NAME_MAX)
+    ]
+    name: Annotated[str, bounded("Name of the object.", maxLength=OBJECT_NAME_MAX)]
     api_version: Annotated[
-        str, Doc(description="Group and version of the object. Defaults to v1.")
+        str, bounded("Group and version of the object. Defaults to v1.", maxLength=LABEL_KEY_MAX)
     ] = "v1"
-    uid: Annotated[str, Doc(description="Its uid; empty where it is not known.")] = ""
+    uid: Annotated[
+        str, bounded("Its uid; empty where it is not known.", maxLength=OBJECT_NAME_MAX)
+    ] = ""
 
 
 class JobSpec(Wire, frozen=True):
@@ -164,14 +202,18 @@ class JobSpec(Wire, frozen=True):
             min_length=1,
             description="The roles of the gang. All members of all roles start together. Cannot "
             "be changed.",
+            extra_json_schema={"maxItems": ROLES_MAX},
         ),
     ]
-    team: Annotated[str, Doc(description="Team that the job belongs to. No default.")] = ""
+    team: Annotated[
+        str, bounded("Team that the job belongs to. No default.", maxLength=NAME_MAX)
+    ] = ""
     priority_class_name: Annotated[
         str,
-        Doc(
-            description="PriorityClass of the job and of its pods, which gives the job its "
-            "priority. Default: the cluster's default class, else priority 0."
+        bounded(
+            "PriorityClass of the job and of its pods, which gives the job its priority. Default: "
+            "the cluster's default class, else priority 0.",
+            maxLength=OBJECT_NAME_MAX,
         ),
     ] = ""
     priority: Annotated[
@@ -182,7 +224,7 @@ class JobSpec(Wire, frozen=True):
         ),
     ] = None
     time_limit_seconds: Annotated[
-        Annotated[int, Doc(ge=1)] | None,
+        Annotated[int, bounded(ge=1, maximum=INT32_MAX)] | None,
         Doc(
             description="Longest run time of one attempt, in seconds; an attempt that exceeds it "
             "fails. No default: without limit."
@@ -206,7 +248,8 @@ class JobSpec(Wire, frozen=True):
         ),
     ] = None
     after: Annotated[
-        tuple[After, ...], Doc(description="Jobs to wait for; all must hold. No default.")
+        tuple[After, ...],
+        bounded("Jobs to wait for; all must hold. No default.", maxItems=AFTER_MAX),
     ] = ()
     suspend: Annotated[
         bool,
@@ -220,7 +263,7 @@ class JobSpec(Wire, frozen=True):
         ),
     ] = False
     ttl_seconds_after_finished: Annotated[
-        Annotated[int, Doc(ge=0)] | None,
+        Annotated[int, bounded(ge=0, maximum=INT32_MAX)] | None,
         Doc(description="Delete the object this many seconds after its end. No default: keep it."),
     ] = None
     adopts: Annotated[

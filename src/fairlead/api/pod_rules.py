@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from fairlead.api.bounds import OBJECT_NAME_MAX
 from fairlead.api.core import (
     Container,
     EnvVar,
@@ -170,7 +171,7 @@ def _env_from(source: EnvFromSource, path: str, index: int) -> Iterator[StatusCa
 def _reference(path: str, name: str, *, is_required: bool) -> Iterator[StatusCause]:
     if not name and is_required:
         yield _required(path)
-    elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+    elif len(name) > OBJECT_NAME_MAX or not _SUBDOMAIN.fullmatch(name):
         yield _invalid(path, name, _SUBDOMAIN_WHY)
 
 
@@ -243,10 +244,15 @@ def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     for i, term in enumerate(terms):
         for j, requirement in enumerate(term.match_expressions):
             yield from _requirement(requirement, f"{at}[{i}].matchExpressions[{j}]")
+        for j, requirement in enumerate(term.match_fields):
+            yield from _field_requirement(requirement, f"{at}[{i}].matchFields[{j}]")
 
 
 def _requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[StatusCause]:
     operator, values = requirement.operator, requirement.values
+    for i, value in enumerate(values):
+        if not is_label_value(value):
+            yield _invalid(f"{path}.values[{i}]", value, _VALUE_WHY)
     if operator not in _OPERATORS:
         yield _invalid(f"{path}.operator", operator, "not a valid selector operator")
     elif operator in ("In", "NotIn") and not values:
@@ -260,6 +266,20 @@ def _requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[St
         yield _required(f"{path}.values", why)
     if not is_qualified_name(requirement.key):
         yield _invalid(f"{path}.key", requirement.key, _KEY_WHY)
+
+
+def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[StatusCause]:
+    if requirement.operator not in ("In", "NotIn"):
+        yield _invalid(f"{path}.operator", requirement.operator, "not a valid selector operator")
+    elif len(requirement.values) != 1:
+        why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        yield _required(f"{path}.values", why)
+    if requirement.key != "metadata.name":
+        yield _invalid(f"{path}.key", requirement.key, "not a valid field selector key")
+        return
+    for i, value in enumerate(requirement.values):
+        if len(value) > OBJECT_NAME_MAX or not _SUBDOMAIN.fullmatch(value):
+            yield _invalid(f"{path}.values[{i}]", value, _SUBDOMAIN_WHY)
 
 
 def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:

@@ -14,6 +14,12 @@ from typing import Any
 import msgspec
 
 from fairlead.api import quantity
+from fairlead.api.bounds import (
+    ANNOTATION_BYTES_MAX,
+    CONSTRAINT_VALUES_MAX,
+    RESOURCES_MAX,
+    label_integer,
+)
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.pod_rules import pod_spec_causes
@@ -146,6 +152,7 @@ def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
         seen.add(role.name)
         if role.count < 1:
             yield _invalid(f"{at}.count", role.count, "must be at least 1")
+        yield from _annotations(role, f"{at}.template.metadata.annotations")
         yield from _template(role, f"{at}.template.spec")
     total = sum(role.count for role in spec.roles)
     if total > MEMBERS_MAX:
@@ -183,7 +190,45 @@ def _template(role: Role, path: str) -> Iterator[StatusCause]:
                 yield _cause("Duplicate", f"{at}.name", f'Duplicate value: "{container.name}"')
             seen.add(container.name)
             yield from _resources(container, f"{at}.resources")
+    yield from _bounds(spec, path)
     yield from pod_spec_causes(spec, path)
+
+
+def _annotations(role: Role, path: str) -> Iterator[StatusCause]:
+    given = role.template.metadata.annotations.items()
+    if sum(len(key) + len(value) for key, value in given) > ANNOTATION_BYTES_MAX:
+        yield _cause(
+            "TooLong", path, f"Too long: may not be more than {ANNOTATION_BYTES_MAX} bytes"
+        )
+
+
+def _bounds(spec: PodSpec, path: str) -> Iterator[StatusCause]:
+    """What the API server takes of a pod, and the scheduler would refuse to place."""
+    containers = (*spec.init_containers, *spec.containers)
+    given = [d for c in containers for d in (c.resources.limits, c.resources.requests)]
+    names = len(set(spec.overhead).union(*given))
+    if names > RESOURCES_MAX:
+        why = f"a pod may ask for {RESOURCES_MAX} resources at most, all containers together"
+        yield _invalid(f"{path}.containers", f"{names} resources", why)
+    values = len(spec.node_selector) + len(spec.tolerations)
+    node = spec.affinity.node_affinity if spec.affinity is not None else None
+    terms = node.required.node_selector_terms if node is not None and node.required else ()
+    at = f"{path}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    for i, term in enumerate(terms):
+        for requirement in (*term.match_expressions, *term.match_fields):
+            values += 1 + len(requirement.values)
+        for j, requirement in enumerate(term.match_expressions):
+            if requirement.operator not in ("Gt", "Lt") or len(requirement.values) != 1:
+                continue
+            if label_integer(requirement.values[0]) is None:
+                field = f"{at}.nodeSelectorTerms[{i}].matchExpressions[{j}].values[0]"
+                yield _invalid(field, requirement.values[0], "must be a 64-bit integer")
+    if values > CONSTRAINT_VALUES_MAX:
+        why = (
+            f"nodeSelector, affinity and tolerations may name {CONSTRAINT_VALUES_MAX} values at "
+            "most, all together"
+        )
+        yield _invalid(f"{path}.affinity", f"{values} values", why)
 
 
 def _restart_policy(path: str, value: str) -> StatusCause:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.api.bounds import label_integer
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
-from fairlead.model.requests import Constraints, label_integer
+from fairlead.model.requests import Constraints
 
 Bools = npt.NDArray[np.bool_]
 Slots = npt.NDArray[np.int64]

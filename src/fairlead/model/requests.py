@@ -12,20 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fairlead.api.bounds import (
+    CONSTRAINT_VALUES_MAX,
+    LABEL_KEY_MAX,
+    RESOURCES_MAX,
+    label_integer,
+)
 from fairlead.api.core import Container, NodeSelector, PodSpec, Toleration
 from fairlead.api.quantity import PODS, QuantityError, to_base
 
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
 Request: TypeAlias = tuple[tuple[str, int], ...]
 
-#: Resource names of one pod, all containers together.
-RESOURCES_MAX = 64
-#: Resource names of any length are compared and kept; the API takes 253 + 1 + 63 characters.
-_RESOURCE_NAME_MAX = 317
-#: Values that the constraints of one pod name, all together: selectors, affinity, tolerations.
-CONSTRAINT_VALUES_MAX = 10_000
-#: Digits of a 64-bit integer.
-_DIGITS_MAX = 19
 _TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _AMOUNTS_MAX = 100_000
 _REQUESTS_MAX = 4096  # of pods with one container; a gang's members share one
@@ -58,18 +56,6 @@ class MemberClass:
     def amount(self, resource: str) -> int:
         """Return the amount asked of one resource; 0 when none is."""
         return next((amount for name, amount in self.request if name == resource), 0)
-
-
-def label_integer(text: str) -> int | None:
-    """Return a label's value as `Gt` and `Lt` compare it: a 64-bit integer; None when it is none.
-
-    Its length is looked at first: a number of a million digits takes seconds to read.
-    """
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdigit()):
-        return None
-    number = int(text)
-    return number if -(2**63) <= number < 2**63 else None
 
 
 def constraints_of(spec: PodSpec) -> Constraints:
@@ -227,8 +213,8 @@ def _check_names(spec: PodSpec) -> None:
             why = f"{count} resources are asked for; accepted: {RESOURCES_MAX} at most"
             raise RequestError("containers", why)
     for name in (name for names in given for name in names):
-        if len(name) > _RESOURCE_NAME_MAX:
-            why = f"a resource name has {_RESOURCE_NAME_MAX} characters at most"
+        if len(name) > LABEL_KEY_MAX:
+            why = f"a resource name has {LABEL_KEY_MAX} characters at most"
             raise RequestError("containers", why)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import core, core_docs, core_more, crd
+from fairlead.api.bounds import BACKOFF_SECONDS_MAX
 from fairlead.api.job import JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
 from fairlead.embedded.schema.schema import compile_schema
@@ -53,6 +54,67 @@ def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
     pod = roles["items"]["properties"]["template"]["properties"]["spec"]
     assert pod["x-kubernetes-preserve-unknown-fields"] is True
     assert "default" not in pod["properties"]["restartPolicy"]
+
+
+def test_a_spec_beyond_the_bounds_is_refused_with_every_path_and_can_still_be_read() -> None:
+    """A job that was stored before a bound was there must not become unreadable."""
+    schema = compile_schema(_version()["schema"]["openAPIV3Schema"])
+    seconds = 2**31
+    spec: dict[str, Any] = {
+        "roles": [{"name": "r" * 64, "template": {}}],
+        "team": "t" * 64,
+        "priorityClassName": "c" * 254,
+        "priority": 2**31 - 1,
+        "timeLimitSeconds": seconds,
+        "ttlSecondsAfterFinished": seconds,
+        "topology": {"key": "k" * 318},
+        "restart": {
+            "limit": seconds,
+            "infrastructureLimit": seconds,
+            "backoffSeconds": BACKOFF_SECONDS_MAX + 1,
+            "backoffSecondsMax": BACKOFF_SECONDS_MAX + 1,
+        },
+        "checkpoint": {"claimName": "c" * 254, "path": "/" * 4097},
+        "after": [{"job": f"j{i}"} for i in range(1_001)],
+        "adopts": {"kind": "k" * 254, "name": "n" * 254, "apiVersion": "v" * 318, "uid": "u" * 254},
+    }
+    assert sorted(cause.field for cause in schema.validate({"spec": spec})) == [
+        "spec.adopts.apiVersion",
+        "spec.adopts.kind",
+        "spec.adopts.name",
+        "spec.adopts.uid",
+        "spec.after",
+        "spec.checkpoint.claimName",
+        "spec.checkpoint.path",
+        "spec.priorityClassName",
+        "spec.restart.backoffSeconds",
+        "spec.restart.backoffSecondsMax",
+        "spec.restart.infrastructureLimit",
+        "spec.restart.limit",
+        "spec.roles[0].name",
+        "spec.team",
+        "spec.timeLimitSeconds",
+        "spec.topology.key",
+        "spec.ttlSecondsAfterFinished",
+    ]
+    roles = [{"name": f"r{i}", "template": {}} for i in range(257)]
+    assert [c.field for c in schema.validate({"spec": {"roles": roles}})] == ["spec.roles"]
+    assert schema.validate({"spec": {"roles": roles[:256]}}) == []
+    assert msgspec.convert(spec, JobSpec).restart.limit == seconds
+    assert len(msgspec.convert({"roles": roles}, JobSpec).roles) == 257
+
+
+def test_every_number_list_and_text_of_the_spec_has_a_bound() -> None:
+    """But those of the pod template, which the API server judges as a pod's."""
+    spec = _version()["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    keywords = {"integer": "maximum", "array": "maxItems", "string": "maxLength"}
+    bounds: dict[str, bool] = {}
+    for path, field in _fields(spec):
+        keyword = keywords.get(field.get("type", ""))
+        if keyword and ".template" not in path and "enum" not in field:
+            bounds[path] = keyword in field
+    assert len(bounds) > 15
+    assert [path for path, is_bounded in bounds.items() if not is_bounded] == []
 
 
 def test_the_defaults_of_the_schema_are_those_of_the_types() -> None:

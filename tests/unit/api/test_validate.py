@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead.api.bounds import ANNOTATION_BYTES_MAX, CONSTRAINT_VALUES_MAX, RESOURCES_MAX
 from fairlead.api.job import Job
 from fairlead.api.validate import job_name_max, validate_job
 
@@ -38,6 +39,17 @@ def _resources(requests: dict[str, Any], limits: dict[str, Any]) -> dict[str, An
 
 POD = "spec.roles[0].template.spec"
 REQUESTS = f"{POD}.containers[0].resources.requests"
+TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+
+
+def _with_terms(*terms: dict[str, Any], **more: Any) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return _with_pod(containers=[_container()], affinity={"nodeAffinity": required}, **more)
+
+
+def _expression(operator: str, *values: str, key: str = "rank") -> dict[str, Any]:
+    return {"key": key, "operator": operator, "values": list(values)}
+
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"roles": []}, "spec.roles", "length >= 1"),
@@ -77,6 +89,68 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     (_spec(checkpoint={"path": "/a/../b"}), "spec.checkpoint.path", "'..'"),
     (_spec(topology={"key": "no good"}), "spec.topology.key", "node label"),
     (_spec(roles=[{"name": "w", "template": {}, "count": "4"}]), "spec.roles[0].count", "int"),
+    (
+        _resources({}, {f"example.com/r{i}": 1 for i in range(RESOURCES_MAX + 1)}),
+        f"{POD}.containers",
+        "a pod may ask for 64 resources at most",
+    ),
+    (
+        _with_terms(
+            {"matchExpressions": [_expression("In", *map(str, range(CONSTRAINT_VALUES_MAX)))]}
+        ),
+        f"{POD}.affinity",
+        "10000 values at most",
+    ),
+    (
+        _with_pod(containers=[_container()], tolerations=[{"operator": "Exists"}] * 10_001),
+        f"{POD}.affinity",
+        "10000 values at most",
+    ),
+    (
+        _with_terms({"matchExpressions": [_expression("Gt", "9" * 19)]}),
+        f"{POD}.{TERMS}[0].matchExpressions[0].values[0]",
+        "64-bit integer",
+    ),
+    (
+        _with_terms({"matchExpressions": [_expression("In", "a", "b c")]}),
+        f"{POD}.{TERMS}[0].matchExpressions[0].values[1]",
+        "must be a label value",
+    ),
+    (
+        _with_terms({"matchFields": [_expression("Gt", "5", key="metadata.name")]}),
+        f"{POD}.{TERMS}[0].matchFields[0].operator",
+        "not a valid selector operator",
+    ),
+    (
+        _with_terms({"matchFields": [_expression("In", "a", "b", key="metadata.name")]}),
+        f"{POD}.{TERMS}[0].matchFields[0].values",
+        "only one value",
+    ),
+    (
+        _with_terms({"matchFields": [_expression("In", "a", key="metadata.uid")]}),
+        f"{POD}.{TERMS}[0].matchFields[0].key",
+        "not a valid field selector key",
+    ),
+    (
+        _with_terms({"matchFields": [_expression("In", "A_B", key="metadata.name")]}),
+        f"{POD}.{TERMS}[0].matchFields[0].values[0]",
+        "RFC 1123 subdomain",
+    ),
+    (
+        {
+            "roles": [
+                {
+                    "name": "w",
+                    "template": {
+                        "metadata": {"annotations": {"a": "x" * ANNOTATION_BYTES_MAX}},
+                        "spec": {"containers": [_container()]},
+                    },
+                }
+            ]
+        },
+        "spec.roles[0].template.metadata.annotations",
+        "may not be more than 262144 bytes",
+    ),
 ]
 
 
@@ -105,6 +179,33 @@ def test_all_mistakes_are_collected() -> None:
         "metadata.name", "spec.roles[0].name", "spec.roles[1].name", "spec.checkpoint.path",
         "spec.checkpoint.path", "spec.after[0].job",
     ]  # fmt: skip
+
+
+def test_what_reaches_the_bounds_is_accepted_and_mistakes_beyond_them_are_collected() -> None:
+    most = [str(i) for i in range(CONSTRAINT_VALUES_MAX - 1)]
+    good = _with_terms({"matchExpressions": [_expression("In", *most)]})
+    assert validate_job(good) == []
+    names = {f"example.com/r{i}": 1 for i in range(RESOURCES_MAX)}
+    assert validate_job(_resources(names, names)) == []
+    assert (
+        validate_job(_with_terms({"matchExpressions": [_expression("Lt", str(2**63 - 1))]})) == []
+    )
+    bad = _with_terms(
+        {"matchExpressions": [_expression("Gt", "9" * 5000), _expression("Lt", "soon")]},
+        {"matchFields": [_expression("In", "n1", key="metadata.name")]},
+        nodeSelector={"pool": "a b"},
+    )
+    bad["roles"][0]["template"]["spec"]["overhead"] = {
+        f"example.com/r{i}": 1 for i in range(RESOURCES_MAX + 1)
+    }
+    expressions = f"{POD}.{TERMS}[0].matchExpressions"
+    assert [c.field for c in validate_job(bad)] == [
+        f"{POD}.containers",
+        f"{expressions}[0].values[0]",
+        f"{expressions}[1].values[0]",
+        f"{POD}.nodeSelector",
+        f"{expressions}[0].values[0]",
+    ]
 
 
 def test_a_job_name_is_as_long_as_its_pods_names_allow() -> None:

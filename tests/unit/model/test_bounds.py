@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fairlead.api.bounds import CONSTRAINT_VALUES_MAX, RESOURCES_MAX
 from fairlead.api.core import (
     Affinity,
     NodeAffinity,
@@ -18,7 +19,6 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import InvalidGang
 from fairlead.model.nodes import RESOURCES_PER_NODE_MAX, ROWS_MAX
-from fairlead.model.requests import CONSTRAINT_VALUES_MAX, RESOURCES_MAX
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

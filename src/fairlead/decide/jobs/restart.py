@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from fairlead.api.bounds import BACKOFF_SECONDS_MAX
 from fairlead.api.job import Attempt, Cause, Job, JobStatus, RestartPolicy
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.judge import EndReason
@@ -98,11 +99,6 @@ def _limit_reached(job: Job, policy: JobsPolicy, cause: Cause, message: str) -> 
     allowed = "1 restart is" if limit == 1 else f"{limit} restarts are"
     text = f"{message}; this is failure {count} of {whose}, and {allowed} allowed"
     return Fail(FailReason.RESTART_LIMIT, text)
-
-
-#: A year: the end of a longer back-off might be no date that the API takes, and the status that
-#: names it could never be written.
-BACKOFF_SECONDS_MAX = 365 * 86_400
 
 
 def backoff_seconds(job: Job, cause: Cause, user_failures: int) -> int:

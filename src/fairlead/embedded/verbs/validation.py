@@ -14,13 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 from fairlead.api import core, quantity
+from fairlead.api.bounds import ANNOTATION_BYTES_MAX
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.embedded.registry import NameRule, ResourceInfo
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 
-ANNOTATIONS_BYTES_MAX = 256 * 1024
 CONFIG_BYTES_MAX = 1024 * 1024
 _QUANTITIES_CACHED_MAX = 4096
 _LABELS_CACHED_MAX = 16_384  # what pods carry repeats
@@ -138,8 +138,8 @@ def _annotation_problems(annotations: Mapping[str, str]) -> Iterable[Problem]:
         if not _is_key(key.lower()):
             why = "a qualified name has at most 63 characters after an optional DNS prefix and '/'"
             yield Problem("metadata.annotations", ProblemType.INVALID, why, key)
-    if size > ANNOTATIONS_BYTES_MAX:
-        why = f"may not be more than {ANNOTATIONS_BYTES_MAX} bytes"
+    if size > ANNOTATION_BYTES_MAX:
+        why = f"may not be more than {ANNOTATION_BYTES_MAX} bytes"
         yield Problem("metadata.annotations", ProblemType.TOO_LONG, why)
 
 

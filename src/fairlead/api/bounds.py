@@ -1,0 +1,51 @@
+"""How much one object may ask for: the bounds that the schema and the admission of jobs share.
+
+The controllers enforce those that matter to them again: docs/design/containment.md, "Bounds".
+"""
+
+from __future__ import annotations
+
+from msgspec import Meta
+
+#: Jobs that one job waits for.
+AFTER_MAX = 1_000
+#: Characters: of a label's value or a DNS label, of an object's name, of a label's key with its
+#: prefix, of a path on Linux.
+NAME_MAX = 63
+OBJECT_NAME_MAX = 253
+LABEL_KEY_MAX = 253 + 1 + 63
+PATH_MAX = 4096
+#: A year: the end of a longer back-off might be no date that the API takes, and the status that
+#: names it could never be written.
+BACKOFF_SECONDS_MAX = 365 * 86_400
+#: Of all other counts and seconds: 68 years, as `activeDeadlineSeconds` of pods.
+INT32_MAX = 2**31 - 1
+#: Resource names of one pod, all containers together.
+RESOURCES_MAX = 64
+#: Values that the constraints of one pod name, all together: selectors, affinity, tolerations.
+CONSTRAINT_VALUES_MAX = 10_000
+#: Bytes of an object's annotations; apimachinery `pkg/api/validation/objectmeta.go`.
+ANNOTATION_BYTES_MAX = 256 * 1024
+#: Digits of a 64-bit integer.
+_DIGITS_MAX = 19
+
+
+def bounded(description: str = "", *, ge: int | None = None, **most: int) -> Meta:
+    """Describe a field whose upper bounds stand in the schema only, under the schema's keywords.
+
+    A job that was stored before a bound was there can still be read: a bound in the type would
+    make it unreadable, and its members would go on without a controller.
+    """
+    return Meta(ge=ge, description=description or None, extra_json_schema=dict(most))
+
+
+def label_integer(text: str) -> int | None:
+    """Return a label's value as `Gt` and `Lt` compare it: a 64-bit integer; None when it is none.
+
+    Its length is looked at first: a number of a million digits takes seconds to read.
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdigit()):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
