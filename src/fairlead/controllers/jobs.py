@@ -19,7 +19,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, owner_reference_of
 from fairlead.api.meta import Condition, ObjectMeta, is_true, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES
-from fairlead.api.status import ApiError
+from fairlead.api.status import ApiError, Invalid
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.jobs_probes import PodProbes
 from fairlead.controllers.jobs_state import (
@@ -60,7 +60,7 @@ from fairlead.decide.actions import (
     WriteJobStatus,
     WriteVerdict,
 )
-from fairlead.decide.job_status import with_condition
+from fairlead.decide.job_status import given_up, with_condition, write
 from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -84,6 +84,8 @@ JOBS_PER_CYCLE_MAX = 512
 ACTIONS_PER_CYCLE_MAX = 4096
 #: A job that cannot be decided on is tried at least this often.
 _SET_ASIDE_SECONDS_MAX = 600.0
+#: A job whose status the API has refused so often, in a row, is ended.
+_STATUS_REFUSALS_MAX = 3
 
 
 class JobsController:
@@ -117,7 +119,9 @@ class JobsController:
         self._placed: dict[ObjectKey, PlacedNodes] = {}
         #: Jobs not yet admitted, by the job that they wait for.
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
-        self._writes = JobWrites(client, policy=policy, history=history, clock=clock)
+        self._writes = JobWrites(
+            client, policy=policy, history=history, clock=clock, on_refused=self._on_refused
+        )
         self._probes = PodProbes(client, self._writes.bodies, clock)
         reader = mirrors.reader
         self._set_aside = set_aside_of(reader)
@@ -271,6 +275,9 @@ class JobsController:
 
         It is also looked at whenever it, or what belongs to it, changes.
         """
+        refusals = self._writes.status_refusals.get(job.metadata.uid, 0)
+        if refusals >= _STATUS_REFUSALS_MAX and not job.is_finished:
+            return Decision(write(job, given_up(job, now), record=True))
         is_told = is_true(job.status.conditions, names.SET_ASIDE)
         try:
             decision = decide_job(self._view(key, job, now), self._policy, now)
@@ -352,6 +359,10 @@ class JobsController:
             action, CreatePod | CreateConfigMap | CreateService | CreatePodGroup
         ):
             self._writes.refusals.note(action.job, refusal, error.message, self._clock.now())
+
+    def _on_refused(self, job: Job, error: Invalid) -> None:
+        """Tell that the API does not take a job's status: what it names is left out."""
+        self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the object aside that an action was for; a gang whose pods cannot be made fails."""

@@ -6,15 +6,18 @@ derived name, so that to make it again finds it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.job import Job, JobStatus, owner_reference_of
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, Resource
-from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from fairlead.api.status import AlreadyExists, ApiError, Conflict, Invalid, NotFound, Unavailable
 from fairlead.controllers.jobs_state import RefusalBook
 from fairlead.controllers.jobs_templates import PodBodies
 from fairlead.controllers.unanswered import may_come_late
@@ -32,18 +35,32 @@ from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History, HistoryError, record_of
 
+#: Where a status says what happened to an attempt: without it the job would stay as it is.
+_ESSENTIAL = ("status.attempt", "status.conditions")
+#: One step of a path: an index or a name.
+_STEP = re.compile(r"\[(\d{1,9})\]|([^.\[\]]+)")
+
 
 class JobWrites:
     """The writes of one controller, and what it learned from their answers, by uid of the job."""
 
     def __init__(
-        self, client: Client, *, policy: JobsPolicy, history: History, clock: Clock
+        self,
+        client: Client,
+        *,
+        policy: JobsPolicy,
+        history: History,
+        clock: Clock,
+        on_refused: Callable[[Job, Invalid], None],
     ) -> None:
         self.refusals = RefusalBook()
         self.counts_written_at: dict[str, float] = {}
         #: Until when a pod may come whose creation got no answer.
         self.late_until: dict[str, float] = {}
         self.bodies = PodBodies(client)
+        #: How many writes of a status were refused for what they must say, in a row.
+        self.status_refusals: dict[str, int] = {}
+        self._on_refused = on_refused
         self._client = client
         self._policy = policy
         self._history = history
@@ -54,6 +71,7 @@ class JobWrites:
         self.counts_written_at.pop(uid, None)
         self.refusals.forget(uid)
         self.late_until.pop(uid, None)
+        self.status_refusals.pop(uid, None)
         self.bodies.forget(uid)
 
     async def create_pod(self, action: CreatePod) -> Written:
@@ -63,9 +81,31 @@ class JobWrites:
         return await self.create(PODS, job, pod.metadata.name, body)
 
     async def write_status(self, job: Job, status: JobStatus) -> Written | None:
-        """Send what changed, and never what the scheduler owns."""
+        """Send what changed, and never what the scheduler owns.
+
+        What the API refuses of it for good is left out, so that a job ends all the same and gives
+        its nodes back. Invalid where nothing remains of what must be said.
+        """
+        old, new = to_wire(_without_place(job.status)), to_wire(_without_place(status))
+        try:
+            written = await self._patch_status(job, merge_diff(old, new))
+        except Invalid as error:
+            self._on_refused(job, error)
+            fields = _refused_fields(error)
+            rest = merge_diff(old, without_fields(new, fields)) if fields else {}
+            if any(field.startswith(_ESSENTIAL) for field in fields):
+                uid = job.metadata.uid
+                self.status_refusals[uid] = self.status_refusals.get(uid, 0) + 1
+            elif fields and not rest:
+                return None
+            if rest:
+                return await self._patch_status(job, rest)
+            raise
+        self.status_refusals.pop(job.metadata.uid, None)
+        return written
+
+    async def _patch_status(self, job: Job, diff: dict[str, Any]) -> Written:
         meta = job.metadata
-        diff = merge_diff(to_wire(_without_place(job.status)), to_wire(_without_place(status)))
         patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": diff}
         written = await self._client.patch(
             JOBS.only_metadata, meta.name, patch, namespace=meta.namespace, subresource="status"
@@ -186,3 +226,30 @@ class JobWrites:
 
 def _without_place(status: JobStatus) -> JobStatus:
     return replace(status, placement=None, verdict=None)
+
+
+def _refused_fields(error: Invalid) -> list[str]:
+    """Return the paths in the status that the API names as wrong; [] for any other refusal."""
+    details = error.status.details
+    causes = details.causes if details is not None else ()
+    return [cause.field for cause in causes if cause.field.startswith("status.")]
+
+
+def without_fields(status: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of a status without what is at these paths, such as `status.attempts[0].end`.
+
+    Of an item of a list that is wrong as a whole, the list is left out.
+    """
+    out: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
+    for path in paths:
+        steps = _STEP.findall(path)[1:]
+        while steps and steps[-1][0]:
+            steps.pop()
+        at: Any = out
+        for index, name in steps[:-1]:
+            key: Any = int(index) if index else name
+            is_there = key in at if isinstance(at, dict) else isinstance(key, int) and key < len(at)
+            at = at[key] if is_there else {}
+        if steps and isinstance(at, dict):
+            at.pop(steps[-1][1], None)
+    return out

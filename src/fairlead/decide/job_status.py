@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import ATTEMPTS_MAX, Attempt, Job, JobState, JobStatus, MemberCounts
+from fairlead.api.job import ATTEMPTS_MAX, Attempt, Cause, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.actions import Action, EmitEvent, RecordHistory, WriteJobStatus
@@ -153,6 +153,21 @@ def event(job: Job, note: Note) -> EmitEvent:
     """Return the event of a note."""
     kind = "Warning" if note.reason in _WARNINGS else "Normal"
     return EmitEvent(job, kind, note.reason.value, note.message)
+
+
+def given_up(job: Job, now: float) -> JobStatus:
+    """Return the least that ends a job whose status the API does not take otherwise."""
+    text = "The API server refuses the status of the job, which can go on no further"
+    status, reason = job.status, "StatusRefused"
+    open_ = current_attempt(status)
+    if open_ is not None and open_.finished_at is None:
+        closed = replace(
+            open_, finished_at=stamp(now), cause=Cause.INFRASTRUCTURE, reason=reason, message=text
+        )
+        status = with_attempt(status, closed)
+    status = with_condition(job, status, now, Condition(names.RUNNING, "False", reason))
+    status = with_condition(job, status, now, Condition(names.FAILED, "True", reason, text))
+    return with_state(replace(status, restart_at=None, finished_at=stamp(now)), JobState.FAILED)
 
 
 def stamp(now: float) -> str:

@@ -132,7 +132,7 @@ def test_columns_show_state_members_attempt_reason_and_age() -> None:
     version = _version()
     columns = {c["name"]: c for c in version["additionalPrinterColumns"]}
     assert [n for n, c in columns.items() if not c.get("priority")] == [
-        "State", "Running", "Members", "Attempt", "Reason", "Age",
+        "State", "Running", "Members", "Attempt", "Reason", "Ended", "Age",
     ]  # fmt: skip
     properties = version["schema"]["openAPIV3Schema"]
     for column in columns.values():

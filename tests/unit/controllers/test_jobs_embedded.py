@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ import pytest
 from fairlead.api import crd
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.meta import to_wire
-from fairlead.api.resources import CRDS, JOBS, NODES, PODS
+from fairlead.api.meta import ObjectMeta, find_condition, to_wire
+from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import Invalid, NotFound
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.jobs_templates import RAW_JOBS
@@ -24,9 +26,11 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.client import Propagation
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.events import Recorder
+from fairlead.runtime.events import EventKind, Recorder
 from fairlead.runtime.history import HistoryQuery, MemoryHistory
 from fairlead.runtime.loop import ControllerLoop
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_placement
 
@@ -64,7 +68,10 @@ TEMPLATE: dict[str, Any] = {
 class Cluster:
     """Nodes n0 and n1 without kubelets; tests play those."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Sequence[str] = ()) -> None:
+        self.refused = refused
+        self.set_aside = SetAside("jobs", events=self)
+        self.told: list[tuple[str, str]] = []
         self.clock = LoopClock(EPOCH)
         self.history = MemoryHistory()
         rng = random.Random(1)
@@ -77,15 +84,23 @@ class Cluster:
         )
         self.client = InProcessClient(self.service)
 
+    def record(
+        self, resource: Resource[Any], metadata: ObjectMeta, kind: EventKind, *, reason: str,
+        message: str,
+    ) -> None:  # fmt: skip
+        self.told.append((metadata.name, reason))
+
     async def run(self, play: Callable[[Cluster], Awaitable[None]]) -> None:
         await self.service.bootstrap()
         for manifest in crd.manifests():
-            await self.client.create(CRDS, manifest)
+            await self.client.create(CRDS, with_refused(manifest, self.refused))
         for name in ("n0", "n1"):
             await self.client.create(NODES, {"metadata": {"name": name}})
             await self.set_ready(name, "True")
         rng, policy = random.Random(2), JobsPolicy()
         mirrors = JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng)
+        if self.refused:  # else a fault is a defect, and raises
+            mirrors = replace(mirrors, reader=MirrorReader(self.set_aside))
         controller = JobsController(
             self.client,
             mirrors,
@@ -152,8 +167,20 @@ class Cluster:
         await asyncio.sleep(1)
 
 
-def _play(play: Callable[[Cluster], Awaitable[None]]) -> Cluster:
-    cluster = Cluster()
+def with_refused(manifest: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Return the CRD of an API that takes no text in these fields of the status."""
+    out = copy.deepcopy(manifest)
+    status = out["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    for path in fields:
+        field = status
+        for name in path.split("."):
+            field = field["items"] if name == "[]" else field["properties"][name]
+        field["maxLength"] = 1
+    return out
+
+
+def _play(play: Callable[[Cluster], Awaitable[None]], refused: Sequence[str] = ()) -> Cluster:
+    cluster = Cluster(refused)
     run(cluster.run(play))
     return cluster
 
@@ -263,6 +290,53 @@ def test_one_type_of_reader_does_not_spoil_another() -> None:
         assert isinstance(await cluster.job(), Job)
 
     _play(play)
+
+
+# A status that the API does not take
+
+
+@pytest.mark.parametrize("kept", ["restartAt", "attempts.[].message"])
+def test_what_the_api_refuses_of_a_status_is_left_out_and_the_job_gives_its_nodes_back(
+    kept: str,
+) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(restart={"limit": 1, "backoffSeconds": 5})
+        failed = {"status": {"phase": "Failed"}}
+        await cluster.client.patch(
+            PODS, "train-1-worker-0", failed, namespace="default", subresource="status"
+        )
+        await asyncio.sleep(30)
+        await cluster.reap()
+        job = await cluster.job()
+        assert job is not None
+        [attempt] = job.status.attempts
+        assert attempt.finished_at
+        assert attempt.reason
+        assert not (job.status.restart_at if kept == "restartAt" else attempt.message)
+        assert await cluster.pods() == {}
+        assert ("train", "SetAside") in cluster.told
+
+    _play(play, [kept])
+
+
+def test_a_job_whose_attempt_cannot_be_closed_fails_and_lets_its_pods_go() -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start()
+        failed = {"status": {"phase": "Failed"}}
+        await cluster.client.patch(
+            PODS, "train-1-worker-0", failed, namespace="default", subresource="status"
+        )
+        await asyncio.sleep(120)
+        await cluster.reap()
+        job = await cluster.job()
+        assert job is not None
+        assert ("train", "SetAside") in cluster.told
+        condition = find_condition(job.status.conditions, "Failed")
+        assert condition is not None
+        assert condition.reason == "StatusRefused"
+        assert list(await cluster.pods()) in ([], ["train-1-worker-0"])
+
+    _play(play, ["attempts.[].finishedAt"])
 
 
 # Rules of jobs, on the way into the API

@@ -152,7 +152,7 @@ def _array(schema: Json, *, typed: bool) -> Check:
     unique = _uniqueness(schema)
 
     def check(value: Any) -> Faults | None:
-        if not isinstance(value, list):
+        if not isinstance(value, (list, tuple)):  # of callers in process
             return wrong_type(value, "array") if typed else None
         faults: Faults | None = None
         if below is not None:
