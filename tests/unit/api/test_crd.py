@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,8 +140,10 @@ def test_columns_show_state_members_attempt_reason_and_age() -> None:
         if column["jsonPath"].startswith(".metadata"):
             continue
         node = properties
-        for part in column["jsonPath"].strip(".").split("."):
-            node = node["properties"][part]
+        path = re.sub(r"\[\?\(.*?\)\]", "[]", column["jsonPath"])
+        for part in path.strip(".").split("."):
+            node = node["properties"][part.removesuffix("[]")]
+            node = node["items"] if part.endswith("[]") else node
     assert version["subresources"] == {"status": {}}
 
 
