@@ -130,7 +130,7 @@ def test_bad_manifest(path: Path) -> None:
 
 
 def _job(**asked: object) -> Callable[[], object]:
-    request = JobRequest(target=Target.VIRTUAL, **asked)  # type: ignore[arg-type]
+    request = JobRequest(**{"target": Target.VIRTUAL, **asked})  # type: ignore[arg-type]
     job = build_job("x", request, Program(("true",)), Origin("/", "ana", {}))
     return lambda: check_fit(WorldApi(), job)
 
@@ -157,6 +157,7 @@ INVALID = Invalid(
 
 CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
     "gpus-per-node": (_job(gpus=16, members=2), Exit.REFUSED),
+    "gpus-on-this-machine": (_job(gpus=2, target=Target.LOCAL), Exit.REFUSED),
     "memory-per-node": (_job(memory_bytes=2 << 40), Exit.REFUSED),
     "gang-too-large": (_job(gpus=8, members=30), Exit.REFUSED),
     "no-matching-node": (lambda: _unmatched(), Exit.REFUSED),

@@ -76,7 +76,11 @@ def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...
         resource = str(facts["resource"])
         asked = amount_words(resource, facts["asked"])
         most = amount_text(resource, facts["largest"])
-        message = f"no node has {asked} (largest: {most})"
+        which = "no node"
+        if int(facts["largest"]) < shape.get(resource, 0):
+            which = f"no node that role {facts['role']} may use"
+            detail = (f"largest of all nodes: {shape_text(shape)}",)
+        message = f"{which} has {asked} (largest: {most})"
         return Problem(Code.NO_NODE_LARGE_ENOUGH, message, detail=detail, help=help_)
     if verdict.reason is Reason.NO_MATCHING_NODE:
         message = message_of(verdict)
