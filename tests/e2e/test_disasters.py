@@ -191,7 +191,7 @@ def test_a_program_that_always_fails_reaches_its_restart_limit(cluster: Shell) -
 
 def test_without_restarts_the_first_failure_is_the_last(cluster: Shell) -> None:
     done = cluster.run("run", "--name", "no-second-try", "--no-restart", "--cpus", "100m", "--",
-                       "sh", "-c", "exit 7", code=1)  # fmt: skip
+                       "sh", "-c", "exit 7", code=7)  # fmt: skip
     assert "exited with code 7" in done.err
     status = cluster.job("no-second-try")["status"]
     assert len(status["attempts"]) == 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 LINE_BYTES_MAX = 64 * 1024
-_PIECES = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?=[^\n]))")
+#: What ends a piece. A carriage return at the end of the data may be half of a line's end.
+_ENDS = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 
 
 class LineCutter:
@@ -22,8 +23,12 @@ class LineCutter:
     def feed(self, chunk: bytes) -> bytes:
         """Return what is complete with this chunk, b"" when nothing is."""
         data = self._rest + chunk
-        pieces = _PIECES.findall(data)
-        self._rest = data[sum(map(len, pieces)) :]
+        pieces: list[bytes] = []
+        start = 0
+        for end in _ENDS.finditer(data):
+            pieces.append(data[start : end.end()])
+            start = end.end()
+        self._rest = data[start:]
         if len(self._rest) > LINE_BYTES_MAX:
             pieces.append(self._rest + b"\n")
             self._rest = b""

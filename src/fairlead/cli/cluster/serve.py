@@ -123,7 +123,8 @@ class Cluster:
             await service.bootstrap()
             client = InProcessClient(service)
             await install_crds(client)
-            jobs = JobsPolicy(checkpoint_root=str(data / "checkpoints"))
+            # Store and controllers end together, so no write arrives late after a start.
+            jobs = JobsPolicy(checkpoint_root=str(data / "checkpoints"), late_pod_seconds=1.0)
             controllers = Controllers(
                 self._settings.controllers.policies(jobs), client, history, clock=self._clock,
                 metrics=self._metrics, log=self._log,
