@@ -7,7 +7,7 @@ Names, scopes, short names and selectable fields are those of Kubernetes (`pkg/r
 
 from __future__ import annotations
 
-from fairlead.embedded.registry import NameRule, ResourceInfo, SelectableField
+from fairlead.embedded.resource_info import NameRule, ResourceInfo, SelectableField
 
 _ALL = ("all",)
 _META = {

@@ -18,7 +18,7 @@ import msgspec
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import NotFound, Unavailable
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.sharing import PodSharing
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions

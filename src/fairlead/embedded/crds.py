@@ -12,12 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.embedded.registry import (
-    PrinterColumn,
-    ResourceInfo,
-    ScalePaths,
-    SelectableField,
-)
+from fairlead.embedded.resource_info import PrinterColumn, ResourceInfo, ScalePaths, SelectableField
 from fairlead.embedded.schema.schema import Schema, SchemaError, compile_schema
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 

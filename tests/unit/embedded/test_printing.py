@@ -9,7 +9,7 @@ import pytest
 from fairlead.api.times import format_time
 from fairlead.embedded.http.columns import PathError, compile_path, custom_printer, evaluate
 from fairlead.embedded.printing import PRINTERS, Printer, human_duration, pod_status
-from fairlead.embedded.registry import PrinterColumn
+from fairlead.embedded.resource_info import PrinterColumn
 
 NOW = 1_800_000_000.0
 

@@ -14,7 +14,8 @@ import pytest
 
 from fairlead.api.status import ApiError, Conflict, Expired, InternalError, Invalid
 from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, EVENTS, NAMESPACES, NODES, PODS
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreOptions
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions

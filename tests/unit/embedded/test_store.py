@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.embedded.builtins import CONFIG_MAPS, PODS
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_typed
 from fairlead.embedded.storage.store import Store, StoreOptions
 from fairlead.runtime.client import EventType

@@ -22,7 +22,8 @@ from fairlead.embedded.builtins import (
     PODS,
     VALIDATING_WEBHOOKS,
 )
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record, record_typed
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fairlead.embedded.http.render import Rendering, chunk, event_line
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record, StoreEvent
 from fairlead.runtime.client import EventType
 

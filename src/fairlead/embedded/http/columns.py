@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead.embedded.printing import GENERIC, Cell, Cells, Column, Object, Printer, age
-from fairlead.embedded.registry import PrinterColumn
+from fairlead.embedded.resource_info import PrinterColumn
 
 #: One step of a path: from values to values.
 Step: TypeAlias = Callable[[list[Any]], list[Any]]

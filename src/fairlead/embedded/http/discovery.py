@@ -18,7 +18,8 @@ import msgspec
 
 from fairlead.embedded.http.reviews import REVIEWS, Review
 from fairlead.embedded.http.unserved import UNSERVED, Unserved
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 
 #: The Kubernetes release whose API the embedded cluster follows.
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "34"

@@ -18,7 +18,7 @@ from fairlead.embedded.http.columns import custom_printer
 from fairlead.embedded.http.negotiate import Accepted, Form
 from fairlead.embedded.printing import GENERIC, PRINTERS, Printer
 from fairlead.embedded.printing_more import MORE_PRINTERS
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs.options import Page
 from fairlead.runtime.clock import Clock

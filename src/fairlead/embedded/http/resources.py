@@ -51,7 +51,8 @@ from fairlead.embedded.http.reviews import REVIEWS_BY_PATH, Review
 from fairlead.embedded.http.unserved import UNSERVED_BY_PATH
 from fairlead.embedded.http.watching import Watching, WatchRequest
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.options import WatchOptions, WriteOptions

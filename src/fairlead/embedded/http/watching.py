@@ -26,7 +26,7 @@ from fairlead.embedded.http.render import (
     rendering,
     status_line,
 )
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs.options import WatchOptions, WatchStart
 from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import Clock

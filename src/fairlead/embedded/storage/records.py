@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fairlead.api.meta import ObjectMeta, OnlyMetadata
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.runtime.client import EventType
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.api.status import InternalError, TooManyRequests
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_of
 from fairlead.embedded.storage.wal import Entry, Log, LogOptions, Recovery, lock_directory, replay
 from fairlead.runtime.client import EventType

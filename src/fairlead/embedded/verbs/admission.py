@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.api import core
 from fairlead.api.status import Forbidden, StatusCause, StatusDetails
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.pod_defaults import add_tolerations, default_pod_spec, qos_class

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs import errors
 
 Obj = dict[str, Any]

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import StoreEvent
 from fairlead.embedded.verbs import writes
 from fairlead.embedded.verbs.context import Context

@@ -23,7 +23,7 @@ import msgspec
 
 from fairlead.api.meta import OwnerReference
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs import deletion, writes
 from fairlead.embedded.verbs.admission import CRD_FINALIZER, NAMESPACE_FINALIZER

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.api.times import format_time, parse_time
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, record_typed
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.changes import is_free

@@ -27,7 +27,7 @@ from fairlead.api.status import (
     StatusMeta,
     Timeout,
 )
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"

@@ -16,13 +16,13 @@ import msgspec
 
 from fairlead.api.selectors import Selector, SelectorError, parse_fields, parse_labels
 from fairlead.api.status import Invalid
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Problem, ProblemType
 from fairlead.embedded.verbs.options import ListOptions, Page, WatchOptions, WatchStart
-from fairlead.embedded.verbs.watches import WatchFilter
+from fairlead.embedded.verbs.watch_filter import WatchFilter
 from fairlead.runtime.client import EventType
 
 _LATEST = -1  # the version in a token that goes on from the latest state

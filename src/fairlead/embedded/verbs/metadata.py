@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs import errors, structural
 
 Obj = dict[str, Any]

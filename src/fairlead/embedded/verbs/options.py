@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.verbs.watch_filter import WatchFilter
 from fairlead.runtime.client import EventType, Propagation
-
-if TYPE_CHECKING:
-    from fairlead.embedded.storage.records import Record
-    from fairlead.embedded.verbs.watches import WatchFilter
 
 
 def _no_warning(_text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.jobs import judge_job, priority_to_set
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 

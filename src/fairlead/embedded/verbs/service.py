@@ -16,7 +16,8 @@ from typing import Any, assert_never
 from fairlead.api.status import AlreadyExists, NotFound, UnsupportedMediaType
 from fairlead.embedded import builtins, crds
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import builtin_schema
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.storage.store import Store

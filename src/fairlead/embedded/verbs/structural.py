@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api.status import StatusCause
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
 from fairlead.embedded.verbs import errors, own_rules
 from fairlead.embedded.verbs.context import Context

@@ -14,7 +14,7 @@ from fairlead.api import core
 from fairlead.api.selectors import Operator, Requirement, Selector
 from fairlead.api.status import InternalError, StatusCause, StatusDetails, TooManyRequests
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import FieldPath, ResourceInfo, ScalePaths
+from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import changes, errors, writes
 from fairlead.embedded.verbs.context import Context

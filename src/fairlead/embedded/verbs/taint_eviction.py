@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fairlead.api.core import Node, Pod, Taint
 from fairlead.api.times import parse_time
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import field_reader
+from fairlead.embedded.resource_info import field_reader
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.disruption import Disruption, disrupt

@@ -18,7 +18,7 @@ from fairlead.api.bounds import ANNOTATION_BYTES_MAX
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_label_value, is_qualified_name
-from fairlead.embedded.registry import NameRule, ResourceInfo
+from fairlead.embedded.resource_info import NameRule, ResourceInfo
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 
 CONFIG_BYTES_MAX = 1024 * 1024

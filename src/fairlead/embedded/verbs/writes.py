@@ -17,7 +17,7 @@ import msgspec
 from fairlead.api import core
 from fairlead.api.status import AlreadyExists
 from fairlead.embedded import builtins, crds
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
 from fairlead.embedded.verbs import (
     admission,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from fairlead.api.status import Conflict
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import changes, deletion, errors, subresources, writes
 from fairlead.embedded.verbs.context import Context

@@ -19,7 +19,7 @@ from fairlead.api import webhooks as types
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import BadRequest
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import NameRule, ResourceInfo
+from fairlead.embedded.resource_info import NameRule, ResourceInfo
 from fairlead.embedded.verbs import errors, structural
 from fairlead.embedded.verbs.errors import Problem, ProblemType
 from fairlead.embedded.verbs.validation import name_problem

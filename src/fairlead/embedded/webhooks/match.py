@@ -17,7 +17,7 @@ import msgspec
 from fairlead.api import webhooks as types
 from fairlead.api.selectors import Operator, Requirement, Selector
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
 
 Obj = dict[str, Any]

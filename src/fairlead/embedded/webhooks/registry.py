@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from fairlead.api.status import ApiError
 from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded import builtins
-from fairlead.embedded.registry import Registry, ResourceInfo
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import StoreEvent
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.webhooks.match import (

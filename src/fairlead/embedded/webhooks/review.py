@@ -25,7 +25,7 @@ from fairlead.api.status import (
     error_from_status,
 )
 from fairlead.embedded.patch import apply_json_patch
-from fairlead.embedded.registry import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.webhooks.match import Attributes, Invocation
 
 API_VERSION = "admission.k8s.io/v1"
