@@ -51,6 +51,7 @@ class Reason(Enum):
     NO_NODE_SHAPE_FITS = "NoNodeShapeFits"
     EXCEEDS_CLUSTER = "ExceedsCluster"
     NO_DOMAIN_FITS = "NoDomainFits"
+    NO_SUCH_TOPOLOGY = "NoSuchTopology"
     NO_MATCHING_NODE = "NoMatchingNode"
     INVALID_REQUEST = "InvalidRequest"
     SET_ASIDE = "SetAside"
@@ -167,6 +168,11 @@ REASONS: dict[Reason, ReasonInfo] = {
         85,
         "needs room for {members} members in one {topology_key}; the largest of {domains}, empty, "
         "holds {members_fit}",
+    ),
+    Reason.NO_SUCH_TOPOLOGY: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        86,
+        "needs its {members} members in one {topology_key}, but no node has that label",
     ),
     Reason.NO_NODE_SHAPE_FITS: ReasonInfo(
         Outcome.IMPOSSIBLE,

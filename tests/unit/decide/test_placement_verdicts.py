@@ -123,6 +123,14 @@ def test_room_but_not_within_one_domain() -> None:
     assert found.facts == {"topology_key": "rack", "members": 3, "members_fit": 2, "domains": 2}
 
 
+def test_a_topology_that_no_node_names_is_told_from_one_that_is_too_small() -> None:
+    job = make_job("j", count=2, topology=Topology(key="no.such/key", required=True))
+    found = verdict(make_nodes(4), job)
+    assert found.reason is Reason.NO_SUCH_TOPOLOGY
+    assert found.facts == {"topology_key": "no.such/key", "members": 2}
+    assert found.message.endswith("but no node has that label")
+
+
 def test_an_unreadable_request_is_invalid() -> None:
     found = verdict(make_nodes(1), make_job("a", cpu="lots"))
     assert found.reason is Reason.INVALID_REQUEST

@@ -151,6 +151,7 @@ _NEXT = {
     Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
     Reason.NO_MATCHING_NODE: "fairlead nodes -o wide shows what there is",
     Reason.NO_NODE_SHAPE_FITS: "ask for less per member; see fairlead nodes -o wide",
+    Reason.NO_SUCH_TOPOLOGY: "use a label of the nodes: kubectl get nodes --show-labels",
     Reason.EXCEEDS_CLUSTER: "ask for fewer members, or add nodes",
 }
 

@@ -51,6 +51,9 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
         fit = members_fit(room, gang)
         return Verdict(Reason.EXCEEDS_CLUSTER, {"members": gang.member_count, "members_fit": fit})
     if gang.topology_required and len(gang.roles) == 1:
+        if not domains_of(state.table, gang.topology_key).count:
+            facts = {"topology_key": gang.topology_key, "members": gang.member_count}
+            return Verdict(Reason.NO_SUCH_TOPOLOGY, facts)
         return Verdict(Reason.NO_DOMAIN_FITS, _domain_facts(room, state.table, gang))
     return None
 
