@@ -134,7 +134,7 @@ class JobWrites:
             "resourceVersion": meta.resource_version,
             "finalizers": list(finalizers) or None,
         }
-        if untrack:  # the reset that "Server-Side Apply" documents; nobody tracks from then on
+        if untrack:  # the reset that "Server-Side Apply" documents; it ends the tracking
             new["managedFields"] = [{}]
         patch = {"metadata": new}
         written = await self._client.patch(

@@ -5,7 +5,7 @@ meanwhile. So those ahead in the queue, later jobs that find room first, and the
 queue's head count as they do in the cluster; there is no second algorithm.
 
 Assumed: a job that holds nodes uses its whole time limit and then its whole grace period, members
-start as soon as they are placed, and nobody submits, releases or restarts a job that comes first.
+start as soon as they are placed, and no job that comes first is submitted, released or restarted.
 Where that is not enough to say when, the answer is why not.
 """
 

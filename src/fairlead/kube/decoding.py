@@ -1,7 +1,7 @@
 """The answers of an API server as typed values: pages of a list and lines of a watch.
 
 A page or a line is decoded at once, as nearly all are good. Only where that fails is it taken apart
-object by object: those that cannot be decoded are then told apart from the others
+object by object: those that cannot be decoded are then separated from the others
 (`fairlead.runtime.unreadable`) and hide nothing.
 """
 

@@ -27,7 +27,7 @@ _MASKS_SPARE_MAX = 256
 _ROWLESS_MAX = 64
 
 _UNLIMITED = np.iinfo(np.int32).max
-#: The need of a row that nobody waits with: no sum of fits reaches it.
+#: The need of a row without waiting gangs: no sum of fits reaches it.
 _NO_NEED = np.iinfo(np.int64).max
 #: An amount that no node has.
 _NEVER = np.iinfo(np.int64).max
@@ -341,7 +341,7 @@ class FitTable:
         return never
 
     def _lay_out(self) -> None:
-        """Write the requests anew for the table's rows of resources, which are not those before."""
+        """Rewrite the requests for the table's rows of resources, which have changed."""
         table = self._table
         self._rows_version = table.rows_version
         self._requests = np.zeros((len(self._totals), len(table.resources)), dtype=np.int64)

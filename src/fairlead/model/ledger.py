@@ -221,7 +221,7 @@ class Ledger:
 
         With the attempt that their pods say they are of, and the nodes that they are on. Pods of
         other tools do not lead: they are held to their places. Nor do pods that ask for less than
-        the place that would follow them: it would take what nobody has checked.
+        the place that would follow them: it would take what was not checked.
         """
         for owner in self._strays:
             claim = self._claims_by_owner.get(owner)

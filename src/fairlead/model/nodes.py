@@ -8,10 +8,10 @@ use must not be forgotten, and nothing new goes there.
 Every change is O(what changed): a slot's column is updated and the slot is put on the list of
 stale slots, from which `fairlead.model.fits` brings its rows up to date when it is next asked.
 
-A resource has a row while some node offers it. Requests make no rows: whoever may create a pod or
-a job chooses the names in it, and a row costs one cell per node. A request for a resource without a
-row fits nowhere, and its amount of that resource is not booked; `set_node` returns the resources
-that got a row, for the ledger to book what it holds of them.
+A resource has a row while some node offers it. Requests make no rows: every user who may create a
+pod or a job chooses the names in it, and a row costs one cell per node. A request for a resource
+without a row fits nowhere, and its amount of that resource is not booked; `set_node` returns the
+resources that got a row, for the ledger to book what it holds of them.
 """
 
 from __future__ import annotations

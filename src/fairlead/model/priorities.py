@@ -1,7 +1,7 @@
 """The priority of a job: the value of the PriorityClass that its pods carry.
 
 `spec.priority` shows that value and never sets it, so a job cannot give itself a place in the queue
-that its pods would not have: whoever may use a class is decided where pods are created, by the
+that its pods would not have: the right to use a class is decided where pods are created, by the
 ResourceQuota scopes of the namespace. A role's class is the job's, else its template's, else the
 cluster's default; a job whose roles differ has the lowest value of them.
 """

@@ -13,8 +13,8 @@ asks to wait (Retry-After) is not asked about that object before, and less is do
 while it turns us away.
 
 Any other exception of `perform` is that object's fault: the controller sets it aside (`faulted`).
-Any exception elsewhere is a fault of ours: it ends `run`, and the supervisor starts the controller
-anew.
+Any exception elsewhere is a fault of ours: it ends `run`, and the supervisor restarts the
+controller.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ what it took before is broken, whatever the object.
 
 A mirror that somebody shares must outlive any of its readers. Such a fault takes off all handlers
 of this reader, the mirror goes on, and `wait_fault` raises the fault where the reader's supervisor
-sees it. The reader is then made anew, from what the mirrors hold.
+sees it. A new reader then starts from what the mirrors hold.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def explore_one(number: int) -> Found:
     finally:
         signal.alarm(0)
     assert world is not None
-    switch, counters = world._switch, world._counters  # noqa: SLF001 # nobody else asks for them
+    switch, counters = world._switch, world._counters  # noqa: SLF001 # only used here
     met = sum((counter.met for counter in counters), Counter(switch.met))
     return Found(number, broken, "", world.writes, met)
 

@@ -93,7 +93,8 @@ class ArchiveGuard:
     async def check(self, token: str, wanted: ResourceAttributes) -> None:
         """Return when the token's user has the right.
 
-        Unauthorized when the token is no user's, Forbidden, Unavailable when nobody can say.
+        Unauthorized when the token is no user's, Forbidden, Unavailable when the API server does
+        not answer.
         """
         key = hashlib.sha256(token.encode(errors="replace")).digest()
         user = await self._users.get(key, lambda: self._user(token))

@@ -33,7 +33,7 @@ def prepare(data: Path) -> None:
 
 
 def require_own(data: Path) -> None:
-    """Return when nobody else can have put anything into the directory. CliError E711, OSError.
+    """Return when no other user can have written to the directory. CliError E711, OSError.
 
     It holds what makes a caller an administrator of the cluster, and what runs as this user: its
     owner, or who may write to it, could plant a token or lead a write elsewhere by a link.

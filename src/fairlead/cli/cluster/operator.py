@@ -2,7 +2,7 @@
 
     HttpClient -> LeaderElector -> LeaderClient (writes during the term only) -> scheduler, jobs
     probes and metrics over HTTP, for the kubelet and Prometheus
-    webhook and archive over HTTPS, for API servers: on every replica, whoever leads
+    webhook and archive over HTTPS, for API servers: on every replica, leader or not
 
 The controllers are those of the embedded cluster, unchanged; only how peers are named differs. They
 exist while this replica leads, and are made anew for each term: whatever they knew is in the API.

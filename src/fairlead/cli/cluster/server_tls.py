@@ -2,8 +2,8 @@
 
 Made at the first start, by the code that makes the webhook's, and renewed at a start in the second
 half of its life, or when it does not name the address. Each certificate has an authority of its own
-whose key is not kept (`webhook.certificates`); the kubeconfig carries the authority, and is written
-anew at each start. Copies of a kubeconfig made before a renewal no longer work after it.
+whose key is not kept (`webhook.certificates`); the kubeconfig carries the authority and is
+rewritten at each start. Copies of a kubeconfig made before a renewal no longer work after it.
 """
 
 from __future__ import annotations

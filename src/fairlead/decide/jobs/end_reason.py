@@ -43,7 +43,7 @@ class EndReason(Enum):
     PREEMPTED = "Preempted"
 
 
-#: The cause of each end; None is nobody's fault.
+#: The cause of each end; None: no one is at fault.
 CAUSES: dict[EndReason, Cause | None] = {
     EndReason.SUCCEEDED: None,
     EndReason.SUSPENDED: None,
@@ -67,7 +67,7 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.POD_VANISHED: Cause.INFRASTRUCTURE,
     EndReason.NAME_TAKEN: Cause.INFRASTRUCTURE,
     EndReason.NODE_REFUSED: Cause.INFRASTRUCTURE,
-    # Somebody else was faster on a shared node; that may happen often, and nobody is to blame.
+    # Another scheduler was faster on a shared node: frequent, and no failure.
     EndReason.NOT_BOUND: None,
     EndReason.PLACEMENT_LOST: Cause.INFRASTRUCTURE,
     EndReason.UNKNOWN: Cause.INFRASTRUCTURE,

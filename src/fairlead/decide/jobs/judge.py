@@ -296,7 +296,7 @@ def _eviction_message(member: MemberPod, word: str, *, is_cordoned: bool) -> str
 
 
 def is_drained(member: MemberPod) -> bool:
-    """Return True when a request or a taint evicted this member, hence not its node's trouble."""
+    """Return True when a request or a taint evicted this member: its node is not at fault."""
     named = _named_reason(member.pod)
     return named is not None and named[0] is EndReason.DRAINED
 

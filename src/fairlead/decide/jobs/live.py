@@ -176,7 +176,7 @@ def _changed_spec(view: JobView, attempt: Attempt) -> _End | None:
 def _is_single(view: JobView, failure: Failure) -> bool:
     """True when only this member is replaced: policy Member, and its node takes it again."""
     if view.job.spec.restart.policy is not RestartPolicy.MEMBER or failure.reason in MOVES:
-        return False  # a new node comes with a new placement, hence with a new attempt
+        return False  # a new node needs a new placement, and so a new attempt
     return failure.member is None or failure.member.node not in view.cordoned
 
 

@@ -173,7 +173,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-25", "The audit log of this version lacks latencies", (Source.API,), audit_latency,
-        IS_INFO, "Slow calls cannot be told from waits in queues.",
+        IS_INFO, "Slow calls cannot be distinguished from waits in queues.",
         "upgrade to the next patch release", "kubernetes #135684", unit="bool",
     ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ CHUNK_BYTES = 64 * 1024
 
 @dataclass(slots=True, eq=False)
 class Tail:
-    """A place in a log that may grow, be rotated, begin anew, or not be there yet."""
+    """A place in a log that may grow, be rotated, be truncated, or not exist yet."""
 
     path: Path
     tail_lines: int | None = None
