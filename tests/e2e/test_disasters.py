@@ -195,7 +195,7 @@ def test_without_restarts_the_first_failure_is_the_last(cluster: Shell) -> None:
     assert "exited with code 7" in done.err
     status = cluster.job("no-second-try")["status"]
     assert len(status["attempts"]) == 1
-    cluster.run("wait", "no-second-try", code=1)
+    cluster.run("wait", "no-second-try", code=7)
 
 
 def test_the_cluster_said_nothing_of_faults_of_its_own(cluster: Shell) -> None:
