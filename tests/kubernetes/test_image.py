@@ -31,6 +31,7 @@ from tests.kubernetes.test_install import run_cli
 from fairlead.cli.cluster.manifests import NAME, NAMESPACE, USER_ID, Install, manifests
 
 pytestmark = pytest.mark.kubernetes
+MOUNTED_SETTINGS = "/etc/fairlead/settings.yaml"
 READY_SECONDS_MAX = 60.0
 PIP_SECONDS_MAX = 300.0
 #: $1 holds the token; the command of the pod follows.
@@ -130,6 +131,14 @@ def write_account(cluster: ControlPlane, directory: Path) -> None:
     (directory / "namespace").write_text(NAMESPACE)
 
 
+def write_settings(directory: Path) -> Path:
+    """Write what a kubelet mounts of the ConfigMap with the controllers' settings."""
+    (settings,) = [each for each in manifests(Install()) if each["kind"] == "ConfigMap"]
+    path = directory / Path(MOUNTED_SETTINGS).name
+    path.write_text(settings["data"][path.name])
+    return path
+
+
 def closed_in(account: Path, command: Sequence[str]) -> list[str]:
     return ["unshare", "--mount", "sh", "-euc", CLOSED_IN, "sh", str(account), *command]
 
@@ -167,6 +176,9 @@ def test_the_locked_environment_runs_the_controller_as_the_pod_does(
     container = manifests(Install())[-1]["spec"]["template"]["spec"]["containers"][0]
     (port,) = _free_ports(1)
     arguments = [each.replace("0.0.0.0:8080", f"127.0.0.1:{port}") for each in container["args"]]
+    settings = write_settings(place)
+    arguments = [each.replace(MOUNTED_SETTINGS, str(settings)) for each in arguments]
+    assert str(settings) in " ".join(arguments)
     command = [str(environment / "bin" / "fairlead"), *arguments]
     host = urllib.parse.urlsplit(cluster.url)
     variables = {
