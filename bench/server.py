@@ -17,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from fairlead.cli.cluster.process import settle_garbage_collector
+from fairlead.app.embedded_process import settle_garbage_collector
 from fairlead.embedded.http.broadcast import Ending
 from fairlead.embedded.http.server import serve
 from fairlead.embedded.registry import Registry

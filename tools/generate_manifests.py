@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.cli.cluster import chart
-from fairlead.cli.cluster.manifests import Install, manifests
 from fairlead.cli.commands.install import render
 from fairlead.cli.common import Format
+from fairlead.install import chart
+from fairlead.install.manifests import Install, manifests
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 CHART = DEPLOY / "helm" / "fairlead"

@@ -22,7 +22,7 @@ import uvloop
 from bench.harness import Report, cpu_slowness
 from bench.objects import pod_body, status_patch
 from fairlead.api.resources import PODS
-from fairlead.cli.cluster.process import settle_garbage_collector
+from fairlead.app.embedded_process import settle_garbage_collector
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

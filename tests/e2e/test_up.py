@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.cli_world import Shell, eventually
 
 from fairlead.api.resources import JOBS
-from fairlead.cli.cluster.state import identity
+from fairlead.app.run_file import identity
 from fairlead.cli.connect import Choice, find_connection
 from fairlead.cli.transport import Api
 

@@ -19,10 +19,10 @@ from fairlead.api.status import (
     StatusDetails,
     Unauthorized,
 )
-from fairlead.cli.cluster.datadir import foreign, unusable
-from fairlead.cli.cluster.process import explain
-from fairlead.cli.cluster.serve import ListenFailed, StartFailed, StoreLost
-from fairlead.cli.cluster.settings import Settings
+from fairlead.app.datadir import foreign, unusable
+from fairlead.app.embedded import ListenFailed, StartFailed, StoreLost
+from fairlead.app.embedded_process import explain
+from fairlead.app.settings import Settings
 from fairlead.cli.errors import CODES, CliError, Code, Exit, render_error
 from fairlead.cli.fit import check_fit
 from fairlead.cli.jobspec import Origin, Program, build_job

@@ -35,7 +35,7 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODES, PODS, Resource
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
-from fairlead.cli.cluster.manifests import NAME
+from fairlead.install.manifests import NAME
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.transport import HttpOptions

@@ -19,7 +19,7 @@ from tests.kubernetes.test_install import run_cli
 
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
-from fairlead.cli.cluster.manifests import (
+from fairlead.install.manifests import (
     NAME,
     NAMESPACE,
     Install,
@@ -28,7 +28,7 @@ from fairlead.cli.cluster.manifests import (
     manifests,
     path_of,
 )
-from fairlead.cli.cluster.values import Values, load_values
+from fairlead.install.values import Values, load_values
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.client import PatchType
 from fairlead.webhook.configuration import MUTATING

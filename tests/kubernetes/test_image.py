@@ -28,7 +28,7 @@ from tests.kubernetes.operating import http_client
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
 
-from fairlead.cli.cluster.manifests import NAME, NAMESPACE, USER_ID, Install, manifests
+from fairlead.install.manifests import NAME, NAMESPACE, USER_ID, Install, manifests
 
 pytestmark = pytest.mark.kubernetes
 MOUNTED_SETTINGS = "/etc/fairlead/settings.yaml"

@@ -49,13 +49,13 @@ from fairlead.api.resources import (
     SERVICES,
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
+from fairlead.app.controllers import Policies
+from fairlead.app.operator import LogSource, Operator, OperatorSettings
 from fairlead.cli.archive import ACCOUNT, TOKEN_HEADER, TOKEN_PATH
-from fairlead.cli.cluster.controllers import Policies
-from fairlead.cli.cluster.manifests import NAME, Install, cluster_rules, namespace_rules
-from fairlead.cli.cluster.operator import LogSource, Operator, OperatorSettings
-from fairlead.cli.cluster.values import History, HistoryKind, Values
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
+from fairlead.install.manifests import NAME, Install, cluster_rules, namespace_rules
+from fairlead.install.values import History, HistoryKind, Values
 from fairlead.kube.client import HttpClient
 from fairlead.kube.podlogs import HttpLogReader
 from fairlead.runtime.history import MemoryHistory

@@ -17,7 +17,7 @@ from tests.kubernetes.webhook_route import FLAG
 from fairlead.api import names
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import NotFound
-from fairlead.cli.cluster.manifests import NAME, NAMESPACE, Install, manifests, path_of
+from fairlead.install.manifests import NAME, NAMESPACE, Install, manifests, path_of
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes

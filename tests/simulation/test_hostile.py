@@ -23,7 +23,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.status import ApiError
-from fairlead.cli.cluster.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

@@ -2,7 +2,7 @@
 
 The way to the controller is the API server's service proxy. The API server takes the credentials
 off a request that it passes on, so the token is sent a second time, in a header of ours, and the
-archive asks the API server what its user may read (`cluster/archive_guard.py`).
+archive asks the API server what its user may read (`app/archive_guard.py`).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Archive:
         if not self.direct:
             yield from self._proxied("/fairlead/v1/history", query)
             return
-        from fairlead.cli.cluster.archive_query import history_line, history_query
-        from fairlead.cli.cluster.stores import open_stores
+        from fairlead.app.archive_query import history_line, history_query
+        from fairlead.app.stores import open_stores
 
         async def read() -> list[bytes]:
             async with open_stores(self.direct, must_exist=True) as stores:
@@ -95,7 +95,7 @@ class Archive:
             query = {} if attempt is None else {"attempt": str(attempt)}
             lines = self._proxied(f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs", query)
             return [msgspec.json.decode(line, type=ArchivedLog) for line in lines]
-        from fairlead.cli.cluster.stores import open_stores
+        from fairlead.app.stores import open_stores
         from fairlead.runtime.memberlogs import LogQuery
 
         async def read() -> list[ArchivedLog]:

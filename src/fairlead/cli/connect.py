@@ -88,7 +88,7 @@ def _stopped(data: Path, *, is_default: bool) -> CliError:
 
 
 def _lives(data: Path) -> bool:
-    from fairlead.cli.cluster.state import read_running  # needs msgspec
+    from fairlead.app.run_file import read_running  # needs msgspec
 
     return read_running(data) is not None
 

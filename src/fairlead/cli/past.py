@@ -75,8 +75,8 @@ def past_logs(
 
 
 def _stopped_lines(data: Path, query: Mapping[str, str]) -> list[bytes]:
-    from fairlead.cli.cluster.archive_api import history_query
-    from fairlead.cli.cluster.extensions import history_line
+    from fairlead.app.archive_api import history_query
+    from fairlead.app.extensions import history_line
     from fairlead.runtime.history import HistoryError, SqliteHistory
 
     async def read() -> list[bytes]:

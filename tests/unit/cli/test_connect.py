@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.cluster.settings import Asked, parse_listen, remember, settle
-from fairlead.cli.cluster.state import (
+from fairlead.app.run_file import (
     Running,
     clear_running,
     identity,
     read_running,
     write_running,
 )
+from fairlead.app.settings import Asked, parse_listen, remember, settle
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.errors import CliError, Code
 from fairlead.kube.kubeconfig import write_kubeconfig

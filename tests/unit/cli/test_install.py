@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from fairlead.cli.cluster.manifests import (
+from fairlead.cli.commands.install import render
+from fairlead.cli.common import Format
+from fairlead.install.manifests import (
     PLACES,
     Install,
     cluster_rules,
     manifests,
     path_of,
 )
-from fairlead.cli.cluster.values import Values, with_image
-from fairlead.cli.commands.install import render
-from fairlead.cli.common import Format
+from fairlead.install.values import Values, with_image
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -64,8 +64,8 @@ def test_an_image_is_named_by_tag_digest_or_neither_behind_a_registry_with_a_por
 
 def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
     from fairlead.cli.app import cli
-    from fairlead.cli.cluster.values import History, HistoryKind, LogLevel
     from fairlead.cli.commands.controller import controller
+    from fairlead.install.values import History, HistoryKind, LogLevel
 
     history = History(kind=HistoryKind.SQLITE)
     values = Values(replicas=1, history=history, log_level=LogLevel.DEBUG, checkpoint_root="/ckpt")
@@ -83,7 +83,7 @@ def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
 
 
 def test_a_history_on_a_volume_has_one_writer() -> None:
-    from fairlead.cli.cluster.values import History, HistoryKind, conflicts
+    from fairlead.install.values import History, HistoryKind, conflicts
 
     values = Values(history=History(kind=HistoryKind.SQLITE))
     assert [path for path, _ in conflicts(values)] == ["replicas"]
@@ -92,8 +92,8 @@ def test_a_history_on_a_volume_has_one_writer() -> None:
 
 
 def test_the_url_of_a_database_comes_from_a_secret_into_the_variable_that_is_read() -> None:
-    from fairlead.cli.cluster.values import History, HistoryKind
     from fairlead.cli.commands.controller import controller
+    from fairlead.install.values import History, HistoryKind
 
     values = Values(history=History(kind=HistoryKind.POSTGRES))
     container = manifests(Install(values=values))[-1]["spec"]["template"]["spec"]["containers"][0]
@@ -121,7 +121,7 @@ def _of_kind(kind: str, values: Values) -> list[dict[str, Any]]:
 
 
 def test_logs_are_read_only_where_they_are_kept() -> None:
-    from fairlead.cli.cluster.values import History, HistoryKind
+    from fairlead.install.values import History, HistoryKind
 
     for kind in HistoryKind:
         values = Values(replicas=1, history=History(kind=kind))
@@ -136,7 +136,7 @@ def test_logs_are_read_only_where_they_are_kept() -> None:
 
 
 def test_a_network_policy_names_who_may_come_to_which_port() -> None:
-    from fairlead.cli.cluster.values import NetworkPolicy
+    from fairlead.install.values import NetworkPolicy
 
     given = NetworkPolicy(enabled=True, api_servers_from=({"ipBlock": {"cidr": "192.0.2.0/28"}},))
     (policy,) = _of_kind("NetworkPolicy", Values(network_policy=given))

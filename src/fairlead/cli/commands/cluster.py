@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from fairlead.cli.cluster.datadir import in_use, prepare, size_bytes
-from fairlead.cli.cluster.settings import (
+from fairlead.app.datadir import in_use, prepare, size_bytes
+from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, Running, read_running
+from fairlead.app.settings import (
     GPUS_MAX,
     NODES_MAX,
     Asked,
@@ -21,7 +22,6 @@ from fairlead.cli.cluster.settings import (
     resolve_profile,
     settle,
 )
-from fairlead.cli.cluster.state import KUBECONFIG_FILE, LOG_FILE, Running, read_running
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.errors import CliError, Code, Exit, fail, render_error
@@ -109,13 +109,13 @@ def up(
 
 
 def _check_profile(settings: Settings) -> None:
-    from fairlead.cli.cluster.fleet import read_profile
+    from fairlead.app.fleet import read_profile
 
     read_profile(settings.profile)
 
 
 def _foreground(common_: Common, settings: Settings) -> int:
-    from fairlead.cli.cluster.process import run_cluster
+    from fairlead.app.embedded_process import run_cluster
 
     def ready(running: Running) -> None:
         text = first_commands(settings, running, default=_is_default(settings.data))
@@ -131,7 +131,7 @@ def _foreground(common_: Common, settings: Settings) -> int:
 
 
 def _detach(common_: Common, settings: Settings, asked: Asked) -> int:
-    from fairlead.cli.cluster.launch import start_detached
+    from fairlead.app.launch import start_detached
 
     arguments = ["--data", str(settings.data)]
     logs = asked.logs
@@ -158,8 +158,8 @@ def _announced(common_: Common, settings: Settings, text: str) -> str:
 
 def _background(path: Path, asked: Asked, ready_fd: int) -> int:
     """Be the background process: report through the pipe, then only to the log."""
-    from fairlead.cli.cluster.launch import Report, send_report
-    from fairlead.cli.cluster.process import run_cluster
+    from fairlead.app.embedded_process import run_cluster
+    from fairlead.app.launch import Report, send_report
 
     os.set_inheritable(ready_fd, False)
     is_ready = False
@@ -250,7 +250,7 @@ def down(common_: Common, *, data: str) -> int:
     Processes of jobs on this machine are ended; the next `fairlead up` continues the jobs from
     their last checkpoints.
     """
-    from fairlead.cli.cluster.launch import stop
+    from fairlead.app.launch import stop
 
     path = _data(data)
     running = read_running(path)

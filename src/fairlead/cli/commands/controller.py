@@ -90,17 +90,17 @@ def controller(
     In a pod it uses the pod's service account, elsewhere the kubeconfig. `fairlead install` puts
     it on a cluster. Logs are JSON unless stderr is a terminal.
     """
-    from fairlead.cli.archive import direct_store
-    from fairlead.cli.cluster.controller_settings import load_settings
-    from fairlead.cli.cluster.operator import OperatorSettings
-    from fairlead.cli.cluster.operator_process import (
+    from fairlead.app.controller_settings import load_settings
+    from fairlead.app.operator import OperatorSettings
+    from fairlead.app.operator_process import (
         NAMESPACE_DEFAULT,
         Where,
         connection_of,
         identity_of,
         run_operator,
     )
-    from fairlead.cli.cluster.settings import parse_listen
+    from fairlead.app.settings import parse_listen
+    from fairlead.cli.archive import direct_store
     from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
     from fairlead.decide.lease import LeaseTimes
     from fairlead.decide.pinning import Binding
@@ -128,7 +128,7 @@ def controller(
 
 def _webhook(listen: str, directory: Path | None, namespace: str) -> WebhookOptions | None:
     """Return how the webhook is to be served; None when it is not."""
-    from fairlead.cli.cluster.settings import parse_listen
+    from fairlead.app.settings import parse_listen
     from fairlead.webhook.service import WebhookOptions
 
     if not listen:

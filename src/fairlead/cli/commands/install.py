@@ -11,8 +11,8 @@ from fairlead.cli.common import Common, Format, common, dump
 from fairlead.cli.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.cli.cluster.manifests import Install
-    from fairlead.cli.cluster.values import Values
+    from fairlead.install.manifests import Install
+    from fairlead.install.values import Values
 
 REPLICAS_MAX = 10
 
@@ -50,7 +50,7 @@ def install(
     CRDs, a namespace (-n, default fairlead-system), a service account with the least rights, two
     replicas of `fairlead controller`, and a Service for their metrics.
     """
-    from fairlead.cli.cluster.manifests import NAMESPACE, Install, manifests
+    from fairlead.install.manifests import NAMESPACE, Install, manifests
 
     if is_dry and is_check:
         raise fail(Code.BAD_COMBINATION, "--dry-run and --check do not go together")
@@ -74,7 +74,7 @@ def _values(path: Path | None, image: str, replicas: int | None) -> Values:
     """Return what was chosen: the flags, else the file, else the defaults."""
     import msgspec
 
-    from fairlead.cli.cluster.values import Values, conflicts, load_values, with_image
+    from fairlead.install.values import Values, conflicts, load_values, with_image
 
     values = Values() if path is None else load_values(path)
     if image:
@@ -94,7 +94,7 @@ def render(objects: list[dict[str, object]], format_: Format) -> str:
 
 
 def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
-    from fairlead.cli.cluster.installer import (
+    from fairlead.install.installer import (
         State,
         check_access,
         look,
@@ -102,7 +102,7 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
         look_unwanted,
         needs,
     )
-    from fairlead.cli.cluster.manifests import manifests, unwanted
+    from fairlead.install.manifests import manifests, unwanted
 
     would = {
         State.MISSING: "would be created", State.DIFFERS: "would be changed",
@@ -130,14 +130,14 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
 
 
 def _apply(common_: Common, chosen: Install) -> None:
-    from fairlead.cli.cluster.installer import (
+    from fairlead.install.installer import (
         apply,
         await_established,
         check_access,
         look_unwanted,
         remove,
     )
-    from fairlead.cli.cluster.manifests import label_of, manifests, unwanted
+    from fairlead.install.manifests import label_of, manifests, unwanted
 
     is_structured = common_.format in (Format.JSON, Format.YAML)
 

@@ -11,7 +11,7 @@ from fairlead.cli.common import Common, common
 from fairlead.cli.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.cli.cluster.remover import Standing, Wish
+    from fairlead.install.remover import Standing, Wish
 
 JOBS_SHOWN_MAX = 10
 
@@ -46,10 +46,10 @@ def uninstall(
     Removes what `fairlead install` made (namespace -n, default fairlead-system), the controllers
     first; then no job keeps Fairlead's finalizer and no pod its scheduling gate.
     """
-    from fairlead.cli.cluster.installer import check_access
-    from fairlead.cli.cluster.manifests import NAMESPACE, Install
-    from fairlead.cli.cluster.remover import Wish, steps, survey
-    from fairlead.cli.cluster.remover import uninstall as remove_all
+    from fairlead.install.installer import check_access
+    from fairlead.install.manifests import NAMESPACE, Install
+    from fairlead.install.remover import Wish, steps, survey
+    from fairlead.install.remover import uninstall as remove_all
 
     if keep_crds and delete_jobs:
         raise fail(

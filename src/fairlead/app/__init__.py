@@ -1,0 +1,1 @@
+"""Composition roots: which parts the embedded cluster and a replica of the operator consist of."""

@@ -1,0 +1,143 @@
+"""What a replica on a real cluster answers about jobs and members that are gone, read-only:
+
+    /fairlead/v1/history?namespace&name&uid&user&state&since&limit     JSON lines, latest end first
+    /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs?attempt        JSON lines, one per member
+
+Each request carries a bearer token, and `archive_guard.py` has the API server say what its user may
+read. It is served on the webhook's port, over TLS, and reached through the API server's service
+proxy (docs/design/history-and-logs.md). Records that are in the memory of the leader alone are
+answered by it alone; another replica says so, and the client asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from fairlead.api.reviews import ResourceAttributes
+from fairlead.api.status import (
+    ApiError,
+    MethodNotAllowed,
+    NotFound,
+    Timeout,
+    TooManyRequests,
+    Unavailable,
+)
+from fairlead.app.archive_guard import (
+    ArchiveGuard,
+    to_read_history,
+    to_read_logs,
+    token_of,
+)
+from fairlead.app.archive_query import history_line, history_query, log_query
+from fairlead.cli.archive import NOT_LEADER, ArchivedLog
+from fairlead.runtime.client import Client
+from fairlead.runtime.history import History, HistoryError
+from fairlead.runtime.memberlogs import LogQuery, LogStore
+
+#: Under way, most of them waiting.
+REQUESTS_MAX = 64
+HISTORIES_MAX = 4
+#: The logs of one attempt are up to 256 MiB in memory.
+LOGS_MAX = 1
+ANSWER_BYTES_MAX = 256 << 20
+#: For a whole answer: a reader that is slower makes others wait.
+ANSWER_SECONDS_MAX = 60.0
+LINES = "application/x-ndjson"
+
+
+class ArchiveApi:
+    """Answers requests, REQUESTS_MAX at a time, of which a few read and the others wait.
+
+    `logs` is None where none are kept. `is_here` says whether this replica has the records.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        logs: LogStore | None,
+        *,
+        is_here: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._guard = ArchiveGuard(client)
+        self._history = history
+        self._logs = logs
+        self._is_here = is_here
+        self._history_slots = asyncio.Semaphore(HISTORIES_MAX)
+        self._log_slots = asyncio.Semaphore(LOGS_MAX)
+        self._under_way = 0
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; what cannot be answered is a Status, as of an API server."""
+        if self._under_way >= REQUESTS_MAX:
+            return _refusal(TooManyRequests(f"{REQUESTS_MAX} questions to the archive at a time"))
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._answer(request)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # half of an answer may be on its way
+            return _refusal(Timeout(f"no whole answer within {ANSWER_SECONDS_MAX:g} s"))
+        finally:
+            self._under_way -= 1
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            if request.method != "GET":
+                raise MethodNotAllowed(f"{request.method} is not supported here: only GET is")
+            match request.path.strip("/").split("/"):
+                case ["fairlead", "v1", "history"]:
+                    return await self._answer_history(request)
+                case ["fairlead", "v1", "namespaces", namespace, "jobs", job, "logs"]:
+                    query = log_query(namespace, job, request.query)
+                    await self._admit(request, to_read_logs(namespace))
+                    return await self._answer_logs(request, query)
+                case _:
+                    raise NotFound("404 page not found")
+        except (ApiError, HistoryError) as error:
+            return _refusal(error)
+
+    async def _admit(self, request: web.BaseRequest, wanted: ResourceAttributes) -> None:
+        await self._guard.check(token_of(request.headers), wanted)
+        if not self._is_here():
+            raise Unavailable("another replica has the records", reason=NOT_LEADER)
+
+    async def _answer_history(self, request: web.BaseRequest) -> web.StreamResponse:
+        query = history_query(request.query)
+        await self._admit(request, to_read_history(query.namespace))
+        async with self._history_slots:
+            records = await self._history.query(query)
+        body = b"".join(msgspec.json.encode(history_line(record)) + b"\n" for record in records)
+        return web.Response(body=body, headers={"Content-Type": LINES})
+
+    async def _answer_logs(self, request: web.BaseRequest, query: LogQuery) -> web.StreamResponse:
+        if self._logs is None:
+            raise NotFound(
+                f"no log of job {query.job} is kept: this installation keeps none (history.kind is "
+                "memory; sqlite and postgres keep logs)"
+            )
+        async with self._log_slots:
+            found = await self._logs.logs(query)
+            if not found:
+                raise NotFound(f"no log of job {query.job} is kept in namespace {query.namespace}")
+            response = web.StreamResponse(headers={"Content-Type": LINES})
+            await response.prepare(request)
+            byte_count = 0
+            for log in found:
+                byte_count += len(log.text)
+                if byte_count > ANSWER_BYTES_MAX:
+                    break
+                await response.write(msgspec.json.encode(ArchivedLog.of(log)) + b"\n")
+            return response
+
+
+def _refusal(error: ApiError | HistoryError) -> web.Response:
+    shown = error if isinstance(error, ApiError) else Unavailable(str(error))
+    return web.Response(
+        body=shown.status.encode(), status=shown.status.code, content_type="application/json"
+    )

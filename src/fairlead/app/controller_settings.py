@@ -1,0 +1,141 @@
+"""Settings of the controllers that an administrator may change, and their file.
+
+`fairlead up --settings FILE` and `fairlead controller --settings FILE` read the same file; the
+installation writes it from its value `settings`. Each field overrides the field of the same name of
+a policy, and has the same default; the other fields of the policies are internal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.app.sections import Section, load
+
+if TYPE_CHECKING:
+    from fairlead.app.controllers import Policies
+    from fairlead.decide.jobs.policy import JobsPolicy
+
+HOUR = 3600
+DAY = 24 * HOUR
+YEAR = 365 * DAY
+
+
+class PlacementSettings(Section, frozen=True):
+    """Order of the queue, and gangs that lose nodes."""
+
+    starvation_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="A job that has waited so long at the head of the queue "
+             "keeps later jobs off the nodes that it could use; 0: strict order."),
+    ] = 900  # fmt: skip
+    repair_hold_seconds: Annotated[
+        int,
+        Meta(ge=0, le=DAY, description="A gang that finds no replacement for its lost nodes for "
+             "so long releases all its nodes."),
+    ] = 300  # fmt: skip
+
+
+class JobsSettings(Section, frozen=True):
+    """Life of a job: limits, and how long each kind of trouble may last."""
+
+    infrastructure_limit_max: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000, description="Ceiling of restart.infrastructureLimit of all jobs."),
+    ] = 1000  # fmt: skip
+    node_lost_grace_seconds: Annotated[
+        int, Meta(ge=1, le=DAY, description="A node that is not ready for longer counts as lost.")
+    ] = 40
+    bind_patience_seconds: Annotated[
+        int,
+        Meta(ge=1, le=HOUR, description="A pinned member that kube-scheduler refuses for longer "
+             "releases its node."),
+    ] = 10  # fmt: skip
+    native_patience_seconds: Annotated[
+        int,
+        Meta(ge=1, le=DAY, description="A native gang that is not bound for longer releases its "
+             "place."),
+    ] = 60  # fmt: skip
+    held_back_patience_seconds: Annotated[
+        int,
+        Meta(ge=1, le=HOUR, description="Pods that a quota or a starting API server refuses are "
+             "retried for so long before the attempt ends."),
+    ] = 30  # fmt: skip
+    refused_backoff_seconds_max: Annotated[
+        int,
+        Meta(ge=1, le=DAY, description="Longest wait between two attempts of a job whose pods a "
+             "quota or a policy refuses."),
+    ] = 300  # fmt: skip
+    start_error_grace_seconds: Annotated[
+        int,
+        Meta(ge=0, le=DAY, description="A container that cannot be started (image, configuration) "
+             "may recover for so long."),
+    ] = 60  # fmt: skip
+    start_seconds_max: Annotated[
+        int,
+        Meta(ge=1, le=7 * DAY, description="A member that has not started for longer ends the "
+             "attempt."),
+    ] = 1800  # fmt: skip
+    keep_finished_pods_seconds: Annotated[
+        int, Meta(ge=0, le=YEAR, description="Pods of jobs that have ended are kept for so long.")
+    ] = 3600
+
+
+class AdoptionSettings(Section, frozen=True):
+    """Gangs of other tools; for clusters with a scheduler of their own."""
+
+    bind_patience_seconds: Annotated[
+        int,
+        Meta(ge=1, le=HOUR, description="A released pod that its scheduler refuses for longer "
+             "releases its place."),
+    ] = 10  # fmt: skip
+    refusals_max: Annotated[
+        int,
+        Meta(ge=1, le=1000, description="After so many such refusals in a row the whole gang "
+             "queues again."),
+    ] = 5  # fmt: skip
+    again_seconds_max: Annotated[
+        int,
+        Meta(ge=10, le=DAY, description="Longest wait of such a gang before it queues again."),
+    ] = 600  # fmt: skip
+    idle_seconds_max: Annotated[
+        int,
+        Meta(ge=0, le=DAY, description="A gang whose pods are all gone keeps its place for so "
+             "long."),
+    ] = 60  # fmt: skip
+    keep_finished_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="The job of a gang that has ended and has no owner is "
+             "kept for so long."),
+    ] = 3600  # fmt: skip
+
+
+class ControllerSettings(Section, frozen=True):
+    """Settings of the controllers."""
+
+    placement: PlacementSettings = PlacementSettings()
+    jobs: JobsSettings = JobsSettings()
+    adoption: AdoptionSettings = AdoptionSettings()
+
+    def policies(self, jobs: JobsPolicy) -> Policies:
+        """Return the controllers' policies; `jobs` has what is no setting."""
+        # Here, since the commands read the types and `policies` loads numpy.
+        from fairlead.app.controllers import Policies
+        from fairlead.decide.adoption.view import AdoptionPolicy
+        from fairlead.decide.placement.policy import PlacementPolicy
+
+        fields = msgspec.structs.asdict
+        return Policies(
+            replace(jobs, **fields(self.jobs)),
+            PlacementPolicy(**fields(self.placement)),
+            AdoptionPolicy(**fields(self.adoption)),
+        )
+
+
+def load_settings(file: str) -> ControllerSettings:
+    """Return the settings of a file, the defaults without one; CliError with all mistakes."""
+    return load(Path(file), ControllerSettings) if file else ControllerSettings()

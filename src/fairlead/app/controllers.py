@@ -1,0 +1,179 @@
+"""Scheduler, jobs and adoption controller as services, made anew at each start; shared mirrors."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from fairlead.api.core import PriorityClass
+from fairlead.app.mirrors import SharedMirrors
+from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.embedded.unscheduled import UnscheduledPods
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import Recorder
+from fairlead.runtime.history import History
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.supervisor import Service
+
+COMPONENT = "fairlead"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The options of each controller."""
+
+    jobs: JobsPolicy = field(default_factory=JobsPolicy)
+    placement: PlacementPolicy = field(default_factory=PlacementPolicy)
+    adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
+
+
+class Controllers:
+    """Makes the controllers and knows which are ready."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        client: Client,
+        history: History,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        log: Logger,
+        priority_classes: Mirror[PriorityClass] | None = None,
+    ) -> None:
+        self._policies = policies
+        self._client = client
+        self._history = history
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
+        self._events = Recorder(client, clock, COMPONENT, rng=_rng(), log=log)
+        #: What the controllers read, and others may; the services among `services` keep it.
+        self.mirrors = SharedMirrors(
+            client, priority_classes=priority_classes, clock=clock, metrics=metrics,
+            events=self._events, log=log,
+        )  # fmt: skip
+        self._loops: dict[str, ControllerLoop] = {}
+
+    def services(self) -> list[Service]:
+        """Return the services: mirrors and events first, since the controllers need them."""
+        services = [
+            *self.mirrors.services(),
+            Service("events", self._events.run),
+            Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
+            Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
+        ]
+        if (
+            self._policies.jobs.binding is not None
+        ):  # there is another scheduler, which binds what we pin
+            ready = partial(self._is_ready, "adoption")
+            services.append(Service("adoption", self._run_adoption, is_ready=ready))
+        else:
+            services.append(Service("unscheduled", self._run_unscheduled))
+        return services
+
+    def _is_ready(self, name: str) -> bool:
+        loop = self._loops.get(name)
+        return loop is not None and loop.ready
+
+    def _reader(self, name: str) -> MirrorReader:
+        set_aside = SetAside(name, events=self._events, log=self._log)
+        self._metrics.watch_set_aside(set_aside)
+        return MirrorReader(set_aside)
+
+    async def _run_scheduler(self) -> None:
+        reader = self._reader("scheduler")
+        mirrors = self._cluster_mirrors(reader)
+        try:
+            controller = SchedulerController(
+                self._client, mirrors, events=self._events, policy=self._policies.placement
+            )
+            self._metrics.watch_jobs(mirrors.jobs.items)
+            self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
+            await self._run(controller, reader)
+        finally:
+            self._metrics.watch_jobs(None)
+            self._metrics.forget_queue(SchedulerController.name)
+            reader.close()
+
+    def _cluster_mirrors(self, reader: MirrorReader) -> ClusterMirrors:
+        shared = self.mirrors
+        return ClusterMirrors(
+            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, reader
+        )
+
+    async def _run_jobs(self) -> None:
+        shared, reader = self.mirrors, self._reader("jobs")
+        own = JobsMirrors.make(self._client, self._policies.jobs, clock=self._clock, rng=_rng())
+        mirrors = replace(
+            own, jobs=shared.jobs, pods=shared.pods, nodes=shared.nodes, reader=reader
+        )
+        try:
+            controller = JobsController(
+                self._client, mirrors, history=self._history, events=self._events,
+                policy=self._policies.jobs, clock=self._clock,
+            )  # fmt: skip
+            await self._run(controller, reader, own=own.own)
+        finally:
+            reader.close()
+
+    async def _run_adoption(self) -> None:
+        reader = self._reader("adoption")
+        mirrors = self._cluster_mirrors(reader)
+        try:
+            controller = AdoptionController(
+                self._client, mirrors, history=self._history, events=self._events,
+                clock=self._clock, policy=self._policies.adoption,
+            )  # fmt: skip
+            await self._run(controller, reader)
+        finally:
+            reader.close()
+
+    async def _run_unscheduled(self) -> None:
+        reader = MirrorReader()
+        try:
+            UnscheduledPods(self.mirrors.pods, self._events, reader)
+            await reader.wait_fault()
+        finally:
+            reader.close()
+
+    async def _run(
+        self, controller: Controller, reader: MirrorReader, *, own: Sequence[Mirror[Any]] = ()
+    ) -> None:
+        """Run the controller, and mirrors of its own, until a fault of its code."""
+        loop = ControllerLoop(
+            controller, clock=self._clock, rng=_rng(), observer=self._metrics, log=self._log,
+            options=LoopOptions(runs_mirrors=False),
+        )  # fmt: skip
+        self._loops[controller.name] = loop
+        for mirror in own:
+            self._metrics.watch_mirror(mirror)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for mirror in own:
+                    mirror.set_aside = self.mirrors.set_aside
+                    group.create_task(mirror.run())
+                group.create_task(reader.wait_fault())
+                await loop.run()
+        finally:
+            self._metrics.forget_mirrors(own)
+
+
+def _rng() -> random.Random:
+    return random.Random()  # noqa: S311 # jitter, not secrets

@@ -1,0 +1,263 @@
+"""The cluster put together: store, API, nodes and controllers in one process.
+
+    store -> service -> HTTP server
+                     -> in-process client -> virtual nodes, local node, scheduler, jobs controller
+
+What only controllers need is started by the supervisor and started anew after a crash, each time
+from new objects: whatever it knew is in the API. The store is different: when it cannot write, the
+process ends, since nothing more can be promised (docs/design/architecture.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from fairlead import __version__
+from fairlead.api import crd
+from fairlead.api.meta import merge_diff
+from fairlead.api.resources import CRDS
+from fairlead.api.status import AlreadyExists
+from fairlead.app.controllers import Controllers
+from fairlead.app.extensions import Extensions, Parts
+from fairlead.app.nodes import Nodes
+from fairlead.app.server_tls import server_tls
+from fairlead.app.settings import OPEN_ADDRESS, Settings
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.http.server import Server, serve
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.cluster_objects import Address
+from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.uids import Uids
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.history import SqliteHistory
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.supervisor import OnCrash, Service, Supervisor
+
+READY_LOOK_SECONDS = 0.02
+START_CRASHES_MAX = 3
+SHUTDOWN_GRACE_SECONDS = 10.0
+_PODS_SHOWN_MAX = 5
+
+
+class ListenFailed(Exception):
+    """The address cannot be listened on."""
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {cause}")
+        self.host = host
+        self.port = port
+        self.cause = cause
+
+
+class StartFailed(Exception):
+    """A service keeps crashing, so the cluster never becomes ready."""
+
+    def __init__(self, service: str, error: str) -> None:
+        super().__init__(f"service {service} keeps crashing: {error}")
+        self.service = service
+
+
+class StoreLost(Exception):
+    """The store can no longer write; what was acknowledged is safe."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"the store cannot be written: {cause}")
+        self.cause = cause
+
+
+class Cluster:
+    """One cluster, run once. `stop` ends it in order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        token: str,
+        *,
+        clock: Clock,
+        log: Logger,
+        say: Callable[[str], None],
+    ) -> None:
+        """`say` is given sentences for the person at the terminal."""
+        self.token = token
+        self.nodes_kept = 0  # virtual nodes beyond those that were asked for
+        self.authority = b""  # of the server's certificate; known once it listens
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._say = say
+        self._rng = random.Random()  # noqa: S311 # jitter, not secrets
+        self._metrics = Metrics(CollectorRegistry(), version=__version__)
+        self._supervisor: Supervisor | None = None
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Begin the orderly end, at any time; `run` returns when it is done."""
+        self._is_stopping = True
+        if self._supervisor is not None:
+            self._supervisor.stop()
+
+    async def run(self, announce: Callable[[Server], None]) -> None:
+        """Run until stopped; `announce(server)` is called once when everything is ready.
+
+        Raises StoreError, HistoryError, ListenFailed, StoreLost or OSError when it cannot go on.
+        """
+        data = self._settings.data
+        async with AsyncExitStack() as stack:
+            store = Store.open(data / "store")
+            stack.push_async_callback(store.close)
+            history = SqliteHistory.open(data / "history.db", runner=asyncio.to_thread)
+            stack.push_async_callback(history.close)
+            service = ApiService(
+                store, Registry.with_builtins(), self._clock,
+                ids=Uids(), rng=self._rng,
+            )  # fmt: skip
+            await service.bootstrap()
+            client = InProcessClient(service)
+            await install_crds(client)
+            # Store and controllers end together, so no write arrives late after a start.
+            jobs = JobsPolicy(checkpoint_root=str(data / "checkpoints"), late_pod_seconds=1.0)
+            controllers = Controllers(
+                self._settings.controllers.policies(jobs), client, history, clock=self._clock,
+                metrics=self._metrics, log=self._log,
+            )  # fmt: skip
+            nodes = Nodes(
+                self._settings,
+                client,
+                self._clock,
+                pods=controllers.mirrors.pods,
+                nodes=controllers.mirrors.nodes,
+                log=self._log,
+            )
+            self.nodes_kept = await nodes.shrink()
+            lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+            store.on_failure(lost.set_result)
+            supervisor = Supervisor(
+                [
+                    Service("store", lambda: _watch_store(lost), OnCrash.FATAL),
+                    Service("api", service.run),
+                    *nodes.services(),
+                    *controllers.services(),
+                ],
+                clock=self._clock,
+                rng=self._rng,
+                log=self._log,
+                crashed=self._metrics.crashed,
+            )
+            self._supervisor = supervisor
+            if self._is_stopping:  # during the start
+                supervisor.stop()
+            parts = Parts(
+                self._settings, client, store, history, self._metrics, supervisor, nodes.archive
+            )
+            extensions = Extensions(parts, self._clock)
+            server = await stack.enter_async_context(
+                self._listen(service, nodes, extensions, supervisor)
+            )
+            await self._supervise(supervisor, lambda: announce(server))
+            if not lost.done():
+                await self._shut_down(nodes)
+
+    async def _shut_down(self, nodes: Nodes) -> None:
+        if living := nodes.living():
+            self._say(waiting_for(living))
+        await nodes.shut_down(SHUTDOWN_GRACE_SECONDS)
+
+    async def _supervise(self, supervisor: Supervisor, announce: Callable[[], None]) -> None:
+        async def announce_when_ready() -> None:
+            # Readiness is a question to many parts; during the start it is asked again and again.
+            while not (health := supervisor.health()).ready:
+                for service in health.services:
+                    if service.crash_count >= START_CRASHES_MAX:
+                        raise StartFailed(service.name, service.last_error)
+                await asyncio.sleep(READY_LOOK_SECONDS)
+            announce()
+
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(announce_when_ready())
+            try:
+                await supervisor.run()
+            finally:
+                waiting.cancel()
+
+    @asynccontextmanager
+    async def _listen(
+        self,
+        service: ApiService,
+        nodes: Nodes,
+        extensions: Extensions,
+        supervisor: Supervisor,
+    ) -> AsyncGenerator[Server]:
+        """Serve on the address; on a free port when a busy one was not asked for."""
+        host, port = self._settings.host, self._settings.port
+        if port and not self._settings.is_port_asked and not await _is_free(host, port):
+            self._log.warning("Port is in use, taking a free one", port=port)
+            port = 0
+        tls = server_tls(self._settings.data, host, self._clock.now())
+        self.authority = tls.authority
+
+        def not_ready() -> tuple[str, ...]:
+            return tuple(s.name for s in supervisor.health().services if not s.ready)
+
+        async with AsyncExitStack() as stack:
+            try:
+                server = await stack.enter_async_context(
+                    serve(
+                        service, token=self.token, host=host, port=port,
+                        extensions=extensions.handlers(), logs=nodes.archive,
+                        not_ready=not_ready, clock=self._clock, tls=tls.context,
+                    )
+                )  # fmt: skip
+            except OSError as error:
+                raise ListenFailed(host, port, error) from error
+            service.serves_at(Address(server.host, server.port, tls.authority.decode()))
+            if not self._settings.is_loopback:
+                self._log.warning(OPEN_ADDRESS, host=host)
+            yield server
+
+
+def waiting_for(pods: tuple[str, ...]) -> str:
+    """Return what to say of the processes that the end of the cluster waits for."""
+    count = "1 member" if len(pods) == 1 else f"{len(pods)} members"
+    shown = ", ".join(pods[:_PODS_SHOWN_MAX]) + (" ..." if len(pods) > _PODS_SHOWN_MAX else "")
+    return (
+        f"Stopping {count} on this machine, for {SHUTDOWN_GRACE_SECONDS:g}s at most: {shown}. "
+        "Ctrl-C again ends the cluster at once and leaves them running until the next start."
+    )
+
+
+async def _watch_store(lost: asyncio.Future[OSError]) -> None:
+    raise StoreLost(await asyncio.shield(lost))
+
+
+async def _is_free(host: str, port: int) -> bool:
+    try:
+        listener = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise ListenFailed(host, port, error) from error
+    listener.close()
+    await listener.wait_closed()
+    return True
+
+
+async def install_crds(client: InProcessClient) -> None:
+    """Create our kinds' definitions, or bring those of an earlier version up to date."""
+    for manifest in crd.manifests():
+        try:
+            await client.create(CRDS, manifest)
+        except AlreadyExists:
+            name = str(manifest["metadata"]["name"])
+            stored = await client.get(CRDS, name)
+            patch = merge_diff({"spec": stored.spec}, {"spec": manifest["spec"]})
+            if patch:
+                await client.patch(CRDS, name, patch)

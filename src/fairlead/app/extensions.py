@@ -1,0 +1,127 @@
+"""What the cluster's server answers beside the Kubernetes API:
+
+    /metrics                                          Prometheus text
+    /fairlead/v1/status                               the process, its nodes, jobs and services
+    /fairlead/v1/history?namespace&name&user&state&since&limit     JSON lines, the latest end first
+    /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs            a job's logs, from the archive
+
+All behind the same token as the API.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from fairlead import __version__
+from fairlead.api import names
+from fairlead.api.job import JobState
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.status import MethodNotAllowed
+from fairlead.app.archive_query import history_line, history_query
+from fairlead.app.settings import Settings
+from fairlead.cli.embedded import ClusterStatus, NodeCounts, ServiceHealth
+from fairlead.embedded.http.request import PathNotFound, Query, split_path
+from fairlead.embedded.http.server import Handler
+from fairlead.embedded.logs.answer import answer_job_logs
+from fairlead.embedded.logs.archive import LogArchive
+from fairlead.embedded.storage.store import Store
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.history import History
+from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.supervisor import Supervisor
+
+_ROOT_SEGMENTS = 2  # fairlead, v1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the extensions speak of."""
+
+    settings: Settings
+    client: Client
+    store: Store
+    history: History
+    metrics: Metrics
+    supervisor: Supervisor
+    archive: LogArchive
+
+
+class Extensions:
+    """The handlers; one object per cluster."""
+
+    def __init__(self, parts: Parts, clock: Clock) -> None:
+        self._parts = parts
+        self._clock = clock
+        self._started_at = clock.now()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by the prefix of their paths."""
+        return {"/fairlead/v1": self._route, "/metrics": self._metrics}
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        _only_get(request)
+        body = self._parts.metrics.render()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+        _only_get(request)
+        path, _, raw_query = request.raw_path.partition("?")
+        Query(raw_query)  # refuses what is no query
+        match split_path(path)[_ROOT_SEGMENTS:]:
+            case ["status"]:
+                return _json(msgspec.json.encode(await self.status()))
+            case ["history"]:
+                return await self._history(dict(request.query))
+            case ["namespaces", namespace, "jobs", job, "logs"]:
+                parameters = dict(request.query)
+                archive = self._parts.archive
+                return await answer_job_logs(archive, request, (namespace, job), parameters)
+            case _:
+                raise PathNotFound("404 page not found")
+
+    async def status(self) -> ClusterStatus:
+        """Return what `fairlead status` shows."""
+        parts = self._parts
+        nodes = (await parts.client.list(NODES)).items
+        types = [node.metadata.labels.get(names.NODE_TYPE, "") for node in nodes]
+        local, virtual = types.count("local"), types.count("virtual")
+        return ClusterStatus(
+            version=__version__,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            data=str(parts.settings.data),
+            nodes=NodeCounts(local, virtual, len(types) - local - virtual),
+            jobs=await self._job_counts(),
+            pods=parts.store.count(PODS.name),
+            services=tuple(
+                ServiceHealth(s.name, s.state.value, s.ready, s.crash_count, s.last_error)
+                for s in parts.supervisor.health().services
+            ),
+        )
+
+    async def _job_counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for job in (await self._parts.client.list(JOBS)).items:
+            state = job.status.state or JobState.WAITING.value
+            counts[state] = counts.get(state, 0) + 1
+        return counts
+
+    async def _history(self, parameters: Mapping[str, str]) -> web.StreamResponse:
+        records = await self._parts.history.query(history_query(parameters))
+        body = b"".join(msgspec.json.encode(history_line(record)) + b"\n" for record in records)
+        return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": "application/json"})
+
+
+def _only_get(request: web.BaseRequest) -> None:
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method} is not supported here: only GET is")

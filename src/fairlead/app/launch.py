@@ -1,0 +1,143 @@
+"""Starting the cluster's process in the background, and ending it.
+
+The background process is a new session of the same program with its output in the log file. A pipe
+tells the waiting parent when it is ready, or what went wrong and with which exit code; the end of
+the pipe without a word means that it died, and then the log's last lines are shown.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fairlead.app.run_file import LOG_FILE, Running, is_same
+from fairlead.cli.errors import CliError, Code, fail
+
+START_SECONDS_MAX = 120.0
+STOP_SECONDS = 30.0
+_LOG_TAIL_LINES = 5
+_LOG_BYTES_MAX = 32 << 20
+_REPORT_BYTES_MAX = 1 << 20
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """What the background process says through the pipe: ready, or an error as it is shown."""
+
+    ready: str = ""  # text for stdout
+    error: str = ""  # text for stderr
+    exit_code: int = 0
+
+
+def start_detached(data: Path, arguments: Sequence[str]) -> Report:
+    """Run `fairlead up` with the arguments in a new session and return its report."""
+    log_path = data / LOG_FILE
+    _rotate(log_path)
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    command = [sys.executable, "-m", "fairlead", "up", *arguments, "--ready-fd", str(write_end)]
+    try:
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=data,
+                start_new_session=True, pass_fds=(write_end,),
+            )  # fmt: skip
+        os.close(write_end)
+        try:
+            report = _read_report(read_end, process.pid)
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+    finally:
+        os.close(read_end)
+    if report is not None:
+        return report
+    code = process.poll()
+    how = f"ended with code {code}" if code is not None else "closed its pipe"
+    raise fail(
+        Code.START_FAILED, f"the cluster did not start: its process {how}",
+        detail=_tail(log_path), help=(f"the whole log: {log_path}",),
+    )  # fmt: skip
+
+
+def _read_report(descriptor: int, pid: int) -> Report | None:
+    """Return the report; None when the process closed the pipe without one."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    data = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or len(data) > _REPORT_BYTES_MAX:
+            raise fail(
+                Code.START_FAILED,
+                f"the cluster (process {pid}) is not ready after {START_SECONDS_MAX:g}s",
+                help=("fairlead status shows how it goes on, fairlead down stops it",),
+            )  # fmt: skip
+        if select.select([descriptor], [], [], left)[0]:
+            chunk = os.read(descriptor, 65_536)
+            if not chunk:
+                break
+            data += chunk
+    return msgspec.json.decode(data, type=Report) if data else None
+
+
+def send_report(descriptor: int, report: Report) -> None:
+    """Tell the waiting parent; it may have gone, which is fine."""
+    try:
+        os.write(descriptor, msgspec.json.encode(report))
+        os.close(descriptor)
+    except OSError:
+        return
+
+
+def _rotate(path: Path) -> None:
+    """Keep one earlier log once the current one is large."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES_MAX:
+        path.replace(path.with_name(path.name + ".1"))
+
+
+def _tail(path: Path) -> tuple[str, ...]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(line[:300] for line in lines[-_LOG_TAIL_LINES:])
+
+
+def stop(running: Running, *, seconds: float = STOP_SECONDS) -> None:
+    """End the cluster's process in order and wait for it; CliError when it does not end in time.
+
+    The process is signalled through a descriptor that was opened before its identity was checked,
+    so a number that is reused in between is never hit.
+    """
+    try:
+        descriptor = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not is_same(running):
+            return
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        if not select.select([descriptor], [], [], seconds)[0]:
+            raise _does_not_end(running, seconds)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise fail(Code.STOP_FAILED, f"process {running.pid} belongs to another user") from error
+    finally:
+        os.close(descriptor)
+
+
+def _does_not_end(running: Running, seconds: float) -> CliError:
+    return fail(
+        Code.STOP_FAILED, f"the cluster (process {running.pid}) has not ended after {seconds:g}s",
+        help=(f"kill -9 {running.pid} ends it; the next fairlead up continues its jobs",),
+    )  # fmt: skip

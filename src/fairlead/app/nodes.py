@@ -1,0 +1,131 @@
+"""The cluster's nodes as services: this machine, and the virtual ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+
+from fairlead.api.core import Node, Pod
+from fairlead.app.fleet import read_profile
+from fairlead.app.settings import LogSettings, Settings
+from fairlead.embedded.local.host import LocalOptions
+from fairlead.embedded.local.logfiles import LogLimits
+from fairlead.embedded.local.node import LocalNode
+from fairlead.embedded.logs.archive import LogArchive
+from fairlead.embedded.node_leases import NodeLeases
+from fairlead.embedded.virtual.fleet import NodeFleet, shrink_fleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import Profile
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.supervisor import Service
+
+
+def local_node_name() -> str:
+    """Return this machine's host name as a node's name: lower case, odd characters as dashes."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())
+    return name[:63].strip("-.") or "local"
+
+
+class Nodes:
+    """Makes the nodes anew at each start of their services, and knows the present ones."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        clock: Clock,
+        *,
+        pods: Mirror[Pod],
+        nodes: Mirror[Node],
+        log: Logger,
+    ) -> None:
+        """Make them of `settings`; `pods` and `nodes` are mirrors that others keep running."""
+        self._settings = settings
+        self._client = client
+        self._clock = clock
+        self._log = log
+        self._pods = pods
+        self.archive = LogArchive(settings.data, client)
+        self._leases = NodeLeases(client, clock, nodes, log)
+        self._local: LocalNode | None = None
+        self._virtual: VirtualNodes | None = None
+        self._local_is_ready = False
+        self._virtual_is_ready = False
+
+    async def shrink(self) -> int:
+        """Remove idle virtual nodes beyond the fleet; return how many stay since they are used."""
+        fleet = self._fleet(read_profile(self._settings.profile))
+        return len(await shrink_fleet(self._client, fleet))
+
+    def _fleet(self, profile: Profile) -> NodeFleet:
+        return NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
+
+    def living(self) -> tuple[str, ...]:
+        """Return the pods whose processes run on this machine now."""
+        return () if self._local is None else self._local.living
+
+    def services(self) -> list[Service]:
+        """Return the services of all nodes."""
+        return [
+            Service("virtual-nodes", self._run_virtual, is_ready=lambda: self._virtual_is_ready),
+            Service("local-node", self._run_local, is_ready=lambda: self._local_is_ready),
+            Service("node-leases", self._leases.run),
+        ]
+
+    async def _run_virtual(self) -> None:
+        self._virtual_is_ready = False
+        profile = read_profile(self._settings.profile)
+        fleet = self._fleet(profile)
+        reader = MirrorReader(SetAside("virtual-nodes", log=self._log))
+        self._virtual = VirtualNodes(
+            self._client, fleet, profile, clock=self._clock, rng=_rng(), log=self._log,
+            pods=self._pods, reader=reader,
+        )  # fmt: skip
+        try:
+            await self._virtual.start()
+            self._virtual_is_ready = True
+            await self._virtual.run()
+        finally:
+            reader.close()
+
+    async def _run_local(self) -> None:
+        self._local_is_ready = False
+        node = LocalNode(
+            self._client, local_node_name(), self._settings.data,
+            clock=self._clock, rng=_rng(), log=self._log,
+            options=LocalOptions(logs=_log_limits(self._settings.logs)),
+        )  # fmt: skip
+        self._local = node
+
+        async def note_ready() -> None:
+            await node.wait_synced()
+            self._local_is_ready = True
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(note_ready())
+            await node.run()
+
+    async def shut_down(self, grace_seconds: float) -> None:
+        """End the processes of local pods; call it when the services have ended."""
+        if self._local is not None:
+            await self._local.shut_down(grace_seconds)
+
+
+def _log_limits(settings: LogSettings) -> LogLimits:
+    return LogLimits(
+        file_bytes_max=settings.file_mib << 20,
+        files_max=settings.files,
+        age_seconds_max=settings.days * 86_400.0,
+        total_bytes_max=settings.total_gib << 30,
+    )
+
+
+def _rng() -> random.Random:
+    return random.Random()  # noqa: S311 # jitter, not secrets

@@ -1,0 +1,123 @@
+"""The life of a replica's process: connection, logs, signals, and what its end means."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fairlead.app.operator import LogSource, Operator, OperatorSettings, ProbesFailed
+from fairlead.app.stores import open_stores
+from fairlead.cli.connect import Choice, find_connection
+from fairlead.cli.errors import CliError, Code, fail
+from fairlead.kube.client import HttpClient
+from fairlead.kube.incluster import in_cluster
+from fairlead.kube.kubeconfig import Connection, KubeconfigError
+from fairlead.kube.podlogs import HttpLogReader
+from fairlead.kube.transport import HttpOptions
+from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.history import HistoryError
+from fairlead.runtime.logs import LogFormat, LogLevel, configure
+
+NAMESPACE_DEFAULT = "fairlead-system"
+#: Actions of all controllers and their events, side by side, with room for the lease.
+CONNECTIONS_MAX = 160
+IDENTITY_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """How to find the cluster: an explicit choice, else the pod's own, else the kubeconfig's."""
+
+    choice: Choice
+    environment: Mapping[str, str]
+
+
+def connection_of(where: Where) -> Connection:
+    """Return the connection; in a pod, unless something was chosen, that of its service account."""
+    choice, environment = where.choice, where.environment
+    is_chosen = bool(
+        choice.kubeconfig or choice.context or environment.get("FAIRLEAD_KUBECONFIG")
+        or environment.get("KUBECONFIG")
+    )  # fmt: skip
+    if environment.get("KUBERNETES_SERVICE_HOST") and not is_chosen:
+        try:
+            return in_cluster(environment=environment)
+        except KubeconfigError as error:
+            raise fail(Code.KUBECONFIG, str(error)) from error
+    return find_connection(choice, environment)
+
+
+def identity_of(environment: Mapping[str, str]) -> str:
+    """Return a name that no other process has: the pod's or host's, and something random."""
+    name = environment.get("POD_NAME") or socket.gethostname()
+    return f"{name}_{secrets.token_hex(IDENTITY_BYTES)}"
+
+
+def run_operator(
+    settings: OperatorSettings, connection: Connection, *, store: str, verbosity: int
+) -> None:
+    """Run a replica until SIGINT or SIGTERM, which hand the lease over at once.
+
+    CliError for what a person can mend. The second signal ends the process.
+    """
+    import uvloop
+
+    clock = SystemClock()
+    level = LogLevel.DEBUG if verbosity > 1 else LogLevel.INFO
+    log = configure(clock=clock, level=level, stream=sys.stderr, log_format=LogFormat.AUTO)
+
+    async def main() -> None:
+        client = HttpClient(connection, HttpOptions(connections_max=CONNECTIONS_MAX))
+        try:
+            async with open_stores(store) as stores:
+                # In memory alone a thousand logs would be gigabytes: none are kept.
+                source = LogSource(stores.logs, HttpLogReader(client))
+                archive = source if stores.is_durable else None
+                operator = Operator(
+                    settings, client, stores.history, archive=archive, clock=clock, log=log
+                )
+                _stop_on_signals(operator.stop)
+                await operator.run(
+                    lambda port: log.info(
+                        "Started", identity=settings.identity, server=connection.server,
+                        port=port, pid=os.getpid(),
+                        webhook_port=operator.webhook.port if operator.webhook else 0,
+                    )
+                )  # fmt: skip
+        finally:
+            await client.close()
+        log.info("Stopped", identity=settings.identity)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    except ProbesFailed as error:
+        raise _probes_failed(error) from error
+    except (KubeconfigError, HistoryError) as error:
+        code = Code.KUBECONFIG if isinstance(error, KubeconfigError) else Code.DATA_UNWRITABLE
+        raise fail(code, str(error)) from error
+
+
+def _probes_failed(error: ProbesFailed) -> CliError:
+    return fail(
+        Code.PORT_IN_USE, str(error), help=(f"{error.option} {error.host}:0 takes a free port",)
+    )
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, first)

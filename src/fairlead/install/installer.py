@@ -1,0 +1,254 @@
+"""Puts manifests on a cluster, or says how the cluster differs from them.
+
+Server-side apply does both: the server merges what we state into what others have added, and with
+`dryRun=All` it says what would come of it. So "differs" means that applying would change something,
+in the server's own judgement; there is no comparison of ours that could see defaults as changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.status import ApiError, Conflict, Forbidden, NotFound
+from fairlead.cli.errors import Code, fail
+from fairlead.cli.transport import Api
+from fairlead.install.manifests import (
+    PLACES,
+    Install,
+    Manifest,
+    label_of,
+    manifests,
+    path_of,
+)
+from fairlead.install.pieces import PART_OF
+from fairlead.install.values import HistoryKind
+
+MANAGER = "fairlead-install"
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+ESTABLISHED_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.1
+_EMBEDDED_HELP = "an embedded cluster has all of this inside: there is nothing to install or remove"
+_MISSING_HELP = {
+    PLACES["ServiceMonitor"].prefix: "install the Prometheus operator, or set "
+    "metrics.serviceMonitor.enabled: false",
+    PLACES["Certificate"].prefix: "install cert-manager, or set webhook.certManager.enabled: false",
+}
+
+
+class State(Enum):
+    """How an object stands to its manifest."""
+
+    MISSING = "missing"
+    DIFFERS = "differs"
+    SAME = "ok"
+    UNWANTED = "not wanted any more"
+
+
+class Done(Enum):
+    """What an installation did to an object."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+    ABSENT = "absent"
+    NOT_OURS = "left alone: not Fairlead's"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One object, and how it stands; `note` says more about one that is the same but not well."""
+
+    label: str
+    state: State
+    note: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """True when nothing is to be done."""
+        return self.state is State.SAME and not self.note
+
+
+def look(api: Api, manifest: Manifest) -> Found:
+    """Compare one object with its manifest; changes nothing."""
+    label = label_of(manifest)
+    before = get(api, manifest)
+    if before is None:
+        return Found(label, State.MISSING)
+    after = _apply(api, manifest, is_dry=True)
+    if _essence(before) != _essence(after):
+        return Found(label, State.DIFFERS)
+    return Found(label, State.SAME, _trouble(before))
+
+
+def apply(api: Api, manifest: Manifest) -> Done:
+    """Bring one object to its manifest; what others have added to it stays."""
+    before = get(api, manifest)
+    after = _apply(api, manifest, is_dry=False)
+    if before is None:
+        return Done.CREATED
+    same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
+    return Done.UNCHANGED if same or _essence(before) == _essence(after) else Done.CHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An object that the values name and that somebody else has to make."""
+
+    label: str
+    path: str
+    remedy: str
+
+
+def needs(install: Install) -> Iterator[Need]:
+    """Yield what the values name and an installation does not make."""
+    values, space = install.values, install.namespace
+    if values.history.kind is HistoryKind.POSTGRES:
+        name, key = values.history.postgres.secret_name, values.history.postgres.secret_key
+        yield _secret(space, name, f"generic {name} --from-literal={key}=postgresql://...")
+    for each in values.image_pull_secrets:
+        name = str(each.get("name", ""))
+        yield _secret(space, name, f"docker-registry {name} ...")
+    if name := values.priority_class_name:
+        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
+        remedy = f"kubectl create priorityclass {name} --value=1000000"
+        yield Need(f"PriorityClass {name}", path, remedy)
+
+
+def _secret(namespace: str, name: str, arguments: str) -> Need:
+    path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+    remedy = f"kubectl -n {namespace} create secret {arguments}"
+    return Need(f"Secret {namespace}/{name}", path, remedy)
+
+
+def look_need(api: Api, need: Need) -> Found:
+    """Say whether something that others make is there; its content is not looked at."""
+    try:
+        api.request("GET", need.path)
+    except NotFound:
+        return Found(need.label, State.MISSING, need.remedy)
+    except Forbidden:
+        return Found(need.label, State.SAME, "may not be looked at: whether it is there is unknown")
+    return Found(need.label, State.SAME)
+
+
+def look_unwanted(api: Api, manifest: Manifest) -> Found | None:
+    """Return an object that is there though it was not chosen; None when there is none of ours."""
+    found = get(api, manifest)
+    if found is None or not is_ours(found):
+        return None
+    return Found(label_of(manifest), State.UNWANTED)
+
+
+def remove(api: Api, manifest: Manifest) -> Done:
+    """Delete one object, if it is there and one of ours; what hangs on it goes after it."""
+    found = get(api, manifest)
+    if found is None:
+        return Done.ABSENT
+    if not is_ours(found):
+        return Done.NOT_OURS
+    try:
+        options = {
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": found["metadata"]["uid"]},
+        }
+        api.request("DELETE", path_of(manifest), body=options)
+    except (NotFound, Conflict):
+        return Done.ABSENT  # another one of this name is not the one that was looked at
+    return Done.DELETED
+
+
+def is_ours(found: Manifest) -> bool:
+    """True for what an installation of Fairlead has made; our kinds are ours, whoever put them."""
+    if (found.get("spec") or {}).get("group") == names.GROUP:
+        return True
+    key, value = PART_OF
+    return (found["metadata"].get("labels") or {}).get(key) == value
+
+
+def await_established(api: Api, manifest: Manifest) -> None:
+    """Return once the API serves a new kind; CliError when it does not."""
+    deadline = time.monotonic() + ESTABLISHED_SECONDS_MAX
+    while True:
+        note = _trouble(get(api, manifest) or {"kind": manifest["kind"]})
+        if not note:
+            return
+        if time.monotonic() > deadline:
+            raise fail(Code.BAD_ANSWER, f"{label_of(manifest)}: {note}",
+                       help=("fairlead install --check tells when it is there",))  # fmt: skip
+        time.sleep(LOOK_SECONDS)
+
+
+def get(api: Api, manifest: Manifest) -> Manifest | None:
+    """Return the object as it is; None when there is none, or none of its kind."""
+    try:
+        return _decode(api.request("GET", path_of(manifest)).body)
+    except NotFound:
+        return None
+
+
+def _apply(api: Api, manifest: Manifest, *, is_dry: bool) -> Manifest:
+    query = {"fieldManager": MANAGER, "force": "true"}
+    if is_dry:
+        query["dryRun"] = "All"
+    answer = api.request("PATCH", path_of(manifest), query=query, body=manifest, content_type=APPLY)
+    return _decode(answer.body)
+
+
+def _decode(body: bytes) -> Manifest:
+    decoded: Any = msgspec.json.decode(body)
+    return decoded
+
+
+def _essence(found: Manifest) -> Manifest:
+    """Return the object without what the server keeps for itself."""
+    kept = ("managedFields", "resourceVersion", "generation")
+    metadata = {key: value for key, value in found["metadata"].items() if key not in kept}
+    return {**found, "metadata": metadata, "status": None}
+
+
+def _trouble(found: Manifest) -> str:
+    """Return what is wrong with an object that is as it should be; "" when nothing is."""
+    status: Manifest = found.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    match found["kind"]:
+        case "CustomResourceDefinition":
+            established = conditions.get("Established", {})
+            accepted = conditions.get("NamesAccepted", {})
+            if accepted.get("status") == "False":
+                return f"its names are taken: {accepted.get('message', '')}"
+            if established.get("status") != "True":
+                return "the API does not serve it yet"
+        case "Deployment":
+            wanted = found["spec"].get("replicas", 1)
+            available = status.get("availableReplicas", 0)
+            if available < wanted:
+                return f"{available} of {wanted} replicas are available"
+        case "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration":
+            if not all(each["clientConfig"].get("caBundle") for each in found["webhooks"]):
+                return "no authority to trust yet, a running controller writes it"
+        case _:
+            pass
+    return ""
+
+
+def check_access(api: Api, install: Install) -> None:
+    """Refuse before anything is written when the server is no Kubernetes that has our kinds."""
+    for prefix in sorted({PLACES[each["kind"]].prefix for each in manifests(install)}):
+        try:
+            api.request("GET", prefix)
+        except NotFound as error:
+            raise fail(
+                Code.REFUSED, f"{api.target.server} does not serve {prefix}",
+                detail=(f"nothing was written to namespace {install.namespace}",),
+                help=(_MISSING_HELP.get(prefix, _EMBEDDED_HELP),),
+            ) from error  # fmt: skip
+        except ApiError:
+            return  # discovery may be closed to us; the first write will tell

@@ -1,0 +1,297 @@
+"""What a person may choose when Fairlead is put on a cluster: one typed record, and its file.
+
+`fairlead install --values FILE` and the Helm chart read the same keys. The chart's `values.yaml`
+and `values.schema.json` are generated from these types, so a key cannot exist in one of both only.
+A file is read as a whole: every unknown or ill-typed key is reported, each with its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, field
+
+from fairlead import __version__
+from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.sections import Section, Tree, load
+
+REPLICAS_MAX = 10
+
+Texts = dict[str, str]
+
+
+class PullPolicy(Enum):
+    """When a node fetches the image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class HistoryKind(Enum):
+    """Where jobs that have ended are kept."""
+
+    MEMORY = "memory"
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+
+
+class AccessMode(Enum):
+    """How many nodes may mount the volume of the history."""
+
+    ONCE = "ReadWriteOnce"
+    ONCE_POD = "ReadWriteOncePod"
+
+
+class Binding(Enum):
+    """Who binds members where a node's own label does not say."""
+
+    NATIVE = "native"
+    PINNED = "pinned"
+    DIRECT = "direct"
+
+
+class LogLevel(Enum):
+    """How much the controllers say."""
+
+    INFO = "info"
+    DEBUG = "debug"
+
+
+class Image(Section, frozen=True):
+    """Image of the controllers."""
+
+    repository: Annotated[str, Meta(min_length=1, description="Registry and name.")] = "fairlead"
+    tag: Annotated[str, Meta(description="Tag; not used with a digest.")] = __version__
+    digest: Annotated[
+        str,
+        Meta(pattern="^(sha256:[0-9a-f]{64})?$",
+             description="Digest (sha256:...), which names one image for ever."),
+    ] = ""  # fmt: skip
+    pull_policy: Annotated[PullPolicy, Meta(description="When a node fetches the image.")] = (
+        PullPolicy.IF_NOT_PRESENT
+    )
+
+
+class LeaderElection(Section, frozen=True):
+    """Who of the replicas acts."""
+
+    lease_seconds: Annotated[
+        int, Meta(ge=2, le=3600, description="A leader silent for so long is replaced.")
+    ] = 15
+
+
+class Sqlite(Section, frozen=True):
+    """Volume of the history; for kind sqlite, which takes replicas: 1."""
+
+    size: Annotated[str, Meta(min_length=1, description="Size of the volume.")] = "1Gi"
+    storage_class_name: Annotated[
+        str, Meta(description="Class of the volume; empty: the cluster's default.")
+    ] = ""
+    access_mode: Annotated[AccessMode, Meta(description="Access mode of the volume.")] = (
+        AccessMode.ONCE
+    )
+
+
+class Postgres(Section, frozen=True):
+    """Secret with the URL of the database; for kind postgres."""
+
+    secret_name: Annotated[str, Meta(description="Secret in the namespace of the controllers.")] = (
+        "fairlead-history"  # noqa: S105 - a name, not a secret
+    )
+    secret_key: Annotated[
+        str, Meta(min_length=1, description="Its key whose value is postgresql://...")
+    ] = "url"  # noqa: S105 - a name, not a secret
+
+
+class History(Section, frozen=True):
+    """Jobs that have ended."""
+
+    kind: Annotated[
+        HistoryKind,
+        Meta(description="memory (lost with the leader), sqlite (on a volume), or postgres."),
+    ] = HistoryKind.MEMORY
+    sqlite: Sqlite = Sqlite()
+    postgres: Postgres = Postgres()
+
+
+class MetricsService(Section, frozen=True):
+    """Service in front of /metrics."""
+
+    enabled: Annotated[bool, Meta(description="Make it.")] = True
+    annotations: Annotated[Texts, Meta(description="Its annotations.")] = field(
+        default_factory=lambda: {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"}
+    )
+
+
+class ServiceMonitor(Section, frozen=True):
+    """For the Prometheus operator, whose kind must be there."""
+
+    enabled: Annotated[bool, Meta(description="Make it; takes metrics.service.")] = False
+    interval: Annotated[str, Meta(min_length=1, description="Time between two scrapes.")] = "30s"
+    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
+        default_factory=dict[str, str]
+    )
+
+
+class Metrics(Section, frozen=True):
+    """How the metrics are reached."""
+
+    service: MetricsService = MetricsService()
+    service_monitor: ServiceMonitor = ServiceMonitor()
+
+
+class PodDisruptionBudget(Section, frozen=True):
+    """Limit on voluntary disruptions of the controllers."""
+
+    enabled: Annotated[bool, Meta(description="Make it.")] = True
+    max_unavailable: Annotated[int, Meta(ge=1, description="Replicas that may be away.")] = 1
+
+
+class NetworkPolicy(Section, frozen=True):
+    """Who may connect to the controllers."""
+
+    enabled: Annotated[
+        bool, Meta(description="Let in nothing but what is named here, and probes.")
+    ] = False
+    scrapers_from: Annotated[
+        tuple[Tree, ...],
+        Meta(description="Peers that may read metrics; empty: all."),
+    ] = field(
+        default_factory=lambda: (
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+        )
+    )
+    api_servers_from: Annotated[
+        tuple[Tree, ...],
+        Meta(
+            description="Peers that may reach webhook and archive, such as [{ipBlock: {cidr: "
+            "192.0.2.0/28}}] of the API servers; empty: all."
+        ),
+    ] = ()
+
+
+class CertManager(Section, frozen=True):
+    """Let cert-manager keep the webhook's certificate, which Fairlead otherwise does itself."""
+
+    enabled: Annotated[bool, Meta(description="Make a Certificate; needs its kinds.")] = False
+    issuer_ref: Annotated[Tree, Meta(description="Who signs it: {name: ..., kind: ...}.")] = field(
+        default_factory=dict[str, Any]
+    )
+
+
+class Webhook(Section, frozen=True):
+    """Webhook that holds pods which opt in back until their gang has its place."""
+
+    enabled: Annotated[bool, Meta(description="Serve it, and have API servers ask it.")] = True
+    cert_manager: CertManager = CertManager()
+
+
+class ServiceAccount(Section, frozen=True):
+    """Account of the controllers."""
+
+    annotations: Annotated[Texts, Meta(description="Its annotations.")] = field(
+        default_factory=dict[str, str]
+    )
+
+
+class Crds(Section, frozen=True):
+    """Our kinds."""
+
+    install: Annotated[bool, Meta(description="Install and upgrade them.")] = True
+    keep: Annotated[
+        bool, Meta(description="Let helm uninstall leave them; with them, all jobs would go.")
+    ] = True
+
+
+class Values(Section, frozen=True):
+    """Everything that may be chosen."""
+
+    image: Image = Image()
+    image_pull_secrets: Annotated[
+        tuple[Tree, ...], Meta(description="Secrets for a private registry: [{name: ...}].")
+    ] = ()
+    replicas: Annotated[
+        int, Meta(ge=1, le=REPLICAS_MAX, description="One leads, the others stand by.")
+    ] = 2
+    leader_election: LeaderElection = LeaderElection()
+    binding: Annotated[
+        Binding,
+        Meta(
+            description="native, pinned: kube-scheduler binds, small gangs as its own where it has "
+            "those (native); direct: Fairlead; a node's label wins."
+        ),
+    ] = Binding.NATIVE
+    log_level: Annotated[LogLevel, Meta(description="How much the controllers say.")] = (
+        LogLevel.INFO
+    )
+    checkpoint_root: Annotated[
+        str, Meta(description="Directory of the nodes under which jobs get checkpoints.")
+    ] = ""
+    history: History = History()
+    metrics: Metrics = Metrics()
+    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+    network_policy: NetworkPolicy = NetworkPolicy()
+    webhook: Webhook = Webhook()
+    service_account: ServiceAccount = ServiceAccount()
+    crds: Crds = Crds()
+    settings: ControllerSettings = ControllerSettings()
+    resources: Annotated[Tree, Meta(description="Requests and limits of the container.")] = field(
+        default_factory=lambda: {
+            "requests": {"cpu": "500m", "memory": "256Mi"},
+            "limits": {"memory": "1Gi"},
+        }
+    )
+    node_selector: Annotated[Texts, Meta(description="Labels of nodes for the pods.")] = field(
+        default_factory=dict[str, str]
+    )
+    tolerations: Annotated[tuple[Tree, ...], Meta(description="Tolerations of the pods.")] = ()
+    affinity: Annotated[Tree, Meta(description="Affinity of the pods.")] = field(
+        default_factory=dict[str, Any]
+    )
+    priority_class_name: Annotated[str, Meta(description="Priority class of the pods.")] = ""
+    pod_annotations: Annotated[Texts, Meta(description="Annotations of the pods.")] = field(
+        default_factory=dict[str, str]
+    )
+    pod_labels: Annotated[Texts, Meta(description="Further labels of the pods.")] = field(
+        default_factory=dict[str, str]
+    )
+    extra_args: Annotated[
+        tuple[str, ...], Meta(description="Further arguments of fairlead controller.")
+    ] = ()
+    extra_env: Annotated[
+        tuple[Tree, ...], Meta(description="Further environment: [{name: ..., value: ...}].")
+    ] = ()
+
+
+def with_image(image: Image, reference: str) -> Image:
+    """Return the image named by `REPOSITORY[:TAG][@DIGEST]`, with the pull policy kept."""
+    named, _, digest = reference.partition("@")
+    head, _, last = named.rpartition("/")
+    name, _, tag = last.partition(":")
+    repository = f"{head}/{name}" if head else name
+    return msgspec.structs.replace(
+        image, repository=repository, tag=tag or ("" if digest else "latest"), digest=digest
+    )
+
+
+def conflicts(values: Values) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) of values that do not go together."""
+    if values.history.kind is HistoryKind.SQLITE and values.replicas != 1:
+        yield "replicas", f"{values.replicas} does not go with history.kind sqlite, which takes 1"
+    if values.metrics.service_monitor.enabled and not values.metrics.service.enabled:
+        yield "metrics.serviceMonitor.enabled", "it takes metrics.service.enabled: true"
+    if values.webhook.cert_manager.enabled:
+        if not values.webhook.enabled:
+            yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
+        if not values.webhook.cert_manager.issuer_ref.get("name"):
+            yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
+
+
+def load_values(path: Path) -> Values:
+    """Read a file of values; CliError with everything that is wrong, in the order of the lines."""
+    return load(path, Values, conflicts)

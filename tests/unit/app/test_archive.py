@@ -1,0 +1,355 @@
+"""What the archive answers on a cluster: to the users that the API server names, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from fairlead.api.reviews import (
+    AccessReview,
+    AccessReviewStatus,
+    ResourceAttributes,
+    TokenReview,
+    TokenReviewStatus,
+    UserInfo,
+)
+from fairlead.api.status import ApiError, BadRequest, Forbidden, Unauthorized, Unavailable
+from fairlead.app.archive_api import REQUESTS_MAX, ArchiveApi
+from fairlead.app.archive_guard import (
+    KEEP_SECONDS,
+    KEPT_MAX,
+    REVIEW_SECONDS_MAX,
+    REVIEWS_MAX,
+    ArchiveGuard,
+    to_read_history,
+    to_read_logs,
+)
+from fairlead.app.archive_query import history_query, log_query
+from fairlead.cli.archive import (
+    NOT_LEADER,
+    PROXY_PATH,
+    TOKEN_HEADER,
+    TOKEN_PATH,
+    TRIES_MAX,
+    Archive,
+    NoArchive,
+)
+from fairlead.cli.transport import Api
+from fairlead.kube.kubeconfig import Connection
+from fairlead.runtime.client import Client
+from fairlead.runtime.history import JobRecord, MemoryHistory
+from fairlead.runtime.memberlogs import MemberLog, MemoryLogs
+from fairlead.sim.loop import run
+
+#: The rights of each user.
+RIGHTS = {
+    "ann": {to_read_logs("a"), to_read_history("a")},
+    "root": {to_read_logs("a"), to_read_logs("b"), to_read_history("a"), to_read_history("")},
+}
+
+
+@dataclass
+class Reviewer:
+    """An API server that is asked about tokens, `token-USER`, and rights."""
+
+    asked: list[TokenReview | AccessReview] = field(default_factory=list[Any])
+    rights: dict[str, set[ResourceAttributes]] = field(default_factory=lambda: dict(RIGHTS))
+    error: ApiError | None = None
+    is_silent: bool = False
+    #: No question is answered before it is set; None: at once.
+    gate: asyncio.Event | None = None
+
+    async def create(self, _: Any, review: TokenReview | AccessReview) -> Any:
+        self.asked.append(review)
+        if self.is_silent:
+            await asyncio.sleep(3600)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if isinstance(review, TokenReview):
+            name = review.spec.token.removeprefix("token-")
+            is_known = name in self.rights
+            user = UserInfo(name, groups=("people",), extra={"k": ("v",)})
+            return TokenReview(status=TokenReviewStatus(is_known, user if is_known else UserInfo()))
+        spec = review.spec
+        assert (spec.groups, spec.extra) == (("people",), {"k": ("v",)})
+        is_allowed = spec.resource_attributes in self.rights[spec.user]
+        return AccessReview(review.spec, AccessReviewStatus(is_allowed))
+
+    def client(self) -> Client:
+        return cast("Client", self)
+
+
+# Who may
+
+
+def test_the_user_of_a_token_may_what_the_api_server_says() -> None:
+    async def main() -> None:
+        guard = ArchiveGuard(Reviewer().client())
+        await guard.check("token-ann", to_read_logs("a"))
+        with pytest.raises(Forbidden, match=r"ann may not get pods/log in namespace b"):
+            await guard.check("token-ann", to_read_logs("b"))
+        with pytest.raises(Forbidden, match=r"ann may not list jobs\.fairlead\.dev in all namesp"):
+            await guard.check("token-ann", to_read_history(""))
+        await guard.check("token-root", to_read_history(""))
+        with pytest.raises(Unauthorized, match="knows no user of this token"):
+            await guard.check("token-nobody", to_read_logs("a"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [Forbidden("no"), Unavailable("down"), None])
+def test_without_an_answer_of_the_api_server_nothing_is_shown(error: ApiError | None) -> None:
+    async def main() -> None:
+        reviewer = Reviewer(error=error, is_silent=error is None)
+        guard = ArchiveGuard(reviewer.client())
+        with pytest.raises(Unavailable, match="does not say who may read the archive"):
+            await guard.check("token-root", to_read_logs("a"))
+        assert len(reviewer.asked) == 1
+        assert asyncio.get_running_loop().time() == (0.0 if error else REVIEW_SECONDS_MAX)
+        reviewer.error, reviewer.is_silent = None, False
+        await guard.check("token-root", to_read_logs("a"))  # a failure is not kept
+
+    run(main())
+
+
+def test_answers_are_kept_for_a_short_time_and_a_right_ends_with_it() -> None:
+    async def main() -> None:
+        reviewer = Reviewer()
+        guard = ArchiveGuard(reviewer.client())
+        for _ in range(5):
+            await guard.check("token-ann", to_read_logs("a"))
+        assert len(reviewer.asked) == 2
+        del reviewer.rights["ann"]
+        await asyncio.sleep(KEEP_SECONDS)
+        with pytest.raises(Unauthorized):
+            await guard.check("token-ann", to_read_logs("a"))
+
+    run(main())
+
+
+def test_what_is_kept_is_bounded_and_holds_no_token() -> None:
+    async def main() -> None:
+        reviewer = Reviewer()
+        guard = ArchiveGuard(reviewer.client())
+        for number in range(KEPT_MAX + 10):
+            with pytest.raises(Unauthorized):
+                await guard.check(f"token-{number}", to_read_logs("a"))
+        kept = vars(vars(guard)["_users"])["_answers"]
+        assert len(kept) == KEPT_MAX
+        assert not any(b"token" in key for key in kept)
+
+    run(main())
+
+
+# What is answered
+
+
+def _record(namespace: str, name: str) -> JobRecord:
+    return JobRecord(
+        uid=f"{namespace}-{name}", namespace=namespace, name=name, state="Failed", user="", team="",
+        reason="", message="", priority=0, member_count=1, attempt_count=1, submitted_at_ms=0,
+        started_at_ms=0, finished_at_ms=1, document=b"{}",
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def archive(reviewer: Reviewer, **options: Any) -> AsyncIterator[str]:
+    history, logs = MemoryHistory(), MemoryLogs()
+    for namespace in ("a", "b"):
+        await history.record(_record(namespace, "train"))
+        await logs.keep(
+            MemberLog("uid-" + namespace, namespace, "train", "u", 2, "worker-0",
+                      is_cut=False, kept_at_ms=0, text=b"of " + namespace.encode())
+        )  # fmt: skip
+    api = ArchiveApi(reviewer.client(), history, options.pop("logs", logs), **options)
+    server = web.Server(api.answer)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/fairlead/v1"
+    await runner.cleanup()
+
+
+async def get(
+    url: str, user: str = "", headers: Mapping[str, str] | None = None
+) -> tuple[int, list[Any]]:
+    given = {TOKEN_HEADER: f"token-{user}"} if user else dict(headers or {})
+    async with aiohttp.ClientSession() as session, session.get(url, headers=given) as answer:
+        return answer.status, [msgspec.json.decode(x) for x in (await answer.read()).splitlines()]
+
+
+async def test_each_user_reads_what_it_could_read_in_the_api() -> None:
+    async with archive(Reviewer()) as url:
+        logs_a, logs_b = (f"{url}/namespaces/{n}/jobs/train/logs" for n in ("a", "b"))
+        assert (await get(logs_a))[0] == 401
+        assert (await get(logs_a, "nobody"))[0] == 401
+        assert (await get(logs_b, "ann"))[0] == 403
+        assert (await get(f"{url}/history", "ann"))[0] == 403
+        assert (await get(f"{url}/history?namespace=b", "ann"))[0] == 403
+        status, [log] = await get(logs_a, "ann")
+        assert (status, log["text"]) == (200, "b2YgYQ==")
+        status, [record] = await get(f"{url}/history?namespace=a", "ann")
+        assert (status, record["namespace"]) == (200, "a")
+        assert len((await get(f"{url}/history", "root"))[1]) == 2
+        assert (await get(logs_a, headers={"Authorization": "Bearer token-ann"}))[0] == 200
+        assert (await get(logs_a, headers={"Authorization": "Basic token-ann"}))[0] == 401
+        assert (await get(f"{url}/history/", headers={"X-Remote-User": "root"}))[0] == 401
+
+
+async def test_a_namespace_is_the_one_that_was_checked_however_it_is_written() -> None:
+    async with archive(Reviewer()) as url:
+        for path in ("a%2F..%2Fb", "a/../b", "%62"):
+            assert (await get(f"{url}/namespaces/{path}/jobs/train/logs", "ann"))[0] in (403, 404)
+        assert (await get(f"{url}/history?namespace=a&namespace=b", "ann"))[0] == 200
+        _, records = await get(f"{url}/history?namespace=a&namespace=b", "ann")
+        assert [record["namespace"] for record in records] == ["a"]
+
+
+async def test_what_only_the_leader_knows_is_answered_by_it_alone() -> None:
+    async with archive(Reviewer(), is_here=lambda: False) as url:
+        status, [refused] = await get(f"{url}/history?namespace=a", "ann")
+        assert (status, refused["reason"]) == (503, "NotLeader")
+    async with archive(Reviewer(), logs=None) as url:
+        status, [refused] = await get(f"{url}/namespaces/a/jobs/train/logs", "ann")
+        assert status == 404
+        assert "history.kind is memory" in refused["message"]
+
+
+async def test_questions_under_way_are_bounded() -> None:
+    gate = asyncio.Event()
+    reviewer = Reviewer(gate=gate)
+    async with archive(reviewer) as url, asyncio.timeout(20):
+        asking = {
+            asyncio.create_task(get(f"{url}/history?namespace=a", f"stranger{number}"))
+            for number in range(REQUESTS_MAX + 5)
+        }
+        refused: list[int] = []
+        while len(refused) < 5:
+            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            refused += [task.result()[0] for task in done]
+        assert refused == [429] * 5
+        assert 0 < len(reviewer.asked) <= REVIEWS_MAX
+        gate.set()
+        assert {(await task)[0] for task in asking} == {401}
+        assert (await get(f"{url}/history?namespace=a", "ann"))[0] == 200
+
+
+MANY = "9" * 5_000
+
+
+@pytest.mark.parametrize("text", [MANY, "-1", "0", "1000001", "1e3", "٣", " 1", "0x1", "1" * 20])
+def test_an_attempt_is_a_small_number(text: str) -> None:
+    assert log_query("a", "train", {"attempt": "1000000"}).attempt == 1_000_000
+    assert log_query("a", "train", {}).attempt is None
+    with pytest.raises(BadRequest, match="query parameter attempt"):
+        log_query("a", "train", {"attempt": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("limit", MANY), ("limit", "0"), ("limit", "100001"), ("since", MANY), ("since", "nan"),
+     ("since", "inf"), ("since", "-1"), ("since", "1e300"), ("since", "x")],
+)  # fmt: skip
+def test_the_numbers_of_a_history_query_are_bounded(name: str, text: str) -> None:
+    query = history_query({"since": "1.5", "limit": "7"})
+    assert (query.since, query.limit) == (1.5, 7)
+    with pytest.raises(BadRequest, match=f"query parameter {name}") as caught:
+        history_query({name: text})
+    assert len(caught.value.message) < 200
+
+
+# How the command asks
+
+
+@dataclass
+class Proxy:
+    """An API server in front of the archive: takes credentials off what it passes on."""
+
+    archive: str
+    #: How many answers come from replicas that do not lead.
+    elsewhere: int = 0
+    may_create_tokens: bool = True
+    asked: list[str] = field(default_factory=list[str])
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.asked.append(f"{request.method} {request.path}")
+        if request.path == TOKEN_PATH:
+            if not self.may_create_tokens:
+                status = Forbidden("may not create serviceaccounts/token").status
+                return web.Response(status=403, body=status.encode())
+            return web.json_response({"status": {"token": "token-root"}}, status=201)
+        assert request.path.startswith(PROXY_PATH)
+        if self.elsewhere:
+            self.elsewhere -= 1
+            status = Unavailable("elsewhere", reason=NOT_LEADER).status
+            return web.Response(status=503, body=status.encode())
+        headers = {k: v for k, v in request.headers.items() if k != "Authorization"}
+        url = self.archive + request.path_qs.partition("/proxy/fairlead/v1")[2]
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as found:
+            return web.Response(status=found.status, body=await found.read())
+
+
+@asynccontextmanager
+async def proxied(**options: Any) -> AsyncIterator[tuple[Proxy, str]]:
+    async with archive(Reviewer()) as url:
+        proxy = Proxy(url, **options)
+        runner = web.ServerRunner(web.Server(proxy.answer))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield proxy, f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await runner.cleanup()
+
+
+async def history_of(connection: Connection, namespace: str) -> list[str]:
+    """Return what the command reads, in a thread as it is blocking."""
+
+    def read() -> list[str]:
+        lines = Archive(Api(connection)).history_lines({"namespace": namespace})
+        return [msgspec.json.decode(line)["namespace"] for line in lines]
+
+    return await asyncio.to_thread(read)
+
+
+async def test_a_token_goes_with_the_question_and_decides() -> None:
+    async with proxied(elsewhere=3) as (proxy, url):
+        ann = Connection(url, "a kubeconfig", token="token-ann")
+        assert await history_of(ann, "a") == ["a"]
+        assert len(proxy.asked) == 4
+        with pytest.raises(NoArchive, match="ann may not list"):
+            await history_of(ann, "b")
+        found = await asyncio.to_thread(Archive(Api(ann)).logs, ("a", "train"), 2)
+        assert [log.text for log in found] == [b"of a"]
+
+
+async def test_an_administrator_with_a_certificate_takes_a_token_of_the_archives_account() -> None:
+    async with proxied() as (proxy, url):
+        assert sorted(await history_of(Connection(url, "a kubeconfig"), "")) == ["a", "b"]
+        assert proxy.asked[0] == f"POST {TOKEN_PATH}"
+        proxy.may_create_tokens = False
+        with pytest.raises(NoArchive, match="it takes a token, a kubeconfig has none, and no oth"):
+            await history_of(Connection(url, "a kubeconfig"), "")
+
+
+async def test_a_leader_that_is_never_found_ends_the_question() -> None:
+    async with proxied(elsewhere=1_000) as (proxy, url):
+        with pytest.raises(NoArchive, match="elsewhere"):
+            await history_of(Connection(url, "a kubeconfig", token="token-ann"), "a")
+        assert len(proxy.asked) == TRIES_MAX
+
+
+async def test_a_user_that_another_plays_is_not_asked_for() -> None:
+    async with proxied() as (proxy, url):
+        played = Connection(url, "a kubeconfig", token="token-root", impersonate_user="ann")
+        with pytest.raises(NoArchive, match="impersonated"):
+            await history_of(played, "a")
+        assert proxy.asked == []

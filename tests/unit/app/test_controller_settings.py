@@ -1,0 +1,183 @@
+"""Settings of the controllers: their file, their way to the controllers, their page."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from msgspec import Meta
+from prometheus_client import CollectorRegistry
+
+from fairlead.api import crd
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import CRDS, JOBS, NODES
+from fairlead.app.controller_settings import (
+    ControllerSettings,
+    JobsSettings,
+    PlacementSettings,
+    load_settings,
+)
+from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.sections import description_of, fields_of, plain
+from fairlead.app.settings import Asked, remember, settle
+from fairlead.cli.errors import CliError, Code
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.install.manifests import SETTINGS_CHECKSUM, Install, manifests
+from fairlead.install.values import Values
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.history import MemoryHistory
+from fairlead.runtime.logs import SILENT
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job, make_node
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def read(tmp_path: Path, text: str) -> ControllerSettings:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    return load_settings(str(path))
+
+
+def test_without_a_file_or_a_field_the_policies_keep_their_defaults(tmp_path: Path) -> None:
+    assert load_settings("").policies(JobsPolicy()) == Policies()
+    assert read(tmp_path, "# nothing\n").policies(JobsPolicy()) == Policies()
+
+
+def test_a_field_replaces_that_of_its_policy_and_nothing_else(tmp_path: Path) -> None:
+    text = "jobs: {infrastructureLimitMax: 7}\nadoption: {refusalsMax: 2}\n"
+    own = JobsPolicy(peer_naming=PeerNaming.DNS, checkpoint_root="/ckpt")
+    wanted = Policies()
+    assert read(tmp_path, text).policies(own) == Policies(
+        replace(own, infrastructure_limit_max=7),
+        wanted.placement,
+        replace(wanted.adoption, refusals_max=2),
+    )
+
+
+def test_every_mistake_is_reported_with_its_place(tmp_path: Path) -> None:
+    text = """\
+placement:
+  starvationSecond: 60
+  repairHoldSeconds: 5m
+jobs:
+  infrastructureLimitMax: -1
+  nodeLostGraceSeconds: 0
+adoption: [1]
+queue: {}
+"""
+    with pytest.raises(CliError) as caught:
+        read(tmp_path, text)
+    found = [(p.code, p.where.rpartition("settings.yaml:")[2], p.field)
+             for p in caught.value.problems]  # fmt: skip
+    assert found == [
+        (Code.UNKNOWN_FIELD, "2:3", "placement.starvationSecond"),
+        (Code.BAD_FIELD, "3:22", "placement.repairHoldSeconds"),
+        (Code.BAD_FIELD, "5:27", "jobs.infrastructureLimitMax"),
+        (Code.BAD_FIELD, "6:25", "jobs.nodeLostGraceSeconds"),
+        (Code.BAD_FIELD, "7:11", "adoption"),
+        (Code.UNKNOWN_FIELD, "8:1", "queue"),
+    ]
+    assert caught.value.problems[3].help == ("accepted: 1 to 86400",)
+
+
+async def _placed(settings: ControllerSettings) -> list[str]:
+    """Return which jobs have a place: two nodes, one busy; the head of the queue takes both."""
+    clock, ids = LoopClock(EPOCH), random.Random(2)
+    service = ApiService(
+        Store.open(None), Registry.with_builtins(), clock,
+        ids=lambda: f"{ids.getrandbits(128):032x}", rng=random.Random(3),
+    )  # fmt: skip
+    await service.bootstrap()
+    client = InProcessClient(service)
+    for manifest in crd.manifests():
+        await client.create(CRDS, manifest)
+    for name in ("n0", "n1"):
+        status = to_wire(make_node(name))["status"]
+        await client.create(NODES, {"metadata": {"name": name}})
+        await client.patch(NODES, name, {"status": status}, subresource="status")
+    controllers = Controllers(
+        settings.policies(JobsPolicy()), client, MemoryHistory(), clock=clock,
+        metrics=Metrics(CollectorRegistry(), version="test"), log=SILENT,
+    )  # fmt: skip
+    services = [Service("api", service.run), *controllers.services()]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(Supervisor(services, clock=clock, rng=random.Random(4)).run())
+        for name, count in (("first", 1), ("head", 2), ("later", 1)):
+            spec = to_wire(make_job(name, count=count, gpus=8))["spec"]
+            await client.create(JOBS, {"metadata": {"name": name}, "spec": spec},
+                                namespace="default")  # fmt: skip
+            await asyncio.sleep(2)
+        jobs = (await client.list(JOBS, namespace="default")).items
+        task.cancel()
+    return sorted(job.metadata.name for job in jobs if job.status.placement is not None)
+
+
+def test_the_planner_of_a_cluster_in_this_process_follows_the_settings(tmp_path: Path) -> None:
+    assert run(_placed(ControllerSettings())) == ["first", "later"]
+    strict = read(tmp_path, "placement: {starvationSeconds: 0}\n")
+    assert run(_placed(strict)) == ["first"]
+
+
+def test_a_cluster_of_this_machine_continues_with_its_settings(tmp_path: Path) -> None:
+    read(tmp_path, "jobs: {startSecondsMax: 60}\n")
+    file = str(tmp_path / "settings.yaml")
+    chosen = settle(tmp_path, Asked(settings_file=file))
+    assert chosen.controllers == ControllerSettings(jobs=JobsSettings(start_seconds_max=60))
+    remember(chosen, 7443)
+    assert settle(tmp_path, Asked()).controllers == chosen.controllers
+    assert settle(tmp_path, Asked(settings_file="")).controllers == ControllerSettings()
+
+
+def _made(settings: ControllerSettings) -> dict[str, dict[str, Any]]:
+    return {m["kind"]: m for m in manifests(Install(values=Values(settings=settings)))}
+
+
+def test_an_installation_passes_the_settings_and_replaces_pods_when_they_change(
+    tmp_path: Path,
+) -> None:
+    settings = ControllerSettings(placement=PlacementSettings(starvation_seconds=60))
+    made = _made(settings)
+    (text,) = made["ConfigMap"]["data"].values()
+    assert read(tmp_path, text) == settings
+    assert json.loads(text) == plain(settings)
+    template = made["Deployment"]["spec"]["template"]
+    checksum = template["metadata"]["annotations"][SETTINGS_CHECKSUM]
+    assert checksum == hashlib.sha256(text.encode()).hexdigest()
+    before = _made(ControllerSettings())["Deployment"]["spec"]["template"]
+    assert before["metadata"]["annotations"][SETTINGS_CHECKSUM] != checksum
+    (container,), volumes = template["spec"]["containers"], template["spec"]["volumes"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "settings"]
+    (file,) = [each for each in container["args"] if each.startswith(mount["mountPath"])]
+    assert file == f"{mount['mountPath']}/{next(iter(made['ConfigMap']['data']))}"
+    name = made["ConfigMap"]["metadata"]["name"]
+    assert {"name": "settings", "configMap": {"name": name}} in volumes
+
+
+def _row(section: str, name: str, type_: Any, default: object) -> str:
+    (limits,) = [each for each in get_args(type_) if isinstance(each, Meta)]
+    accepted = f"{limits.ge:,} to {limits.le:,}"
+    return f"| `{section}.{name}` | {default:,} | {accepted} | {description_of(type_)} |"
+
+
+def test_the_page_lists_every_setting() -> None:
+    wanted: list[str] = []
+    for section, type_ in fields_of(ControllerSettings).items():
+        defaults = plain(type_())
+        wanted += [_row(section, *each, defaults[each[0]]) for each in fields_of(type_).items()]
+    page = (ROOT / "docs" / "operations" / "settings.md").read_text()
+    _, _, table = page.partition("## All settings")
+    listed = [line for line in table.splitlines() if line.startswith("| `")]
+    assert listed == wanted, "\n".join(["the table should be:", *wanted])
