@@ -42,11 +42,11 @@ from fairlead.decide.actions import (
     TellPod,
     WriteJobStatus,
 )
+from fairlead.decide.adoption.group_job import group_of
 from fairlead.decide.adoption.grouping import is_concerned
-from fairlead.decide.adoption.life import decide_group
+from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
 from fairlead.decide.adoption.sources import MISSING, Facts, read_source
-from fairlead.decide.adoption.standin import group_of
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written

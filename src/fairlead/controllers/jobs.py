@@ -60,7 +60,7 @@ from fairlead.decide.actions import (
     WriteJobStatus,
     WriteVerdict,
 )
-from fairlead.decide.job_status import given_up, with_condition, write
+from fairlead.decide.attempts.job_status import given_up, with_condition, write
 from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming

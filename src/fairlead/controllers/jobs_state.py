@@ -24,11 +24,11 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.api.times import parse_time
-from fairlead.decide.job_status import current_attempt
+from fairlead.decide.attempts.job_status import current_attempt
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import (
-    NodeTrouble,
+    NodeOutage,
     Owned,
     PodRefusal,
     Refusal,
@@ -115,7 +115,7 @@ class NodeBook:
     """Which nodes are in trouble, and which jobs have members or reservations on which node."""
 
     #: Nodes that are not ready; and those that do not exist, as long as a job is on them.
-    troubles: dict[str, NodeTrouble] = field(default_factory=dict)
+    troubles: dict[str, NodeOutage] = field(default_factory=dict)
     #: Exactly the jobs whose placement names the node, or that have a pod on it.
     jobs: dict[str, dict[ObjectKey, int]] = field(default_factory=dict)
     #: How members are bound on the nodes that say it.
@@ -148,7 +148,7 @@ class NodeBook:
     def missing(self, name: str, now: float) -> None:
         """Take note that a node is named by a job and does not exist."""
         if name not in self.troubles:
-            self.troubles[name] = NodeTrouble(name, now, is_gone=True)
+            self.troubles[name] = NodeOutage(name, now, is_gone=True)
 
     def link(self, name: str, key: ObjectKey) -> None:
         """Take note of one more reason for a job to be on a node."""
@@ -169,18 +169,18 @@ class NodeBook:
         if trouble is not None and trouble.is_gone:
             del self.troubles[name]
 
-    def _trouble(self, name: str, node: Node | None, now: float) -> NodeTrouble | None:
+    def _trouble(self, name: str, node: Node | None, now: float) -> NodeOutage | None:
         if node is None:
-            return NodeTrouble(name, now, is_gone=True) if name in self.jobs else None
+            return NodeOutage(name, now, is_gone=True) if name in self.jobs else None
         old = self.troubles.get(name)
         known_since = now if old is None or old.is_gone else old.since
         for condition in node.status.conditions:
             if condition.type == names.READY:
                 if condition.status == "True":
                     return None
-                return NodeTrouble(name, _instant(condition.last_transition_time, known_since))
+                return NodeOutage(name, _instant(condition.last_transition_time, known_since))
         # A node that has never reported is as good as silent.
-        return NodeTrouble(name, _instant(node.metadata.creation_timestamp, known_since))
+        return NodeOutage(name, _instant(node.metadata.creation_timestamp, known_since))
 
 
 def _instant(text: str | None, default: float) -> float:
@@ -227,8 +227,8 @@ def placed_nodes(job: Job) -> Mapping[str, int]:
 
 
 def troubles_of(
-    troubles: Mapping[str, NodeTrouble], *nodes: Mapping[str, int]
-) -> dict[str, NodeTrouble]:
+    troubles: Mapping[str, NodeOutage], *nodes: Mapping[str, int]
+) -> dict[str, NodeOutage]:
     """Return the troubled ones among these nodes, in name order; walks the smaller side."""
     if not troubles:
         return {}

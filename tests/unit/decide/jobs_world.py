@@ -44,7 +44,7 @@ from fairlead.decide.actions import (
     RemoveFinalizer,
     WriteJobStatus,
 )
-from fairlead.decide.job_status import current_attempt
+from fairlead.decide.attempts.job_status import current_attempt
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.native import group_name
 from fairlead.decide.jobs.pods import JobPods
@@ -52,7 +52,7 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import (
     DependencyState,
     JobView,
-    NodeTrouble,
+    NodeOutage,
     Owned,
     PodRefusal,
     Probe,
@@ -78,7 +78,7 @@ class World:
     config_maps: dict[str, ConfigMap] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
     pod_groups: dict[str, Owned] = field(default_factory=dict)
-    troubles: dict[str, NodeTrouble] = field(default_factory=dict)
+    troubles: dict[str, NodeOutage] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set[str])
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
     refusal: PodRefusal | None = None
@@ -397,7 +397,7 @@ class World:
         self.pods[name] = replace(self.pods[name], metadata=replace(meta, annotations=annotations))
 
     def lose_node(self, name: str, *, since: float | None = None, is_gone: bool = False) -> None:
-        self.troubles[name] = NodeTrouble(name, self.now if since is None else since, is_gone)
+        self.troubles[name] = NodeOutage(name, self.now if since is None else since, is_gone)
 
     # Shorthands
 

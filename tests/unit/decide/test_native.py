@@ -16,7 +16,7 @@ from fairlead.api.podgroups import GroupApi
 from fairlead.api.times import format_time
 from fairlead.decide.actions import FollowPods, PlaceJob
 from fairlead.decide.jobs import native
-from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement import PlacementPolicy, decide

@@ -10,7 +10,7 @@ from fairlead.api.job import Adopts, Attempt, Job, Topology
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.job_status import current_attempt, new_record
+from fairlead.decide.attempts.job_status import current_attempt, new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision

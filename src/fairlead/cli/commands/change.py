@@ -16,7 +16,7 @@ from fairlead.cli.completers import complete_jobs
 from fairlead.cli.errors import CliError, Code, Problem
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.transport import Api
-from fairlead.decide.adoption.standin import NAMED_KIND
+from fairlead.decide.adoption.group_job import NAMED_KIND
 
 
 @dataclass(frozen=True, slots=True)

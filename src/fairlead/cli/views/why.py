@@ -29,7 +29,7 @@ from fairlead.cli.views.jobs import (
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Unknown
-from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import JobStatus
 from fairlead.api.meta import Condition
-from fairlead.decide.adoption.view import Case
-from fairlead.decide.job_status import current_attempt, stamp, with_attempt, with_condition
+from fairlead.decide.adoption.view import GroupContext
+from fairlead.decide.attempts.job_status import current_attempt, stamp, with_attempt, with_condition
 
 
 class EndReason(Enum):
@@ -27,12 +27,12 @@ class EndReason(Enum):
     DELETED = "Deleted"
 
 
-def closed(case: Case, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
+def closed(group: GroupContext, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
     """Return the status with the record of the current attempt closed, and Running False."""
-    job, now, status = case.job, case.now, case.job.status
+    job, now, status = group.job, group.now, group.job.status
     attempt = current_attempt(status)
     assert attempt is not None
-    newest = max((m.pod.metadata.version for m in case.view.members.values()), default=0)
+    newest = max((m.pod.metadata.version for m in group.view.members.values()), default=0)
     ended = replace(
         attempt,
         finished_at=stamp(now),

@@ -29,13 +29,13 @@ from fairlead.model.priorities import SYSTEM_PREFIX
 Seat: TypeAlias = tuple[str, int]
 
 
-class Standing(Enum):
+class GateState(Enum):
     """How far a pod has come."""
 
     GATED = "Gated"
     RELEASED = "Released"
     #: Let in without a gate, so nobody holds it back.
-    LOOSE = "Loose"
+    UNGATED = "Ungated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Member:
 
     pod: Pod
     membership: Membership
-    standing: Standing
+    gate: GateState
     job_uid: str
     role: str
     index: int
@@ -87,13 +87,13 @@ def read_member(
     gate, for going from SchedulingGated to Unschedulable is no transition (its status stays False).
     """
     labels = pod.metadata.labels
-    standing = Standing.LOOSE
+    gate = GateState.UNGATED
     if is_gated(pod):
-        standing = Standing.GATED
+        gate = GateState.GATED
     elif names.JOB_UID in labels:
-        standing = Standing.RELEASED
+        gate = GateState.RELEASED
     refused_at: float | None = None
-    if standing is Standing.RELEASED and is_refused(pod):
+    if gate is GateState.RELEASED and is_refused(pod):
         is_same = before is not None and before.pod.metadata.uid == pod.metadata.uid
         refused_at = before.refused_at if before is not None and is_same else None
         refused_at = now if refused_at is None else refused_at
@@ -101,13 +101,13 @@ def read_member(
     return Member(
         pod=pod,
         membership=membership,
-        standing=standing,
-        job_uid=labels.get(names.JOB_UID, "") if standing is Standing.RELEASED else "",
+        gate=gate,
+        job_uid=labels.get(names.JOB_UID, "") if gate is GateState.RELEASED else "",
         role=labels.get(names.ROLE, ""),
         index=-1 if index is None else index,
-        node=node_of(pod.spec) if standing is not Standing.GATED else "",
+        node=node_of(pod.spec) if gate is not GateState.GATED else "",
         refused_at=refused_at,
-        shape=shape_of(pod.spec) if standing is Standing.GATED else "",
+        shape=shape_of(pod.spec) if gate is GateState.GATED else "",
     )
 
 
@@ -184,15 +184,15 @@ def take_census(members: Iterable[Member], job_uid: str) -> Census:
     """Sort the members out."""
     census = Census()
     for member in members:
-        is_own = member.standing is Standing.RELEASED and member.job_uid == job_uid
+        is_own = member.gate is GateState.RELEASED and member.job_uid == job_uid
         if member.pod.is_terminal:
             if is_own:
                 census.ended.append(member)
-            if member.standing is Standing.RELEASED and member.pod.status.phase == "Succeeded":
+            if member.gate is GateState.RELEASED and member.pod.status.phase == "Succeeded":
                 census.done[member.seat] = None
         elif not member.is_live:
             census.leaving.append(member)
-        elif member.standing is Standing.GATED:
+        elif member.gate is GateState.GATED:
             census.gated.append(member)
         elif is_own:
             census.released.append(member)

@@ -72,7 +72,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GroupContext:
     """A group that has a job, its members sorted out, and what decides about it."""
 
     view: GroupView

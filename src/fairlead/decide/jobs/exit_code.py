@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.decide.jobs.judge import Failure, first_failed_container
+from fairlead.decide.jobs.failure_cause import Failure, first_failed_container
 
 
 def exit_code_of(failure: Failure | None) -> int | None:

@@ -8,7 +8,7 @@ created only after the attempt's beginning is. Whoever dies in between finds the
 on from there. The states and every transition: docs/design/jobs.md.
 
     waiting   no record of the current attempt: not admitted, held, or without a place
-    live      the record is open: pods may exist (module `live`)
+    live      the record is open: pods may exist (module `open_attempt`)
     over      the record is closed: pods are on their way out, then fail, hold or retry
     finished  Succeeded or Failed holds: clean up
 """
@@ -24,7 +24,7 @@ from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, 
 from fairlead.api.meta import Condition, find_condition, is_true
 from fairlead.api.times import parse_time
 from fairlead.decide.actions import Action, AddFinalizer, DeleteJob, RemoveFinalizer
-from fairlead.decide.job_status import (
+from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
     current_attempt,
@@ -38,7 +38,8 @@ from fairlead.decide.job_status import (
     with_state,
     write,
 )
-from fairlead.decide.jobs import admission, judge, live
+from fairlead.decide.jobs import admission, failure_cause, open_attempt
+from fairlead.decide.jobs.cleanup import delete_pods, duration, force_at, sweep, with_running
 from fairlead.decide.jobs.members import covers
 from fairlead.decide.jobs.pods import fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -53,7 +54,6 @@ from fairlead.decide.jobs.restart import (
     next_step,
 )
 from fairlead.decide.jobs.view import JobView
-from fairlead.decide.jobs.writing import delete_pods, duration, force_at, sweep, with_running
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
 
@@ -73,7 +73,7 @@ def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision:
     if attempt is None:
         return _waiting(view, policy, now)
     if attempt.finished_at is None:
-        return live.decide_live(view, policy, now, attempt)
+        return open_attempt.decide_open_attempt(view, policy, now, attempt)
     return _over(view, policy, now, attempt)
 
 
@@ -150,7 +150,7 @@ def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Deci
     revised = _revise(view, policy, now, ended)
     if revised:
         return Decision(revised)
-    progress = fold_progress(job.status.progress, live.reported(view))
+    progress = fold_progress(job.status.progress, open_attempt.reported(view))
     following = next_step(job, ended, policy)
     # Pods that have ended stay readable after the last attempt; otherwise they make way.
     going = [p for p in view.pods.all() if not (isinstance(following, Fail) and p.is_terminal)]
@@ -176,9 +176,9 @@ def _revise(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> tu
 
     Of causes that were not sure: the user's fault, and members stopped by nobody knows what.
     """
-    if ended.cause is not Cause.USER and ended.reason != judge.EndReason.STOPPED.value:
+    if ended.cause is not Cause.USER and ended.reason != failure_cause.EndReason.STOPPED.value:
         return ()
-    lost = judge.late_evidence(view, policy, now)
+    lost = failure_cause.late_evidence(view, policy, now)
     if lost is None or lost.member is None:
         return ()
     status = view.job.status

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.decide.jobs import members, native
-from fairlead.decide.jobs.judge import EndReason, Failure, is_drained
+from fairlead.decide.jobs.failure_cause import EndReason, Failure, is_drained
 from fairlead.decide.jobs.members import Seat
 from fairlead.decide.jobs.view import JobView
 

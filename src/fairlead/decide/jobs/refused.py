@@ -16,12 +16,18 @@ from fairlead.api.job import Attempt, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition
 from fairlead.api.times import parse_time
 from fairlead.decide.actions import Action, ProbePods
-from fairlead.decide.job_status import refusal_verdict, stamp, with_condition, with_state, write
+from fairlead.decide.attempts.job_status import (
+    refusal_verdict,
+    stamp,
+    with_condition,
+    with_state,
+    write,
+)
 from fairlead.decide.jobs import members
-from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.jobs.cleanup import sweep
+from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView
-from fairlead.decide.jobs.writing import sweep
 from fairlead.decide.verdict import Decision
 
 #: Ends of an attempt whose pods were refused by the API server for what may change.

@@ -9,7 +9,7 @@ from typing import assert_never
 from fairlead.api.bounds import BACKOFF_SECONDS_MAX
 from fairlead.api.job import Attempt, Cause, Job, JobStatus, RestartPolicy
 from fairlead.api.times import parse_time
-from fairlead.decide.jobs.judge import EndReason
+from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
 
 #: 2 to this power is more than any back-off.

@@ -22,7 +22,7 @@ class DependencyState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTrouble:
+class NodeOutage:
     """A node that is not ready, or does not exist, since an instant."""
 
     name: str
@@ -106,7 +106,7 @@ class JobView:
     dependencies: Mapping[str, DependencyState] = field(default_factory=dict)
     #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
     cordoned: Collection[str] = ()
-    node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
+    node_troubles: Mapping[str, NodeOutage] = field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
     probe: Probe | None = None
     #: How members are bound on the nodes that say it by their label.

@@ -12,7 +12,7 @@ from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
 from fairlead.api.times import format_time
 from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.job_status import new_record, refusal_verdict, with_begun
+from fairlead.decide.attempts.job_status import new_record, refusal_verdict, with_begun
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict

@@ -7,7 +7,7 @@ says it, changes the world accordingly; whoever dies in between finds the status
     no job     a first member is there and the group's size is known: make the job
     gathering  not Admitted: holds nothing; becomes complete, then it is admitted
     queued     Admitted, no record of the current attempt: the scheduler's turn
-    live       the record is open: members are released onto their places (module `live`)
+    live       the record is open: members are released onto their places (module `releasing`)
     finished   Succeeded or Failed holds
 
 Members that run stay when others have to move: the next attempt repairs the placement around them.
@@ -31,9 +31,10 @@ from fairlead.decide.actions import (
     RemoveFinalizer,
     TellPod,
 )
-from fairlead.decide.adoption import live
+from fairlead.decide.adoption import releasing
 from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
+from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
 from fairlead.decide.adoption.grouping import Tool
 from fairlead.decide.adoption.members import (
     Member,
@@ -43,9 +44,8 @@ from fairlead.decide.adoption.members import (
     is_whole,
     take_census,
 )
-from fairlead.decide.adoption.standin import StandIn, job_for, spin_off
-from fairlead.decide.adoption.view import AdoptionPolicy, Case, GroupView
-from fairlead.decide.job_status import (
+from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupView
+from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
     current_attempt,
@@ -69,17 +69,19 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     job = view.job
     if job is None:
         return _without_job(view, policy, now)
-    case = Case(view, job, take_census(view.members.values(), job.metadata.uid), policy, now)
+    group = GroupContext(
+        view, job, take_census(view.members.values(), job.metadata.uid), policy, now
+    )
     if job.metadata.deletion_timestamp is not None:
-        return _deleted(case)
+        return _deleted(group)
     if job.is_finished:
-        return _finished(case)
+        return _finished(group)
     attempt = current_attempt(job.status)
     if attempt is not None and attempt.finished_at is None:
-        return live.decide_live(case)
+        return releasing.decide_members(group)
     if is_true(job.status.conditions, names.ADMITTED):
-        return _queued(case)
-    return _gathering(case)
+        return _queued(group)
+    return _gathering(group)
 
 
 # No job yet
@@ -110,7 +112,7 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         )
     members = chosen(gated, expected)
     if not members:
-        return Decision(tuple(spin_off(member) for member in gated))
+        return Decision(tuple(single_member_job(member) for member in gated))
     uid = source.uid if source is not None and source.uid else (facts.uid if facts else "")
     stand_in = StandIn(group, tuple(members), expected, uid)
     return Decision((CreateJob(job_for(stand_in)),))
@@ -135,45 +137,45 @@ def _tell_and_read(view: GroupView, policy: AdoptionPolicy, now: float, told: Te
 # Gathering
 
 
-def _gathering(case: Case) -> Decision:
+def _gathering(group: GroupContext) -> Decision:
     """Holds nothing. Pods of an earlier attempt go, so that their tool makes them anew."""
-    job, census, expected = case.job, case.census, case.expected
+    job, census, expected = group.job, group.census, group.expected
     if census.released:
         return Decision(tuple(EvictMember(job, member.pod) for member in census.released))
     if census.is_empty:
-        return _vanished(case)
+        return _vanished(group)
     read_at = None
     present = len(census.gated) + len(census.done)
     if present != expected.count or not expected.is_known:
-        read_at = case.next_read_at
-        if read_at is not None and case.now >= read_at:
-            return Decision(case.read(), wake_at=case.now)
+        read_at = group.next_read_at
+        if read_at is not None and group.now >= read_at:
+            return Decision(group.read(), wake_at=group.now)
     members = chosen(census.gated, expected)
     if not expected.is_known or not is_complete(members, expected, census):
-        return _refuse(case, read_at)
+        return _refuse(group, read_at)
     if job.member_count < expected.count or not is_whole(job, census):
         return Decision((DeleteJob(job),))  # as it is it never had a place; it is made anew
-    not_before = parse_time(job.status.restart_at) if job.status.restart_at else case.now
-    if case.now < not_before:
+    not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
+    if group.now < not_before:
         return Decision(wake_at=not_before)
-    return Decision(_admit(case))
+    return Decision(_admit(group))
 
 
-def _admit(case: Case) -> tuple[Action, ...]:
-    job, status = case.job, case.job.status
+def _admit(group: GroupContext) -> tuple[Action, ...]:
+    job, status = group.job, group.job.status
     number = status.attempt + 1 if current_attempt(status) else max(status.attempt, 1)
     admitted = Condition(names.ADMITTED, "True", names.ADMITTED)
-    new = with_condition(job, status, case.now, admitted)
+    new = with_condition(job, status, group.now, admitted)
     new = replace(new, attempt=number, restart_at=None, members=MemberCounts(job.member_count))
     text = f"Admitted to the queue with {plural(job.member_count, 'member')}"
     return write(job, with_state(new, JobState.WAITING), Note(EventReason.ADMITTED, text))
 
 
-def _refuse(case: Case, wake_at: float | None) -> Decision:
+def _refuse(group: GroupContext, wake_at: float | None) -> Decision:
     """Write why the group may not have a place. Counts in it may be a moment behind."""
-    job, census = case.job, case.census
-    count = max(case.expected.count, job.member_count)
-    facts: dict[str, int | str] = {"owner": case.owner}
+    job, census = group.job, group.census
+    count = max(group.expected.count, job.member_count)
+    facts: dict[str, int | str] = {"owner": group.owner}
     if census.strays:
         verdict = Verdict(Reason.GROUP_UNGATED, {**facts, "ungated": len(census.strays)})
     else:
@@ -181,50 +183,50 @@ def _refuse(case: Case, wake_at: float | None) -> Decision:
         facts |= {"members_present": present, "members": count}
         verdict = Verdict(Reason.GROUP_INCOMPLETE, facts)
     condition = Condition(names.ADMITTED, "False", verdict.reason.value, verdict.message)
-    new = with_condition(job, job.status, case.now, condition)
+    new = with_condition(job, job.status, group.now, condition)
     counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
     state = JobState.HELD if job.spec.suspend else JobState.WAITING
     new = with_state(replace(new, members=counts), state)
     before = {c.type: c.reason for c in job.status.conditions}
-    due = case.view.counts_written_at + case.policy.count_seconds
+    due = group.view.counts_written_at + group.policy.count_seconds
     is_news = before.get(names.ADMITTED) != condition.reason
-    is_small = job.member_count <= case.policy.small_gang_members_max
-    if not is_news and not is_small and case.now < due:
+    is_small = job.member_count <= group.policy.small_gang_members_max
+    if not is_news and not is_small and group.now < due:
         return Decision(wake_at=earliest(due, wake_at))
     return Decision(write(job, new), {job.metadata.key: verdict}, wake_at)
 
 
-def _vanished(case: Case) -> Decision:
+def _vanished(group: GroupContext) -> Decision:
     """Nobody is there: ask the owner whether anybody will be."""
-    reading, since = case.view.reading, case.view.idle_since
-    if case.source is None:
-        return Decision(finish_gone(case))
+    reading, since = group.view.reading, group.view.idle_since
+    if group.source is None:
+        return Decision(finish_gone(group))
     if reading is None or (since is not None and reading.at < since):
-        return Decision(case.read(), wake_at=case.now)
+        return Decision(group.read(), wake_at=group.now)
     if not reading.facts.exists or reading.facts.ended is not None:
-        return Decision(finish_gone(case))
-    due = reading.next_at(case.policy)
-    if case.now >= due:
-        return Decision(case.read(), wake_at=case.now)
-    return _refuse(case, due)
+        return Decision(finish_gone(group))
+    due = reading.next_at(group.policy)
+    if group.now >= due:
+        return Decision(group.read(), wake_at=group.now)
+    return _refuse(group, due)
 
 
 # Queued
 
 
-def _queued(case: Case) -> Decision:
+def _queued(group: GroupContext) -> Decision:
     """The planner's turn. What it finds is taken only while the group is still whole."""
-    job, census, status = case.job, case.census, case.job.status
+    job, census, status = group.job, group.census, group.job.status
     is_placed = status.placement is not None and status.placement.attempt == status.attempt
     if census.released and status.placement is None:
         text = "no replacement was found for the nodes that it lost"
-        return Decision(wait_again(case, EndReason.PLACEMENT_LOST, text))
+        return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
     if not census.released and not is_whole(job, census):
-        return _refuse(case, None)  # the scheduler gives back what it may have found
+        return _refuse(group, None)  # the scheduler gives back what it may have found
     if job.spec.suspend or job.spec.cancel:
         return Decision(write(job, with_state(status, JobState.HELD)))
     if is_placed:
-        return Decision(_open(case))
+        return Decision(_open(group))
     if not census.released:
         return Decision(write(job, with_state(status, JobState.WAITING)))
     # Those that were refused must go before their tool can make them anew, for another node.
@@ -238,15 +240,15 @@ def _is_lost(job: Job, member: Member) -> bool:
     return last is not None and member.node in last.nodes_lost
 
 
-def _open(case: Case) -> tuple[Action, ...]:
+def _open(group: GroupContext) -> tuple[Action, ...]:
     """Open the attempt's record. From here on members are released, and the place may not go."""
-    job, status = case.job, case.job.status
-    new = with_attempt(status, Attempt(number=status.attempt, begun_at=stamp(case.now)))
-    if not case.census.released:
+    job, status = group.job, group.job.status
+    new = with_attempt(status, Attempt(number=status.attempt, begun_at=stamp(group.now)))
+    if not group.census.released:
         new = replace(new, members=MemberCounts(job.member_count, job.member_count))
     if not is_true(status.conditions, names.RUNNING):
         starting = Condition(names.RUNNING, "False", "Starting")
-        new = with_condition(job, new, case.now, starting)
+        new = with_condition(job, new, group.now, starting)
     state = JobState.RESTARTING if status.started_at else JobState.STARTING
     return write(job, with_state(new, state))
 
@@ -254,21 +256,21 @@ def _open(case: Case) -> tuple[Action, ...]:
 # The end
 
 
-def _finished(case: Case) -> Decision:
+def _finished(group: GroupContext) -> Decision:
     """Stay for people to look at, unless the group lives on or nobody collects the job."""
-    job = case.job
-    if case.census.gated:
+    job = group.job
+    if group.census.gated:
         return Decision((DeleteJob(job),))  # its tool goes on: a job of its own stands for that
     if job.metadata.owner_references:
         return NOTHING
-    ended_at = parse_time(job.status.finished_at) if job.status.finished_at else case.now
-    due = ended_at + case.policy.keep_finished_seconds
-    return Decision((DeleteJob(job),)) if case.now >= due else Decision(wake_at=due)
+    ended_at = parse_time(job.status.finished_at) if job.status.finished_at else group.now
+    due = ended_at + group.policy.keep_finished_seconds
+    return Decision((DeleteJob(job),)) if group.now >= due else Decision(wake_at=due)
 
 
-def _deleted(case: Case) -> Decision:
+def _deleted(group: GroupContext) -> Decision:
     """Keep the reservation until no member that it covers is left."""
-    job, census = case.job, case.census
+    job, census = group.job, group.census
     if names.JOB_FINALIZER not in job.metadata.finalizers or census.released:
         return NOTHING
     if any(member.job_uid == job.metadata.uid for member in census.leaving):
@@ -277,7 +279,7 @@ def _deleted(case: Case) -> Decision:
     if not job.is_finished and job.status.attempt:
         all_good = max(len(census.done), job.status.members.succeeded) >= job.member_count
         reason = EndReason.SUCCEEDED if all_good else EndReason.DELETED
-        status = ended_status(case, reason, f"{case.owner} or the job was deleted")
+        status = ended_status(group, reason, f"{group.owner} or the job was deleted")
         actions.append(RecordHistory(replace(job, status=status)))
     actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
     return Decision(tuple(actions))

@@ -23,7 +23,7 @@ from fairlead.decide.actions import (
     WriteJobStatus,
 )
 from fairlead.decide.adoption.grouping import membership_of
-from fairlead.decide.adoption.life import decide_group
+from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
 from fairlead.decide.adoption.sources import Ended, Facts
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading

@@ -15,42 +15,42 @@ from fairlead.api.job import Job, Placement
 from fairlead.decide.actions import Action, EvictMember, ReleaseMember
 from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
+from fairlead.decide.adoption.group_job import single_member_job
 from fairlead.decide.adoption.members import Member, Seat, roles_by_shape
-from fairlead.decide.adoption.standin import spin_off
-from fairlead.decide.adoption.view import Case
-from fairlead.decide.job_status import EventReason, Note, earliest, event, plural, write
+from fairlead.decide.adoption.view import GroupContext
+from fairlead.decide.attempts.job_status import EventReason, Note, earliest, event, plural, write
 from fairlead.decide.verdict import Decision
 
 _NODES_NAMED_MAX = 5
 
 
-def decide_live(case: Case) -> Decision:
+def decide_members(group: GroupContext) -> Decision:
     """Return what is to be done while the record of an attempt is open."""
-    job, census, placement = case.job, case.census, case.job.status.placement
+    job, census, placement = group.job, group.census, group.job.status.placement
     if placement is None or not _covers(job, placement):
-        return Decision(wait_again(case, EndReason.PLACEMENT_LOST, "its place was taken away"))
+        return Decision(wait_again(group, EndReason.PLACEMENT_LOST, "its place was taken away"))
     places = _places(placement)
-    wrong = list(_misplaced(case, places))
+    wrong = list(_misplaced(group, places))
     if wrong:
         return Decision(tuple(a for member, why in wrong for a in _evict(job, member, why)))
     refused = [m for m in census.released if m.refused_at is not None]
-    patience = case.policy.bind_patience_seconds
-    due = [m for m in refused if case.now - (m.refused_at or case.now) >= patience]
+    patience = group.policy.bind_patience_seconds
+    due = [m for m in refused if group.now - (m.refused_at or group.now) >= patience]
     if due:
-        return Decision(_not_bound(case, due))
+        return Decision(_not_bound(group, due))
     if census.is_empty:
-        return decide_idle(case)
-    seating = _seat(case, places)
+        return decide_idle(group)
+    seating = _seat(group, places)
     if seating.out:
-        return Decision(_node_lost(case, seating.out, places))
+        return Decision(_node_lost(group, seating.out, places))
     ranks = {seat: rank for rank, seat in enumerate(_seats(job))} if seating.seated else {}
     actions: list[Action] = [
         ReleaseMember(job, m.pod, role=seat[0], index=seat[1], rank=ranks[seat], node=places[seat])
         for m, seat in seating.seated
     ]
-    actions += [spin_off(member) for member in seating.extra]
-    give_up_at = min(((m.refused_at or case.now) + patience for m in refused), default=None)
-    counted, counted_at = _count(case)
+    actions += [single_member_job(member) for member in seating.extra]
+    give_up_at = min(((m.refused_at or group.now) + patience for m in refused), default=None)
+    counted, counted_at = _count(group)
     return Decision((*counted, *actions), wake_at=earliest(give_up_at, counted_at))
 
 
@@ -70,10 +70,10 @@ def _seats(job: Job) -> Iterator[Seat]:
             yield (role.name, index)
 
 
-def _misplaced(case: Case, places: Mapping[Seat, str]) -> Iterator[tuple[Member, str]]:
+def _misplaced(group: GroupContext, places: Mapping[Seat, str]) -> Iterator[tuple[Member, str]]:
     """Yield released members that are not where they should be: the place moved, or is taken."""
     seen: dict[Seat, Member] = {}
-    for member in sorted(case.census.released, key=_age):
+    for member in sorted(group.census.released, key=_age):
         node = places.get(member.seat)
         if node is None or member.node != node:
             yield member, f"its place has moved from {member.node or 'no node'} to {node}"
@@ -106,25 +106,25 @@ class _Seating:
     extra: list[Member] = field(default_factory=list[Member])
 
 
-def _seat(case: Case, places: Mapping[Seat, str]) -> _Seating:
+def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
     """Give each gated member a seat: its own number's if that is free, else a free one of its role.
 
     A seat whose member is on its way out is not free: both would not fit. Unless its node is out,
     for nobody confirms an end there. Members whose seats become free in time just wait.
     """
     seating = _Seating()
-    if not case.census.gated:
+    if not group.census.gated:
         return seating
-    usable = case.view.usable
+    usable = group.view.usable
     leaving = {
         m.seat
-        for m in case.census.leaving
-        if m.job_uid == case.job.metadata.uid and usable.get(m.node, False)
+        for m in group.census.leaving
+        if m.job_uid == group.job.metadata.uid and usable.get(m.node, False)
     }
-    free = _free_seats(case, leaving)
-    roles = roles_by_shape(case.job)
+    free = _free_seats(group, leaving)
+    roles = roles_by_shape(group.job)
     rest: list[tuple[Member, str]] = []
-    for member in case.census.gated:
+    for member in group.census.gated:
         role = roles.get((member.membership.role, member.shape))
         index = member.membership.index
         own = (role or "", index if index is not None else -1)
@@ -153,13 +153,13 @@ def _put(seating: _Seating, pair: tuple[Member, Seat], is_usable: object) -> Non
     (seating.seated if is_usable else seating.out).append(pair)
 
 
-def _free_seats(case: Case, leaving: set[Seat]) -> dict[str, dict[int, None]]:
+def _free_seats(group: GroupContext, leaving: set[Seat]) -> dict[str, dict[int, None]]:
     """Return the free indices of each role; those that nobody has had before come first."""
-    free: dict[str, dict[int, None]] = {role.name: {} for role in case.job.spec.roles}
-    taken = {m.seat for m in case.census.released} | leaving
-    had = {m.seat for m in case.census.ended}
+    free: dict[str, dict[int, None]] = {role.name: {} for role in group.job.spec.roles}
+    taken = {m.seat for m in group.census.released} | leaving
+    had = {m.seat for m in group.census.ended}
     for is_second_choice in (False, True):
-        for seat in _seats(case.job):
+        for seat in _seats(group.job):
             if seat not in taken and (seat in had) is is_second_choice:
                 free[seat[0]][seat[1]] = None
     return free
@@ -168,21 +168,21 @@ def _free_seats(case: Case, leaving: set[Seat]) -> dict[str, dict[int, None]]:
 # Members that have to move
 
 
-def _not_bound(case: Case, refused: list[Member]) -> tuple[Action, ...]:
+def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]:
     """Have the refused members moved; after too many times in a row the whole group waits."""
     nodes = sorted({m.node for m in refused if m.node})
     text = (
         f"kube-scheduler refused {plural(len(refused), 'member')} on {_listed(nodes)} for "
-        f"{case.policy.bind_patience_seconds:g} s: {_why(refused[0])}"
+        f"{group.policy.bind_patience_seconds:g} s: {_why(refused[0])}"
     )
     row = 1
-    for attempt in reversed(case.job.status.attempts[:-1]):
+    for attempt in reversed(group.job.status.attempts[:-1]):
         if attempt.reason != EndReason.NOT_BOUND.value:
             break
         row += 1
-    if row >= case.policy.refusals_max:
-        return wait_again(case, EndReason.WAITS_AGAIN, text)
-    return next_attempt(case, EndReason.NOT_BOUND, text, nodes)
+    if row >= group.policy.refusals_max:
+        return wait_again(group, EndReason.WAITS_AGAIN, text)
+    return next_attempt(group, EndReason.NOT_BOUND, text, nodes)
 
 
 def _why(member: Member) -> str:
@@ -193,11 +193,11 @@ def _why(member: Member) -> str:
 
 
 def _node_lost(
-    case: Case, out: list[tuple[Member, Seat]], places: Mapping[Seat, str]
+    group: GroupContext, out: list[tuple[Member, Seat]], places: Mapping[Seat, str]
 ) -> tuple[Action, ...]:
     nodes = sorted({places[seat] for _, seat in out})
     text = f"{plural(len(out), 'member')} came back, and {_listed(nodes)} cannot take them"
-    return next_attempt(case, EndReason.NODE_LOST, text, nodes)
+    return next_attempt(group, EndReason.NODE_LOST, text, nodes)
 
 
 def _listed(nodes: list[str]) -> str:
@@ -206,14 +206,14 @@ def _listed(nodes: list[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown or "no node"
 
 
-def _count(case: Case) -> tuple[tuple[Action, ...], float | None]:
+def _count(group: GroupContext) -> tuple[tuple[Action, ...], float | None]:
     """Return the write of the counts, and when it is due if not now."""
-    job, policy, status = case.job, case.policy, with_counts(case)
+    job, policy, status = group.job, group.policy, with_counts(group)
     if status == job.status:
         return (), None
     is_news = status.state != job.status.state or status.conditions != job.status.conditions
-    due = case.view.counts_written_at + policy.count_seconds
-    if not is_news and job.member_count > policy.small_gang_members_max and case.now < due:
+    due = group.view.counts_written_at + policy.count_seconds
+    if not is_news and job.member_count > policy.small_gang_members_max and group.now < due:
         return (), due
     notes: tuple[Note, ...] = ()
     if not job.status.started_at and status.started_at:

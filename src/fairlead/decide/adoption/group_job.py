@@ -50,7 +50,7 @@ def job_for(stand_in: StandIn) -> Job:
     )
 
 
-def spin_off(member: Member) -> CreateJob:
+def single_member_job(member: Member) -> CreateJob:
     """Return the job of a member that its group has no room for: a gang by itself."""
     membership = alone(member.pod)
     single = replace(member, membership=membership)

@@ -26,7 +26,7 @@ from fairlead.decide.jobs.pods import (
     start_error,
 )
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.jobs.view import JobView, NodeTrouble
+from fairlead.decide.jobs.view import JobView, NodeOutage
 
 #: Exit codes that say something of the other members.
 _CODES_OF_GANGS = {
@@ -113,7 +113,7 @@ def describe(member: MemberPod) -> str:
 
 def judge_member(
     member: MemberPod,
-    trouble: NodeTrouble | None,
+    trouble: NodeOutage | None,
     policy: JobsPolicy,
     now: float,
     *,
@@ -159,7 +159,7 @@ def _judge_refused(member: MemberPod, policy: JobsPolicy, now: float) -> Failure
     return Failure(EndReason.NOT_BOUND, text, since, weight, member.rank, member)
 
 
-def node_lost(member: MemberPod, trouble: NodeTrouble, now: float) -> Failure:
+def node_lost(member: MemberPod, trouble: NodeOutage, now: float) -> Failure:
     """Blame the node of a member that never ended."""
     seconds = max(0, round(now - trouble.since))
     how = "no longer exists" if trouble.is_gone else f"was not ready for {seconds} s"

@@ -30,7 +30,7 @@ from fairlead.decide.actions import (
     CreatePodGroup,
     CreateService,
 )
-from fairlead.decide.job_status import (
+from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
     earliest,
@@ -42,9 +42,10 @@ from fairlead.decide.job_status import (
     with_state,
     write,
 )
-from fairlead.decide.jobs import exit_code, judge, members, native
+from fairlead.decide.jobs import exit_code, failure_cause, members, native
+from fairlead.decide.jobs.cleanup import counts_of, delete_pods, duration, sweep, with_running
 from fairlead.decide.jobs.end_reason import EndReason, cause_of
-from fairlead.decide.jobs.judge import Failure, Settling
+from fairlead.decide.jobs.failure_cause import Failure, Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -57,7 +58,6 @@ from fairlead.decide.jobs.restart import (
     is_cancelled,
 )
 from fairlead.decide.jobs.view import JobView, Refusal
-from fairlead.decide.jobs.writing import counts_of, delete_pods, duration, sweep, with_running
 from fairlead.decide.verdict import Decision
 
 #: How long after a try that the API may have refused the job is looked at again.
@@ -79,7 +79,9 @@ def reported(view: JobView) -> Progress | None:
     return pods.progress if pods.progress_attempt == view.job.status.attempt else None
 
 
-def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) -> Decision:
+def decide_open_attempt(
+    view: JobView, policy: JobsPolicy, now: float, attempt: Attempt
+) -> Decision:
     """Decide about a job whose current attempt has begun and not ended."""
     status = view.job.status
     status = replace(status, progress=fold_progress(status.progress, reported(view)))
@@ -89,7 +91,7 @@ def decide_live(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt)
     succeeded = view.current.counts[MemberPhase.SUCCEEDED]
     if changed is None and succeeded >= view.job.member_count:
         return Decision(_succeed(view, status, now, attempt))
-    found = judge.assess(view, policy, now)
+    found = failure_cause.assess(view, policy, now)
     end = _end(view, policy, now, found)
     if end is not None:
         return _close(view, policy, now, end, status=status)
@@ -419,7 +421,7 @@ def _wake_at(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) ->
     elif attempt.begun_at:
         ends_at = parse_time(attempt.begun_at) + policy.start_seconds_max
     starts = [
-        judge.start_patience_ends_at(pods.members[name], policy, now)
+        failure_cause.start_patience_ends_at(pods.members[name], policy, now)
         for pods in (view.current,)
         for name in pods.troubled
     ]
@@ -453,7 +455,7 @@ def _member_restarts(
     )
     known = {r.pod_uid for r in kept}
     new, notes = replace(status, member_restarts=kept), list[Note]()
-    for failure in judge.failures(view, policy, now):
+    for failure in failure_cause.failures(view, policy, now):
         member = failure.member
         if member is None or member.uid in known or member.node in view.cordoned:
             continue  # known, or the end of the attempt once its cause has settled

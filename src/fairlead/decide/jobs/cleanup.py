@@ -14,7 +14,7 @@ from fairlead.decide.actions import (
     DeletePodGroup,
     DeleteService,
 )
-from fairlead.decide.job_status import with_condition
+from fairlead.decide.attempts.job_status import with_condition
 from fairlead.decide.jobs.pods import MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView

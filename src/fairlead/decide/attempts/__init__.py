@@ -1,0 +1,1 @@
+"""What attempts have in common, of our jobs and of adopted groups: records and conditions."""
