@@ -22,10 +22,10 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.testing.builders import EPOCH, make_placement
 from fairlead.testing.fake_client import FakeClient

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.postgres_server import Server, postgres_server
-from tests.unit.runtime.history_contract import (
+from tests.unit.history.contract import (
     check_logs,
     check_queries,
     check_replacing,
@@ -20,10 +20,9 @@ from tests.unit.runtime.history_contract import (
     record,
 )
 
-from fairlead.runtime import postgres
-from fairlead.runtime.history import HistoryError, HistoryQuery
-from fairlead.runtime.memberlogs import LogQuery
-from fairlead.runtime.postgres import PostgresOptions, PostgresStore
+from fairlead.history import postgres
+from fairlead.history.postgres import PostgresOptions, PostgresStore
+from fairlead.runtime.history import HistoryError, HistoryQuery, LogQuery
 
 pytestmark = pytest.mark.e2e
 

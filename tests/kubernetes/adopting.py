@@ -21,8 +21,8 @@ from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client, Propagation
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import ControllerLoop
 
 GPU = "nvidia.com/gpu"

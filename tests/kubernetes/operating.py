@@ -31,13 +31,13 @@ from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
+from fairlead.history.memory import MemoryHistory
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.transport import HttpOptions
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import Controller, ControllerLoop
 from fairlead.runtime.reader import MirrorReader
 from fairlead.sim.checkers import Checkers

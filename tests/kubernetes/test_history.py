@@ -20,9 +20,9 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import leader, replicas
 
 from fairlead.api.resources import JOBS
+from fairlead.history.postgres import PostgresStore
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.history import HistoryQuery
-from fairlead.runtime.postgres import PostgresStore
 
 pytestmark = pytest.mark.kubernetes
 GANGS, OUTAGE_AFTER = 24, 12

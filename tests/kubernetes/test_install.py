@@ -54,14 +54,13 @@ from fairlead.app.operator import LogSource, Operator, OperatorSettings
 from fairlead.cli.archive import ACCOUNT, TOKEN_HEADER, TOKEN_PATH
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
+from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.manifests import NAME, Install, cluster_rules, namespace_rules
 from fairlead.install.values import History, HistoryKind, Values
 from fairlead.kube.client import HttpClient
 from fairlead.kube.podlogs import HttpLogReader
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
-from fairlead.runtime.memberlogs import MemoryLogs
 from fairlead.webhook.configuration import SERVICE
 from fairlead.webhook.service import WebhookOptions
 

@@ -31,9 +31,9 @@ from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.reader import MirrorReader

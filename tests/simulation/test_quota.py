@@ -29,9 +29,9 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
 from fairlead.sim.workload import job_body

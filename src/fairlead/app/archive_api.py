@@ -35,8 +35,7 @@ from fairlead.app.archive_guard import (
 from fairlead.app.archive_query import history_line, history_query, log_query
 from fairlead.cli.archive import NOT_LEADER, ArchivedLog
 from fairlead.runtime.client import Client
-from fairlead.runtime.history import History, HistoryError
-from fairlead.runtime.memberlogs import LogQuery, LogStore
+from fairlead.runtime.history import History, HistoryError, LogQuery, LogStore
 
 #: Under way, most of them waiting.
 REQUESTS_MAX = 64

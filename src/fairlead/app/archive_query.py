@@ -9,8 +9,7 @@ import msgspec
 
 from fairlead.api.status import BadRequest
 from fairlead.cli.views.history import HistoryLine
-from fairlead.runtime.history import HistoryQuery, JobRecord
-from fairlead.runtime.memberlogs import LogQuery
+from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 100_000

@@ -36,8 +36,8 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.verbs.uids import Uids
+from fairlead.history.sqlite import SqliteHistory
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.history import SqliteHistory
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import OnCrash, Service, Supervisor

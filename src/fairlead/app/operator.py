@@ -30,10 +30,9 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.discovery import discover_groups
 from fairlead.runtime.fencing import LeaderClient, fence
-from fairlead.runtime.history import History
+from fairlead.runtime.history import History, LogReader, LogStore
 from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
 from fairlead.runtime.logs import Logger
-from fairlead.runtime.memberlogs import LogReader, LogStore
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.supervisor import Health, Service, Supervisor

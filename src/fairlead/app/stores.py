@@ -13,9 +13,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.runtime.history import History, HistoryError, MemoryHistory, SqliteHistory
-from fairlead.runtime.memberlogs import LogStore, MemoryLogs, SqliteLogs
-from fairlead.runtime.postgres import PostgresOptions, PostgresStore, is_postgres_url, shown_url
+from fairlead.history.memory import MemoryHistory, MemoryLogs
+from fairlead.history.postgres import PostgresOptions, PostgresStore, is_postgres_url, shown_url
+from fairlead.history.sqlite import SqliteHistory, SqliteLogs
+from fairlead.runtime.history import History, HistoryError, LogStore
 
 LOGS_SUFFIX = ".logs"
 READ_SECONDS_MAX = 1.0

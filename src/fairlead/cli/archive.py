@@ -19,7 +19,7 @@ from fairlead.cli.transport import bearer_token
 
 if TYPE_CHECKING:
     from fairlead.cli.transport import Api
-    from fairlead.runtime.memberlogs import MemberLog
+    from fairlead.runtime.history import MemberLog
 
 T = TypeVar("T")
 URL_VARIABLE = "FAIRLEAD_HISTORY_URL"
@@ -96,7 +96,7 @@ class Archive:
             lines = self._proxied(f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs", query)
             return [msgspec.json.decode(line, type=ArchivedLog) for line in lines]
         from fairlead.app.stores import open_stores
-        from fairlead.runtime.memberlogs import LogQuery
+        from fairlead.runtime.history import LogQuery
 
         async def read() -> list[ArchivedLog]:
             async with open_stores(self.direct, must_exist=True) as stores:

@@ -77,7 +77,8 @@ def past_logs(
 def _stopped_lines(data: Path, query: Mapping[str, str]) -> list[bytes]:
     from fairlead.app.archive_api import history_query
     from fairlead.app.extensions import history_line
-    from fairlead.runtime.history import HistoryError, SqliteHistory
+    from fairlead.history.sqlite import SqliteHistory
+    from fairlead.runtime.history import HistoryError
 
     async def read() -> list[bytes]:
         history = SqliteHistory.open(data / HISTORY_FILE, runner=asyncio.to_thread)

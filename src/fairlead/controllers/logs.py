@@ -28,10 +28,9 @@ from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.fencing import LeaderClient
-from fairlead.runtime.history import HistoryError
+from fairlead.runtime.history import HistoryError, LogReader, LogStore, LogText, MemberLog
 from fairlead.runtime.leader import Term
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.memberlogs import LogReader, LogStore, LogText, MemberLog
 from fairlead.runtime.mirror import Change, Mirror
 
 T = TypeVar("T")

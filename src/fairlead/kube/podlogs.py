@@ -10,7 +10,7 @@ from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import Timeout
 from fairlead.kube.client import HttpClient
-from fairlead.runtime.memberlogs import LogText
+from fairlead.runtime.history import LogText
 
 
 class HttpLogReader:

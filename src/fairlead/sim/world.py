@@ -41,11 +41,11 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import Profile, load_profile
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.fencing import fence
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.leader import Term
 from fairlead.runtime.loop import Controller, ControllerLoop
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken

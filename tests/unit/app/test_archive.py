@@ -43,10 +43,10 @@ from fairlead.cli.archive import (
     NoArchive,
 )
 from fairlead.cli.transport import Api
+from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client
-from fairlead.runtime.history import JobRecord, MemoryHistory
-from fairlead.runtime.memberlogs import MemberLog, MemoryLogs
+from fairlead.runtime.history import JobRecord, MemberLog
 from fairlead.sim.loop import run
 
 #: The rights of each user.

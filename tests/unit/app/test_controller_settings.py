@@ -32,10 +32,10 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.history.memory import MemoryHistory
 from fairlead.install.manifests import SETTINGS_CHECKSUM, Install, manifests
 from fairlead.install.values import Values
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Service, Supervisor

@@ -18,9 +18,9 @@ from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.actions import ReleaseMember
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node

@@ -23,10 +23,10 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement import cycle
 from fairlead.decide.reasons import Reason
+from fairlead.history.memory import MemoryHistory
 from fairlead.model import cluster
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.history import MemoryHistory
 from fairlead.runtime.loop import Controller, ControllerLoop
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside

@@ -26,9 +26,10 @@ from fairlead.api.status import (
 )
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.history import HistoryQuery, MemoryHistory
+from fairlead.runtime.history import HistoryQuery
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement

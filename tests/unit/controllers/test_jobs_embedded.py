@@ -24,10 +24,11 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
+from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Propagation
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder
-from fairlead.runtime.history import HistoryQuery, MemoryHistory
+from fairlead.runtime.history import HistoryQuery
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside

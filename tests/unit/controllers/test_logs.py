@@ -17,9 +17,10 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import PODS
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
+from fairlead.history.memory import MemoryLogs
 from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.history import LogQuery, LogText
 from fairlead.runtime.leader import Term
-from fairlead.runtime.memberlogs import LogQuery, LogText, MemoryLogs
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod

@@ -14,21 +14,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
+from fairlead.history.sql import RECORDS_MAX, Dialect, Values, log_row, logs_of
 from fairlead.runtime.backoff import Backoff, BackoffOptions
-from fairlead.runtime.history import (
-    INTEGER_COLUMNS,
-    RECORDS_MAX,
-    HistoryError,
-    HistoryQuery,
-    JobRecord,
-)
-from fairlead.runtime.memberlogs import LogQuery, MemberLog, check_text
+from fairlead.runtime.history import HistoryError, HistoryQuery, JobRecord, LogQuery, MemberLog
 
 SCHEMA_VERSION = 1
 #: Any number that other programs in the same database are unlikely to use.
@@ -38,52 +31,14 @@ _PRUNE_EVERY = 1_000
 
 T = TypeVar("T")
 Connection = Any  # psycopg.AsyncConnection; the package is optional
-_COLUMNS = tuple(f.name for f in fields(JobRecord))
-_NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
-_LOG_COLUMNS = (
-    "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
-)
-
+_SQL = Dialect(
+    jobs="fairlead_jobs", logs="fairlead_logs", mark="%s",
+    integer="BIGINT", boolean="BOOLEAN", blob="BYTEA",
+)  # fmt: skip
 _CREATE = (
-    "CREATE TABLE fairlead_jobs ("
-    + ", ".join(
-        f'"{name}" {"BIGINT" if name in INTEGER_COLUMNS else "TEXT NOT NULL"}'
-        + (" PRIMARY KEY" if name == "uid" else "")
-        for name in _COLUMNS
-    )
-    + ")",
-    "CREATE INDEX fairlead_jobs_by_end ON fairlead_jobs (finished_at_ms)",
-    "CREATE INDEX fairlead_jobs_by_name ON fairlead_jobs (namespace, name, finished_at_ms)",
-    'CREATE INDEX fairlead_jobs_by_user ON fairlead_jobs ("user", finished_at_ms)',
-    "CREATE TABLE fairlead_logs (pod_uid TEXT PRIMARY KEY, namespace TEXT NOT NULL,"
-    " job TEXT NOT NULL, job_uid TEXT NOT NULL, attempt BIGINT NOT NULL, task TEXT NOT NULL,"
-    " is_cut BOOLEAN NOT NULL, kept_at_ms BIGINT NOT NULL, text_size BIGINT NOT NULL,"
-    " text BYTEA NOT NULL)",
-    "CREATE INDEX fairlead_logs_by_job ON fairlead_logs (namespace, job, attempt)",
-    "CREATE INDEX fairlead_logs_by_age ON fairlead_logs (kept_at_ms)",
+    *_SQL.create(),
     "CREATE TABLE fairlead_schema (version BIGINT NOT NULL)",
     f"INSERT INTO fairlead_schema VALUES ({SCHEMA_VERSION})",  # noqa: S608 - a number
-)
-# The texts below are made of this module's own column names only.
-_UPSERT = (
-    f"INSERT INTO fairlead_jobs ({_NAMES}) VALUES ({', '.join(['%s'] * len(_COLUMNS))})"  # noqa: S608
-    " ON CONFLICT (uid) DO UPDATE SET "
-    + ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in _COLUMNS if name != "uid")
-)
-_PRUNE = (
-    "DELETE FROM fairlead_jobs WHERE uid IN (SELECT uid FROM fairlead_jobs"
-    " ORDER BY finished_at_ms DESC NULLS LAST, uid OFFSET %s)"
-)
-_UPSERT_LOG = (
-    f"INSERT INTO fairlead_logs ({_LOG_COLUMNS}) VALUES ({', '.join(['%s'] * 10)})"  # noqa: S608
-    " ON CONFLICT (pod_uid) DO UPDATE SET is_cut = EXCLUDED.is_cut,"
-    " kept_at_ms = EXCLUDED.kept_at_ms, text_size = EXCLUDED.text_size, text = EXCLUDED.text"
-    " WHERE EXCLUDED.text_size >= fairlead_logs.text_size"
-)
-_PRUNE_LOGS = (
-    "DELETE FROM fairlead_logs WHERE pod_uid IN (SELECT pod_uid FROM (SELECT pod_uid,"
-    " sum(length(text)) OVER (ORDER BY kept_at_ms DESC, pod_uid) AS total FROM fairlead_logs)"
-    " AS sized WHERE total > %s)"
 )
 
 
@@ -104,6 +59,12 @@ class PostgresOptions:
 def is_postgres_url(text: str) -> bool:
     """True for postgresql:// and postgres:// URLs."""
     return text.partition("://")[0] in SCHEMES and "://" in text
+
+
+def check_text(text: str, url: str) -> str:
+    """Return a message without the password of the URL, should it hold it."""
+    password = urlsplit(url).password
+    return text.replace(password, "***") if password else text
 
 
 def shown_url(url: str) -> str:
@@ -162,94 +123,50 @@ class PostgresStore:
         prunes = self._recorded_count % _PRUNE_EVERY == 0
 
         async def write(connection: Connection) -> None:
-            await connection.execute(_UPSERT, tuple(map(_without_nul, astuple(record))))
+            await connection.execute(
+                _SQL.upsert_record(), tuple(map(_without_nul, astuple(record)))
+            )
             if prunes:
-                await connection.execute(_PRUNE, (self._options.records_max,))
+                await connection.execute(_SQL.prune_records(), (self._options.records_max,))
 
         await self._call(write)
 
     async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
         """Return matching records, the latest end first, at most `query.limit`."""
-        terms: list[str] = []
-        values: list[str | float] = []
-        for column in ("namespace", "name", "uid", "user", "state"):
-            value: str = getattr(query, column)
-            if value:
-                terms.append(f'"{column}" = %s')
-                values.append(value)
-        if query.since is not None:
-            terms.append("finished_at_ms >= %s")
-            values.append(query.since * 1000)
-        where = f" WHERE {' AND '.join(terms)}" if terms else ""
-        text = (
-            f"SELECT {_NAMES} FROM fairlead_jobs{where}"  # noqa: S608
-            " ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT %s"
-        )
-
-        async def read(connection: Connection) -> tuple[JobRecord, ...]:
-            rows = await (await connection.execute(text, (*values, query.limit))).fetchall()
-            return tuple(JobRecord(*row) for row in rows)
-
-        return await self._call(read)
+        rows = await self._select(_SQL.select_records(query))
+        return tuple(JobRecord(*row) for row in rows)
 
     # Logs
 
     async def keep(self, log: MemberLog) -> None:
         """Keep a member's log, in place of a shorter one of the same pod."""
-        packed = zlib.compress(log.text)
+        row = log_row(log)
         self._kept_count += 1
         prunes = self._kept_count % _PRUNE_EVERY == 0
 
         async def write(connection: Connection) -> None:
-            row = (
-                log.pod_uid, log.namespace, log.job, log.job_uid, log.attempt, log.task,
-                log.is_cut, log.kept_at_ms, len(log.text), packed,
-            )  # fmt: skip
-            await connection.execute(_UPSERT_LOG, row)
+            await connection.execute(_SQL.upsert_log(), row)
             if prunes:
-                await connection.execute(_PRUNE_LOGS, (self._options.log_bytes_max,))
+                await connection.execute(_SQL.prune_logs(), (self._options.log_bytes_max,))
 
         await self._call(write)
 
     async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         """Return which of these pods have a log here."""
-
-        async def read(connection: Connection) -> frozenset[str]:
-            text = "SELECT pod_uid FROM fairlead_logs WHERE pod_uid = ANY(%s)"
-            rows = await (await connection.execute(text, (list(pod_uids),))).fetchall()
-            return frozenset(row[0] for row in rows)
-
-        return await self._call(read)
+        text = "SELECT pod_uid FROM fairlead_logs WHERE pod_uid = ANY(%s)"
+        return frozenset(row[0] for row in await self._select((text, (list(pod_uids),))))
 
     async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
         """Return the logs of a job's attempt, by task; see `LogStore`."""
-        values: list[str | int] = [query.namespace, query.job]
-        attempt = "(SELECT max(attempt) FROM fairlead_logs WHERE namespace = %s AND job = %s)"
-        if query.attempt is None:
-            values += [query.namespace, query.job]
-        else:
-            attempt = "%s"
-            values.append(query.attempt)
-        text = (
-            f"SELECT {_LOG_COLUMNS} FROM fairlead_logs"  # noqa: S608
-            f" WHERE namespace = %s AND job = %s AND attempt = {attempt}"
-            " ORDER BY kept_at_ms DESC, pod_uid LIMIT %s"
-        )
-
-        async def read(connection: Connection) -> tuple[MemberLog, ...]:
-            rows = await (await connection.execute(text, (*values, query.limit))).fetchall()
-            return tuple(
-                MemberLog(
-                    pod_uid=row[0], namespace=row[1], job=row[2], job_uid=row[3], attempt=row[4],
-                    task=row[5], is_cut=row[6], kept_at_ms=row[7],
-                    text=zlib.decompress(bytes(row[9])),
-                )
-                for row in rows
-            )  # fmt: skip
-
-        return query.of_one_job(await self._call(read))
+        return query.of_one_job(logs_of(await self._select(_SQL.select_logs(query))))
 
     # Connections
+
+    async def _select(self, statement: tuple[str, Values]) -> list[tuple[Any, ...]]:
+        async def read(connection: Connection) -> list[tuple[Any, ...]]:
+            return await (await connection.execute(*statement)).fetchall()
+
+        return await self._call(read)
 
     async def _call(self, call: Callable[[Connection], Awaitable[T]]) -> T:
         """Run it in a transaction; try again while the server cannot be reached."""

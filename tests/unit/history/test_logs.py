@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.unit.runtime.history_contract import check_logs, log
+from tests.unit.history.contract import check_logs, log
 
-from fairlead.runtime.history import HistoryError
-from fairlead.runtime.memberlogs import LogQuery, LogStore, MemoryLogs, SqliteLogs, check_text
+from fairlead.history.memory import MemoryLogs
+from fairlead.history.postgres import check_text
+from fairlead.history.sqlite import SqliteLogs
+from fairlead.runtime.history import HistoryError, LogQuery, LogStore
 from fairlead.sim.loop import run
 
 T = TypeVar("T")

@@ -8,8 +8,15 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.meta import Condition
-from fairlead.runtime.history import History, HistoryQuery, JobRecord, record_of
-from fairlead.runtime.memberlogs import LogQuery, LogStore, MemberLog
+from fairlead.runtime.history import (
+    History,
+    HistoryQuery,
+    JobRecord,
+    LogQuery,
+    LogStore,
+    MemberLog,
+    record_of,
+)
 from fairlead.testing.builders import make_job
 
 

@@ -13,17 +13,13 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.unit.runtime.history_contract import check_queries, check_replacing
-from tests.unit.runtime.history_contract import record as _record
+from tests.unit.history.contract import check_queries, check_replacing
+from tests.unit.history.contract import record as _record
 
 from fairlead.api.job import Job
-from fairlead.runtime.history import (
-    History,
-    HistoryError,
-    HistoryQuery,
-    MemoryHistory,
-    SqliteHistory,
-)
+from fairlead.history.memory import MemoryHistory
+from fairlead.history.sqlite import SqliteHistory
+from fairlead.runtime.history import History, HistoryError, HistoryQuery
 from fairlead.sim.loop import run
 
 T = TypeVar("T")
@@ -76,8 +72,8 @@ def test_records_survive_a_kill_in_the_middle_of_things(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     script = (
         "import asyncio, sys, pathlib\n"
-        "from fairlead.runtime.history import SqliteHistory\n"
-        "from tests.unit.runtime.test_history import _record, _at_once\n"
+        "from fairlead.history.sqlite import SqliteHistory\n"
+        "from tests.unit.history.test_records import _record, _at_once\n"
         "async def main():\n"
         "    h = SqliteHistory.open(pathlib.Path(sys.argv[1]), runner=_at_once)\n"
         "    for i in range(50):\n"

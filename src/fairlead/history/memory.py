@@ -1,0 +1,71 @@
+"""Records and logs that end with the process: for tests, simulations and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.history.sql import RECORDS_MAX
+from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery, MemberLog
+
+
+class MemoryHistory:
+    """A history that ends with the process, for tests and simulations."""
+
+    def __init__(self, *, records_max: int = RECORDS_MAX) -> None:
+        self._records: dict[str, JobRecord] = {}
+        self._records_max = records_max
+
+    async def record(self, record: JobRecord) -> None:
+        """Keep the record; beyond `records_max` the one recorded first is dropped."""
+        self._records.pop(record.uid, None)
+        self._records[record.uid] = record
+        if len(self._records) > self._records_max:
+            del self._records[next(iter(self._records))]
+
+    async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
+        """Return matching records, the latest end first, at most `query.limit`."""
+        found = [r for r in self._records.values() if _matches(query, r)]
+        found.sort(key=lambda r: (-(r.finished_at_ms or 0), r.uid))
+        return tuple(found[: query.limit])
+
+
+def _matches(query: HistoryQuery, record: JobRecord) -> bool:
+    wanted = (
+        (query.namespace, record.namespace),
+        (query.name, record.name),
+        (query.uid, record.uid),
+        (query.user, record.user),
+        (query.state, record.state),
+    )
+    if any(want and want != got for want, got in wanted):
+        return False
+    return query.since is None or (record.finished_at_ms or 0) >= query.since * 1000
+
+
+class MemoryLogs:
+    """A store that ends with the process."""
+
+    def __init__(self, *, logs_max: int = 1_000) -> None:
+        self._logs: dict[str, MemberLog] = {}
+        self._logs_max = logs_max
+
+    async def keep(self, log: MemberLog) -> None:
+        """See `LogStore`."""
+        before = self._logs.pop(log.pod_uid, None)
+        is_longer = before is not None and len(before.text) > len(log.text)
+        self._logs[log.pod_uid] = before if before is not None and is_longer else log
+        if len(self._logs) > self._logs_max:
+            del self._logs[next(iter(self._logs))]
+
+    async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
+        """See `LogStore`."""
+        return frozenset(uid for uid in pod_uids if uid in self._logs)
+
+    async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
+        """See `LogStore`."""
+        key = (query.namespace, query.job)
+        mine = [log for log in self._logs.values() if (log.namespace, log.job) == key]
+        attempt = query.attempt or max((log.attempt for log in mine), default=0)
+        found = [log for log in mine if log.attempt == attempt]
+        found.sort(key=lambda log: (-log.kept_at_ms, log.pod_uid))
+        return query.of_one_job(found[: query.limit])

@@ -1,0 +1,149 @@
+"""The tables of records and logs, and the statements on them, for SQLite and PostgreSQL alike.
+
+Statements hold this module's own table and column names only; all values are bound.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery, MemberLog
+
+RECORDS_MAX = 1_000_000
+_COLUMNS = tuple(f.name for f in fields(JobRecord))
+_NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
+_INTEGER_COLUMNS = frozenset(
+    name
+    for name in _COLUMNS
+    if name.endswith("_ms") or name in ("priority", "member_count", "attempt_count")
+)
+_LOG_COLUMNS = (
+    "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
+)
+_ALL_ROWS = 2**63 - 1  # OFFSET needs a LIMIT in SQLite
+
+Values = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Words in which the databases differ: the mark of a bound value, and types of columns."""
+
+    jobs: str
+    logs: str
+    mark: str
+    integer: str
+    boolean: str
+    blob: str
+    #: Behind the definition of the table of jobs.
+    jobs_suffix: str = ""
+
+    def create(self) -> tuple[str, ...]:
+        """Return the statements that make both tables: three for logs, behind those for jobs."""
+        columns = ", ".join(
+            f'"{name}" {self.integer if name in _INTEGER_COLUMNS else "TEXT NOT NULL"}'
+            + (" PRIMARY KEY" if name == "uid" else "")
+            for name in _COLUMNS
+        )
+        jobs, logs, integer = self.jobs, self.logs, self.integer
+        return (
+            f"CREATE TABLE {jobs} ({columns}){self.jobs_suffix}",
+            f"CREATE INDEX {jobs}_by_end ON {jobs} (finished_at_ms)",
+            f"CREATE INDEX {jobs}_by_name ON {jobs} (namespace, name, finished_at_ms)",
+            f'CREATE INDEX {jobs}_by_user ON {jobs} ("user", finished_at_ms)',
+            f"CREATE TABLE {logs} (pod_uid TEXT PRIMARY KEY, namespace TEXT NOT NULL,"
+            f" job TEXT NOT NULL, job_uid TEXT NOT NULL, attempt {integer} NOT NULL,"
+            f" task TEXT NOT NULL, is_cut {self.boolean} NOT NULL, kept_at_ms {integer} NOT NULL,"
+            f" text_size {integer} NOT NULL, text {self.blob} NOT NULL)",
+            f"CREATE INDEX {logs}_by_job ON {logs} (namespace, job, attempt)",
+            f"CREATE INDEX {logs}_by_age ON {logs} (kept_at_ms)",
+        )
+
+    def upsert_record(self) -> str:
+        """Insert or replace a row of all columns of `JobRecord`."""
+        assignments = ", ".join(f'"{c}" = EXCLUDED."{c}"' for c in _COLUMNS if c != "uid")
+        return (
+            f"INSERT INTO {self.jobs} ({_NAMES}) VALUES ({self._marks(len(_COLUMNS))})"  # noqa: S608
+            f" ON CONFLICT (uid) DO UPDATE SET {assignments}"
+        )
+
+    def prune_records(self) -> str:
+        """Delete all records but the latest; binds how many stay."""
+        return (
+            f"DELETE FROM {self.jobs} WHERE uid IN (SELECT uid FROM {self.jobs}"  # noqa: S608
+            f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {_ALL_ROWS} OFFSET {self.mark})"
+        )
+
+    def select_records(self, query: HistoryQuery) -> tuple[str, Values]:
+        """Return the statement for a query, the latest end first, and its values."""
+        terms: list[str] = []
+        values: list[object] = []
+        for column in ("namespace", "name", "uid", "user", "state"):
+            value: str = getattr(query, column)
+            if value:
+                terms.append(f'"{column}" = {self.mark}')
+                values.append(value)
+        if query.since is not None:
+            terms.append(f"finished_at_ms >= {self.mark}")
+            values.append(query.since * 1000)
+        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        text = (
+            f"SELECT {_NAMES} FROM {self.jobs}{where}"  # noqa: S608
+            f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {self.mark}"
+        )
+        return text, (*values, query.limit)
+
+    def upsert_log(self) -> str:
+        """Insert a row of `log_row`, or replace one whose text is not longer."""
+        return (
+            f"INSERT INTO {self.logs} ({_LOG_COLUMNS}) VALUES ({self._marks(10)})"  # noqa: S608
+            " ON CONFLICT (pod_uid) DO UPDATE SET is_cut = EXCLUDED.is_cut,"
+            " kept_at_ms = EXCLUDED.kept_at_ms, text_size = EXCLUDED.text_size,"
+            f" text = EXCLUDED.text WHERE EXCLUDED.text_size >= {self.logs}.text_size"
+        )
+
+    def prune_logs(self) -> str:
+        """Delete all but the latest logs; binds how many compressed bytes stay."""
+        return (
+            f"DELETE FROM {self.logs} WHERE pod_uid IN (SELECT pod_uid FROM (SELECT pod_uid,"  # noqa: S608
+            " sum(length(text)) OVER (ORDER BY kept_at_ms DESC, pod_uid) AS total"
+            f" FROM {self.logs}) AS sized WHERE total > {self.mark})"
+        )
+
+    def select_logs(self, query: LogQuery) -> tuple[str, Values]:
+        """Return the statement for the logs of an attempt, the latest first, and its values."""
+        key = (query.namespace, query.job)
+        mark = self.mark
+        attempt, values = mark, (*key, query.attempt)
+        if query.attempt is None:
+            where = f"WHERE namespace = {mark} AND job = {mark}"
+            attempt = f"(SELECT max(attempt) FROM {self.logs} {where})"  # noqa: S608
+            values = (*key, *key)
+        text = (
+            f"SELECT {_LOG_COLUMNS} FROM {self.logs}"  # noqa: S608
+            f" WHERE namespace = {mark} AND job = {mark} AND attempt = {attempt}"
+            f" ORDER BY kept_at_ms DESC, pod_uid LIMIT {mark}"
+        )
+        return text, (*values, query.limit)
+
+    def _marks(self, count: int) -> str:
+        return ", ".join([self.mark] * count)
+
+
+def log_row(log: MemberLog) -> Values:
+    """Return the columns of a log; its text, the last one, compressed."""
+    return (
+        log.pod_uid, log.namespace, log.job, log.job_uid, log.attempt, log.task, log.is_cut,
+        log.kept_at_ms, len(log.text), zlib.compress(log.text),
+    )  # fmt: skip
+
+
+def logs_of(rows: Sequence[Sequence[Any]]) -> list[MemberLog]:
+    """Return the logs of rows of `select_logs`; zlib.error when one is damaged."""
+    return [
+        MemberLog(*row[:6], is_cut=bool(row[6]), kept_at_ms=row[7], text=zlib.decompress(row[9]))
+        for row in rows
+    ]
