@@ -12,10 +12,10 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.times import parse_time
-from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import GRACE_SECONDS_DEFAULT, Forecast
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 

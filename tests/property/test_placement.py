@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fairlead.api.core import Node, Pod, Taint, Toleration
 from fairlead.api.job import Attempt, Job, Topology
-from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, would_fit
+from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
@@ -96,11 +96,10 @@ def a_cluster(draw: st.DrawFn) -> tuple[list[Node], list[Job], list[Pod]]:
     return nodes, jobs, pods
 
 
-def applied(jobs: Iterable[Job], decision: Decision) -> list[Job]:
+def applied(jobs: Iterable[Job], decision: Decision[Action]) -> list[Job]:
     """The jobs after the decision's writes, as the API would show them."""
     out = {job.metadata.key: job for job in jobs}
     for action in decision.actions:
-        assert isinstance(action, PlaceJob | FollowPods | ReleaseJob | WriteVerdict)
         key = action.job.metadata.key
         assert out[key].metadata.version == action.job.metadata.version
         out[key] = as_written(action)
@@ -150,7 +149,7 @@ def packing(state: ClusterState) -> dict[str, int]:
     return {name: int(key[slot]) for slot, name in enumerate(state.table.names) if name}
 
 
-def summary(decision: Decision) -> list[tuple[object, ...]]:
+def summary(decision: Decision[Action]) -> list[tuple[object, ...]]:
     return [
         (type(a).__name__, a.job.metadata.name, a.verdict, getattr(a, "placement", None))
         for a in decision.actions
@@ -318,7 +317,7 @@ class World:
     def rebuilt(self) -> ClusterState:
         return ClusterState.of(self.nodes.values(), self.jobs.values(), self.pods.values())
 
-    def decide(self, policy: PlacementPolicy, now: float) -> Decision:
+    def decide(self, policy: PlacementPolicy, now: float) -> Decision[Action]:
         decision = decide(self.state, policy, now)
         for job in applied(self.jobs.values(), decision):
             if job is not self.jobs[job.metadata.key]:

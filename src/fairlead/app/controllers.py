@@ -69,7 +69,7 @@ class Controllers:
             client, priority_classes=priority_classes, clock=clock, metrics=metrics,
             events=self._events, log=log,
         )  # fmt: skip
-        self._loops: dict[str, ControllerLoop] = {}
+        self._loops: dict[str, ControllerLoop[Any]] = {}
 
     def services(self) -> list[Service]:
         """Return the services: mirrors and events first, since the controllers need them."""
@@ -154,7 +154,7 @@ class Controllers:
             reader.close()
 
     async def _run(
-        self, controller: Controller, reader: MirrorReader, *, own: Sequence[Mirror[Any]] = ()
+        self, controller: Controller[Any], reader: MirrorReader, *, own: Sequence[Mirror[Any]] = ()
     ) -> None:
         """Run the controller, and mirrors of its own, until a fault of its code."""
         loop = ControllerLoop(

@@ -11,7 +11,7 @@ of once per event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -29,18 +29,13 @@ from fairlead.controllers.adoption_state import (
     resource_of,
 )
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.decide.actions import (
+from fairlead.decide.adoption.actions import (
     Action,
     CreateJob,
-    DeleteJob,
-    EmitEvent,
     EvictMember,
     ReadSource,
-    RecordHistory,
     ReleaseMember,
-    RemoveFinalizer,
     TellPod,
-    WriteJobStatus,
 )
 from fairlead.decide.adoption.group_job import group_of
 from fairlead.decide.adoption.grouping import is_concerned
@@ -48,6 +43,13 @@ from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
 from fairlead.decide.adoption.sources import MISSING, Facts, read_source
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading
+from fairlead.decide.job_actions import (
+    DeleteJob,
+    EmitEvent,
+    RecordHistory,
+    RemoveFinalizer,
+    WriteJobStatus,
+)
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client, Propagation
@@ -187,7 +189,7 @@ class AdoptionController:
 
     # Deciding
 
-    def decide(self, now: float) -> Decision:
+    def decide(self, now: float) -> Decision[Action]:
         """Look at the groups that changed or are due, in key order; the rest costs nothing."""
         actions: list[Action] = []
         verdicts: dict[ObjectKey, Verdict] = {}
@@ -260,7 +262,7 @@ class AdoptionController:
             case EmitEvent(job):
                 return job.metadata.key
             case _:
-                raise TypeError(f"adoption does not perform {type(action).__name__}")
+                assert_never(action)
 
     def changed(self, key: ObjectKey) -> None:
         """Look at the group again that a key of `key_of` belongs to."""
@@ -290,9 +292,9 @@ class AdoptionController:
             case RemoveFinalizer(job) | EmitEvent(job):
                 self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
             case _:
-                raise error
+                assert_never(action)
 
-    def recorded(self, decision: Decision) -> None:
+    def recorded(self, decision: Decision[Action]) -> None:
         """Nothing of its own to count: the loop's observer sees every action."""
 
     async def perform(self, action: Action) -> Written | None:
@@ -323,7 +325,7 @@ class AdoptionController:
             case RemoveFinalizer(job, finalizer):
                 return await self._remove_finalizer(job, finalizer)
             case _:
-                raise TypeError(f"adoption does not perform {type(action).__name__}")
+                assert_never(action)
 
     def _tell(self, pod: Pod, reason: str, message: str) -> None:
         self._events.record(PODS, pod.metadata, EventKind.WARNING, reason=reason, message=message)

@@ -13,7 +13,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
-from fairlead.decide.actions import ReleaseMember
+from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.adoption.grouping import Group, Membership, alone, is_gated, membership_of
 from fairlead.decide.adoption.members import Member
 from fairlead.decide.adoption.view import Reading

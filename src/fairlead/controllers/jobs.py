@@ -37,30 +37,27 @@ from fairlead.controllers.jobs_state import (
     waits_for,
 )
 from fairlead.controllers.jobs_writes import JobWrites
-from fairlead.decide.actions import (
+from fairlead.decide.attempts.job_status import given_up, with_condition, write
+from fairlead.decide.job_actions import (
+    DeleteJob,
+    EmitEvent,
+    RecordHistory,
+    RemoveFinalizer,
+    WriteJobStatus,
+)
+from fairlead.decide.jobs.actions import (
     Action,
     AddFinalizer,
-    AdoptionAction,
     CreateConfigMap,
     CreatePod,
     CreatePodGroup,
     CreateService,
     DeleteConfigMap,
-    DeleteJob,
     DeletePod,
     DeletePodGroup,
     DeleteService,
-    EmitEvent,
-    FollowPods,
-    PlaceJob,
     ProbePods,
-    RecordHistory,
-    ReleaseJob,
-    RemoveFinalizer,
-    WriteJobStatus,
-    WriteVerdict,
 )
-from fairlead.decide.attempts.job_status import given_up, with_condition, write
 from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -250,7 +247,7 @@ class JobsController:
 
     # Deciding
 
-    def decide(self, now: float) -> Decision:
+    def decide(self, now: float) -> Decision[Action]:
         """Look at the jobs that changed or are due, in key order; the rest costs nothing."""
         actions: list[Action] = []
         verdicts: dict[ObjectKey, Verdict] = {}
@@ -270,7 +267,7 @@ class JobsController:
         wake_at = now if len(self._queue) else self._queue.wake_at()
         return Decision(tuple(actions), verdicts, wake_at)
 
-    def _decide_one(self, key: ObjectKey, job: Job, now: float) -> Decision:
+    def _decide_one(self, key: ObjectKey, job: Job, now: float) -> Decision[Action]:
         """Decide about one job; one that cannot be decided on is set aside, and tried more rarely.
 
         It is also looked at whenever it, or what belongs to it, changes.
@@ -340,10 +337,12 @@ class JobsController:
                 return (action.namespace, f"{job_key[1] if job_key else ''}/{action.name}")
             case DeleteConfigMap() | DeleteService() | DeletePodGroup():
                 return (action.namespace, f"/{type(action).__name__}:{action.name}")
-            case AdoptionAction():
-                raise TypeError(f"{type(action).__name__} is another controller's to perform")
-            case _:
+            case WriteJobStatus() | EmitEvent() | RecordHistory() | DeleteJob() | ProbePods():
                 return action.job.metadata.key
+            case AddFinalizer() | RemoveFinalizer():
+                return action.job.metadata.key
+            case _:
+                assert_never(action)
 
     def changed(self, key: ObjectKey) -> None:
         """Look at the job again that a key of `key_of` belongs to."""
@@ -373,16 +372,18 @@ class JobsController:
             case DeleteConfigMap() | DeleteService() | DeletePodGroup():
                 metadata = ObjectMeta(action.name, namespace=action.namespace, uid=action.uid)
                 self._set_aside.note(self._writes.kind_of(action), metadata, Stage.ACT, error)
-            case AdoptionAction():
-                raise error
             case CreatePod(job) | CreateConfigMap(job) | CreateService(job) | CreatePodGroup(job):
                 entry = self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
                 now = self._clock.now()
                 self._writes.refusals.note(job, Refusal.POD_REJECTED, entry.fault, now)
+            case WriteJobStatus(job) | EmitEvent(job) | RecordHistory(job) | DeleteJob(job):
+                self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+            case AddFinalizer(job) | RemoveFinalizer(job) | ProbePods(job):
+                self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
             case _:
-                self._set_aside.note(JOBS, action.job.metadata, Stage.ACT, error)
+                assert_never(action)
 
-    def recorded(self, decision: Decision) -> None:
+    def recorded(self, decision: Decision[Action]) -> None:
         """Nothing of its own to count: the loop's observer sees every action."""
 
     async def perform(self, action: Action) -> Written | None:
@@ -420,8 +421,6 @@ class JobsController:
                 kind = EventKind(type_)
                 self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
                 return None
-            case PlaceJob() | FollowPods() | ReleaseJob() | WriteVerdict() | AdoptionAction():
-                raise TypeError(f"{type(action).__name__} is another controller's to perform")
             case _:
                 assert_never(action)
 

@@ -6,7 +6,7 @@ from fairlead.api.resources import PODS
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.controllers.jobs_state import MESSAGE_MAX, refusal_of
 from fairlead.controllers.jobs_templates import PodBodies
-from fairlead.decide.actions import ProbePods
+from fairlead.decide.jobs.actions import ProbePods
 from fairlead.decide.jobs.view import Probe, Refusal
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -21,13 +21,8 @@ from fairlead.api.status import AlreadyExists, ApiError, Conflict, Invalid, NotF
 from fairlead.controllers.jobs_state import RefusalBook
 from fairlead.controllers.jobs_templates import PodBodies
 from fairlead.controllers.unanswered import may_come_late
-from fairlead.decide.actions import (
-    CreatePod,
-    DeleteConfigMap,
-    DeletePodGroup,
-    DeleteService,
-)
 from fairlead.decide.jobs import native
+from fairlead.decide.jobs.actions import CreatePod, DeleteConfigMap, DeletePodGroup, DeleteService
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import Refusal
 from fairlead.runtime.barrier import Written

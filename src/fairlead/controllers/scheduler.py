@@ -26,8 +26,8 @@ from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.unanswered import Unanswered
-from fairlead.decide.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import Action, FollowPods, PlaceJob, WriteVerdict
 from fairlead.decide.placement.outcome import changed_verdict, status_after
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
@@ -94,7 +94,7 @@ class SchedulerController:
         for unregister in self._unregister:
             unregister()
 
-    def decide(self, now: float) -> Decision:
+    def decide(self, now: float) -> Decision[Action]:
         """Decide on the state as the mirrors have it."""
         repeated = self._unanswered.take_due()
         self._now = now
@@ -118,13 +118,12 @@ class SchedulerController:
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action."""
-        return _own(action).job.metadata.key
+        return action.job.metadata.key
 
     async def perform(self, action: Action) -> Written | None:
         """Write one decision on its job; None when the job says it already."""
-        own = _own(action)
-        job = own.job
-        patch = merge_diff(_owned_part(job.status), _owned_part(status_after(own)))
+        job = action.job
+        patch = merge_diff(_owned_part(job.status), _owned_part(status_after(action)))
         if not patch:
             return None
         body = {
@@ -140,10 +139,10 @@ class SchedulerController:
                 JOBS.only_metadata, name, body, namespace=namespace, subresource="status"
             )
         except ApiError as error:
-            if isinstance(own, PlaceJob):
-                self._unanswered.note(own, error)
+            if isinstance(action, PlaceJob):
+                self._unanswered.note(action, error)
             raise
-        self._tell(own)
+        self._tell(action)
         return Written.of(JOBS, written)
 
     def changed(self, key: ObjectKey) -> None:
@@ -159,11 +158,11 @@ class SchedulerController:
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the job aside, and leave it alone until `changed` is called for it."""
-        job = _own(action).job
+        job = action.job
         self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
         self.state.set_aside[job.metadata.key] = None
 
-    def recorded(self, decision: Decision) -> None:
+    def recorded(self, decision: Decision[Action]) -> None:
         """Count verdicts by reason; a job that was judged is not set aside any more."""
         counts: dict[str, int] = {}
         for key, verdict in decision.verdicts.items():
@@ -172,7 +171,7 @@ class SchedulerController:
             counts[verdict.reason.value] = counts.get(verdict.reason.value, 0) + 1
         self.verdict_counts = counts
 
-    def _tell(self, action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> None:
+    def _tell(self, action: Action) -> None:
         """Emit an event when a job has got its place, or waits for another reason than before."""
         job = action.job
         kind = EventKind.NORMAL
@@ -219,12 +218,6 @@ class SchedulerController:
             self.state.pod_deleted(change.key)
         else:
             self.state.pod_changed(change.new)
-
-
-def _own(action: Action) -> PlaceJob | FollowPods | ReleaseJob | WriteVerdict:
-    if not isinstance(action, PlaceJob | FollowPods | ReleaseJob | WriteVerdict):
-        raise TypeError(f"the scheduler does not perform {type(action).__name__}")
-    return action
 
 
 def _owned_part(status: JobStatus) -> dict[str, Any]:

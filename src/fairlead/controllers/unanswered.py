@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from fairlead.api.job import Job
 from fairlead.api.status import ApiError, TooManyRequests
-from fairlead.decide.actions import PlaceJob
+from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
 

@@ -21,8 +21,8 @@ from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUCCEEDED
 from fairlead.api.times import parse_time
-from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.judge import eligible_nodes
 from fairlead.decide.placement.outcome import status_after
 from fairlead.decide.verdict import ObjectKey

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from fairlead.decide.actions import Action
 from fairlead.decide.reasons import REASONS, Outcome, Reason, render
 
 #: (namespace, name)
 ObjectKey: TypeAlias = tuple[str, str]
 Fact: TypeAlias = int | float | str | bool
+#: One controller's closed set of actions.
+A_co = TypeVar("A_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +35,17 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Generic[A_co]):
     """What to do, in order; what was judged; and when time alone could change the answer.
 
     `wake_at` is in seconds since the epoch; None when only a change can matter.
     """
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[A_co, ...] = ()
     verdicts: Mapping[ObjectKey, Verdict] = field(default_factory=dict)
     wake_at: float | None = None
     #: What deciding about an object raised; the object is left out of the rest.
     faults: Mapping[ObjectKey, Exception] = field(default_factory=dict)
 
 
-NOTHING = Decision()
+NOTHING: Decision[Any] = Decision()

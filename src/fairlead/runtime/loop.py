@@ -24,7 +24,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from fairlead.api.status import (
     AlreadyExists,
@@ -34,7 +34,6 @@ from fairlead.api.status import (
     TooManyRequests,
     Unauthorized,
 )
-from fairlead.decide.actions import Action
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
@@ -52,8 +51,11 @@ __all__ = [
     "Written",
 ]
 
+#: The controller's own closed set of actions.
+A = TypeVar("A")
 
-class Controller(Protocol):
+
+class Controller(Protocol[A]):
     """What a controller supplies. Only `perform` may await; nothing else takes long."""
 
     @property
@@ -66,15 +68,15 @@ class Controller(Protocol):
         """Return what it reads; its own handlers are registered on them already."""
         ...
 
-    def decide(self, now: float) -> Decision:
+    def decide(self, now: float) -> Decision[A]:
         """Call the pure core on the state that the handlers keep."""
         ...
 
-    def key_of(self, action: Action) -> ObjectKey:
+    def key_of(self, action: A) -> ObjectKey:
         """Return the object of an action: those with one key run in order, others in parallel."""
         ...
 
-    async def perform(self, action: Action) -> Written | None:
+    async def perform(self, action: A) -> Written | None:
         """Carry out one action; safe to repeat. Return the write if a mirror will show it."""
         ...
 
@@ -82,18 +84,18 @@ class Controller(Protocol):
         """Look at this object again: an action on it came too late or did not get through."""
         ...
 
-    def failed(self, action: Action, error: ApiError) -> None:
+    def failed(self, action: A, error: ApiError) -> None:
         """Note an answer that no retry can mend; `changed` is called for the object, too."""
         ...
 
-    def faulted(self, action: Action, error: Exception) -> None:
+    def faulted(self, action: A, error: Exception) -> None:
         """Set the action's object aside: `perform` raised no answer of the API, but `error`.
 
         Or raise the error, if it is nothing that one object could be the cause of.
         """
         ...
 
-    def recorded(self, decision: Decision) -> None:
+    def recorded(self, decision: Decision[A]) -> None:
         """Keep metrics of the decision; called after its actions."""
         ...
 
@@ -122,11 +124,11 @@ class LoopObserver(Protocol):
 
 
 @dataclass(slots=True)
-class _Crew:
+class _Workers(Generic[A]):
     """Who acts on the objects of one decision, and what is left of them."""
 
     group: asyncio.TaskGroup
-    work: Iterator[tuple[ObjectKey, list[Action]]]
+    work: Iterator[tuple[ObjectKey, list[A]]]
     size: int = 0
 
 
@@ -170,12 +172,12 @@ class LoopOptions:
     runs_mirrors: bool = True
 
 
-class ControllerLoop:
+class ControllerLoop(Generic[A]):
     """Runs one controller. Make a new one, with a new controller, after a crash."""
 
     def __init__(
         self,
-        controller: Controller,
+        controller: Controller[A],
         *,
         clock: Clock,
         rng: random.Random,
@@ -236,7 +238,7 @@ class ControllerLoop:
             self._controller.recorded(decision)
             now = await self._wait(decision.wake_at)
 
-    def _decide(self, now: float) -> Decision:
+    def _decide(self, now: float) -> Decision[A]:
         for key in self._again.pop(now):
             self._controller.changed(key)
         self._woken.clear()
@@ -264,8 +266,8 @@ class ControllerLoop:
         await asyncio.sleep(self._options.batch_window_seconds)
         return self._clock.now()
 
-    async def _perform(self, actions: Sequence[Action]) -> None:
-        by_key: dict[ObjectKey, list[Action]] = {}
+    async def _perform(self, actions: Sequence[A]) -> None:
+        by_key: dict[ObjectKey, list[A]] = {}
         for action in actions:
             key = self._controller.key_of(action)
             if not self._is_to_wait(key):
@@ -274,9 +276,9 @@ class ControllerLoop:
             await self._act(*by_key.popitem())
             return
         async with asyncio.TaskGroup() as group:
-            crew = _Crew(group, iter(by_key.items()))
+            workers = _Workers(group, iter(by_key.items()))
             for _ in range(min(len(by_key), int(self._width), self._options.concurrency_start)):
-                self._hire(crew)
+                self._start_worker(workers)
 
     def _is_to_wait(self, key: ObjectKey) -> bool:
         """True while the server is not to be bothered with this object; it is looked at later.
@@ -293,28 +295,28 @@ class ControllerLoop:
         del self._not_before[key]
         return False
 
-    def _hire(self, crew: _Crew) -> None:
-        crew.size += 1
-        crew.group.create_task(self._work(crew))
+    def _start_worker(self, workers: _Workers[A]) -> None:
+        workers.size += 1
+        workers.group.create_task(self._work(workers))
 
-    async def _work(self, crew: _Crew) -> None:
+    async def _work(self, workers: _Workers[A]) -> None:
         """Act on objects, one after another; each that is done makes room for one more worker."""
-        for key, actions in crew.work:
+        for key, actions in workers.work:
             await self._act(key, actions)
-            if crew.size > max(self._width, 1):
+            if workers.size > max(self._width, 1):
                 break
-            if crew.size + 1 <= self._width:
-                self._hire(crew)
-        crew.size -= 1
+            if workers.size + 1 <= self._width:
+                self._start_worker(workers)
+        workers.size -= 1
 
-    async def _act(self, key: ObjectKey, actions: Sequence[Action]) -> None:
+    async def _act(self, key: ObjectKey, actions: Sequence[A]) -> None:
         """Perform the actions of one object, until one does not succeed."""
         for action in actions:
             if not await self._perform_one(key, action):
                 return
         self._failures.pop(key, None)
 
-    async def _perform_one(self, key: ObjectKey, action: Action) -> bool:
+    async def _perform_one(self, key: ObjectKey, action: A) -> bool:
         """Perform with retries; False when the rest of the object's actions is to be dropped."""
         attempts = 0
         while True:
@@ -354,7 +356,7 @@ class ControllerLoop:
         """Return the delay: ours, on top of what the server asks of everybody in the same words."""
         return error.retry_after_seconds + delay_seconds(self._rng, attempts, self._options.retry)
 
-    def _drop(self, key: ObjectKey, action: Action, result: ActionResult, error: ApiError) -> bool:
+    def _drop(self, key: ObjectKey, action: A, result: ActionResult, error: ApiError) -> bool:
         """Look at the object again: at once after a first conflict, else after a growing delay."""
         self._note(action, result, error)
         failures = self._failed(key)
@@ -380,7 +382,7 @@ class ControllerLoop:
             del self._failures[next(iter(self._failures))]
         return failures
 
-    def _note(self, action: Action, result: ActionResult, error: ApiError | None = None) -> None:
+    def _note(self, action: A, result: ActionResult, error: ApiError | None = None) -> None:
         name = type(action).__name__
         self._observer.acted(self._controller.name, name, result)
         facts = {"controller": self._controller.name, "cycle": self.cycle_count, "action": name}

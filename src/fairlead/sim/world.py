@@ -242,7 +242,7 @@ class World:
     def _elapsed(self) -> float:
         return self.clock.now() - EPOCH
 
-    async def _mortal(self, name: str, make: Callable[[Client, Recorder], Controller]) -> None:
+    async def _mortal(self, name: str, make: Callable[[Client, Recorder], Controller[Any]]) -> None:
         rng = self._rng(f"kills/{name}")
         counter = CallCounter(rng, self.options.calls_between_kills_mean)
         self._counters.append(counter)
@@ -275,12 +275,12 @@ class World:
             else:
                 return
 
-    def _scheduler(self, client: Client, events: Recorder) -> Controller:
+    def _scheduler(self, client: Client, events: Recorder) -> Controller[Any]:
         rng = self._rng("mirrors/scheduler")
         mirrors = ClusterMirrors.make(client, clock=self.clock, rng=rng)
         return SchedulerController(client, mirrors, policy=self.options.policy, events=events)
 
-    def _jobs(self, client: Client, events: Recorder) -> Controller:
+    def _jobs(self, client: Client, events: Recorder) -> Controller[Any]:
         faults = self.options.faults
         late = faults.stall_seconds_max + faults.late_seconds_max
         policy = JobsPolicy(checkpoint_root="/checkpoints", late_pod_seconds=late)

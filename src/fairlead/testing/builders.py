@@ -41,7 +41,7 @@ from fairlead.api.job import (
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
 from fairlead.api.times import format_time
-from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.outcome import status_after
 
 #: 2026-01-01T00:00:00Z, the instant at which test worlds begin.
@@ -295,7 +295,7 @@ def make_member_pod(
     )
 
 
-def as_written(action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> Job:
+def as_written(action: Action) -> Job:
     """Return the job as the API shows it once the scheduler's action has been carried out."""
     job = action.job
     version = str(job.metadata.version + 1)

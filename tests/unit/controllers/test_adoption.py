@@ -17,7 +17,7 @@ from fairlead.api.status import Conflict, Invalid
 from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.decide.actions import ReleaseMember
+from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind

@@ -58,7 +58,7 @@ class World:
         self.clock = LoopClock(EPOCH)
         self.rng = random.Random(1)
         self.registries = {name: SetAside(name, events=self.events) for name in ("s", "j")}
-        self.controllers: list[Controller] = [self._scheduler(), self._jobs()]
+        self.controllers: list[Controller[Any]] = [self._scheduler(), self._jobs()]
 
     def _scheduler(self) -> SchedulerController:
         own = ClusterMirrors.make(self.client, clock=self.clock, rng=self.rng)

@@ -26,7 +26,15 @@ from fairlead.api.core import (
 from fairlead.api.job import Job, JobStatus, Placement, RolePlacement
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import format_micro_time, format_time
-from fairlead.decide.actions import (
+from fairlead.decide.attempts.job_status import current_attempt
+from fairlead.decide.job_actions import (
+    DeleteJob,
+    EmitEvent,
+    RecordHistory,
+    RemoveFinalizer,
+    WriteJobStatus,
+)
+from fairlead.decide.jobs.actions import (
     Action,
     AddFinalizer,
     CreateConfigMap,
@@ -34,17 +42,11 @@ from fairlead.decide.actions import (
     CreatePodGroup,
     CreateService,
     DeleteConfigMap,
-    DeleteJob,
     DeletePod,
     DeletePodGroup,
     DeleteService,
-    EmitEvent,
     ProbePods,
-    RecordHistory,
-    RemoveFinalizer,
-    WriteJobStatus,
 )
-from fairlead.decide.attempts.job_status import current_attempt
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.native import group_name
 from fairlead.decide.jobs.pods import JobPods
@@ -117,17 +119,17 @@ class World:
             late_until=self.late_until,
         )
 
-    def decide(self) -> Decision:
+    def decide(self) -> Decision[Action]:
         return Decision() if self.job is None else decide_job(self.view(), self.policy, self.now)
 
-    def act(self, limit: int | None = None) -> Decision:
+    def act(self, limit: int | None = None) -> Decision[Action]:
         """Decide once and perform the first `limit` actions."""
         decision = self.decide()
         for action in decision.actions[:limit]:
             self.perform(action)
         return decision
 
-    def settle(self) -> Decision:
+    def settle(self) -> Decision[Action]:
         """Act until nothing is left to do; return the last, empty decision."""
         for _ in range(ROUNDS_MAX):
             decision = self.act()

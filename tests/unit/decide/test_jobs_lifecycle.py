@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
 from fairlead.api.meta import find_condition
-from fairlead.decide.actions import CreatePod
+from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal

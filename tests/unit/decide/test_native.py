@@ -14,12 +14,12 @@ from fairlead.api.core import NodeSelectorRequirement as Requirement
 from fairlead.api.job import Job, Topology
 from fairlead.api.podgroups import GroupApi
 from fairlead.api.times import format_time
-from fairlead.decide.actions import FollowPods, PlaceJob
 from fairlead.decide.jobs import native
 from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import FollowPods, PlaceJob
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_node, make_placement
 

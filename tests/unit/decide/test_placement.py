@@ -9,9 +9,9 @@ from fairlead.api.core import Taint, Toleration
 from fairlead.api.job import Adopts, Attempt, Job, Topology
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
-from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.attempts.job_status import current_attempt, new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
+from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
@@ -31,7 +31,7 @@ POLICY = PlacementPolicy()
 GPU = "nvidia.com/gpu"
 
 
-def places(decision: Decision) -> dict[str, dict[str, tuple[str, ...]]]:
+def places(decision: Decision[Action]) -> dict[str, dict[str, tuple[str, ...]]]:
     """The nodes by role of every job that was placed."""
     return {
         action.job.metadata.name: {role.role: role.nodes for role in action.placement.roles}
@@ -40,11 +40,11 @@ def places(decision: Decision) -> dict[str, dict[str, tuple[str, ...]]]:
     }
 
 
-def workers(decision: Decision, job: str) -> list[str]:
+def workers(decision: Decision[Action], job: str) -> list[str]:
     return list(places(decision)[job]["worker"])
 
 
-def apply(state: ClusterState, decision: Decision) -> None:
+def apply(state: ClusterState, decision: Decision[Action]) -> None:
     for action in decision.actions:
         assert isinstance(action, PlaceJob | ReleaseJob | WriteVerdict)
         state.job_changed(as_written(action))
@@ -225,7 +225,7 @@ def test_a_job_that_fits_runs_past_an_earlier_one_that_does_not() -> None:
     assert list(places(decide(state, POLICY, EPOCH + 899))) == ["later"]
 
 
-def starving(pods: list[object], *later: Job, now: float = EPOCH + 900) -> Decision:
+def starving(pods: list[object], *later: Job, now: float = EPOCH + 900) -> Decision[Action]:
     head = make_job("head", count=2, conditions=waiting_since(EPOCH), node_selector={"p": "1"})
     nodes = [
         make_node("a", labels={"p": "1"}),

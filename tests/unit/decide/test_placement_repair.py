@@ -9,8 +9,8 @@ from fairlead.api.core import Node, Taint
 from fairlead.api.job import Adopts, Attempt, Job, Topology, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
-from fairlead.decide.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (

@@ -9,8 +9,8 @@ from fairlead.api import names
 from fairlead.api.core import Pod, SchedulingGate
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition
-from fairlead.decide.actions import FollowPods, ReleaseJob
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import FollowPods, ReleaseJob
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,

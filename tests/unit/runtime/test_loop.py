@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 import pytest
 
@@ -22,7 +23,7 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
-from fairlead.decide.actions import Action, CreatePod, DeletePod
+from fairlead.decide.jobs.actions import CreatePod, DeletePod
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ActionResult, ControllerLoop, LoopOptions, Written
@@ -32,6 +33,8 @@ from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 
 EPOCH = 1_767_225_600.0
+
+Action: TypeAlias = CreatePod | DeletePod
 
 
 class Replicas:
@@ -57,14 +60,14 @@ class Replicas:
         self.wake_at: float | None = None
         self.failures: list[tuple[Action, ApiError]] = []
         self.changes: list[tuple[ObjectKey, float]] = []
-        self.decisions: list[Decision] = []
+        self.decisions: list[Decision[Action]] = []
         self.performing = 0
         self.performing_max = 0
         self.performed: list[str] = []
         self.errors: dict[str, list[Exception]] = {}
         self.faults: list[tuple[float, Exception]] = []
 
-    def decide(self, now: float) -> Decision:
+    def decide(self, now: float) -> Decision[Action]:
         self.decided_at.append(now)
         actions: list[Action] = []
         for key in self.dirty.pop(now):
@@ -116,7 +119,7 @@ class Replicas:
     def faulted(self, action: Action, error: Exception) -> None:
         self.faults.append((asyncio.get_running_loop().time(), error))
 
-    def recorded(self, decision: Decision) -> None:
+    def recorded(self, decision: Decision[Action]) -> None:
         self.decisions.append(decision)
 
 
@@ -412,7 +415,7 @@ async def test_a_decision_is_made_at_wake_at_and_never_before() -> None:
 @simulated
 async def test_a_timer_that_fires_a_hair_early_never_shows_in_the_decisions_instant() -> None:
     class Timed(Replicas):
-        def decide(self, now: float) -> Decision:
+        def decide(self, now: float) -> Decision[Action]:
             self.decided_at.append(now)
             delay = 0.1 / (len(self.decided_at) % 7 + 3)
             self.wake_at = now + delay
@@ -420,7 +423,7 @@ async def test_a_timer_that_fires_a_hair_early_never_shows_in_the_decisions_inst
             loop.call_later(delay - 5e-7, self.decided_at.__len__)
             return Decision(wake_at=self.wake_at)
 
-        def recorded(self, decision: Decision) -> None:
+        def recorded(self, decision: Decision[Action]) -> None:
             self.decisions.append(decision)
 
     controller = Timed(FakeClient())

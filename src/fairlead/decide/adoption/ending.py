@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, is_true
-from fairlead.decide.actions import Action, DeleteJob
+from fairlead.decide.adoption.actions import Action
 from fairlead.decide.adoption.closing import EndReason, closed
 from fairlead.decide.adoption.grouping import Tool
 from fairlead.decide.adoption.sources import Ended, ends_by_itself
@@ -23,6 +23,7 @@ from fairlead.decide.attempts.job_status import (
     with_state,
     write,
 )
+from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.verdict import Decision
 
 _DOUBLINGS_MAX = 16
@@ -95,7 +96,7 @@ def with_counts(group: GroupContext) -> JobStatus:
 # The end
 
 
-def decide_idle(group: GroupContext) -> Decision:
+def decide_idle(group: GroupContext) -> Decision[Action]:
     """Nobody is alive. Over, or between two tries of the tool? The pods tell, then the owner."""
     job, facts, reading = group.job, group.facts, group.view.reading
     seats = {m.seat for m in group.census.ended}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fairlead.api import names
 from fairlead.api.job import Adopts, Job, JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference
-from fairlead.decide.actions import CreateJob
+from fairlead.decide.adoption.actions import CreateJob
 from fairlead.decide.adoption.grouping import Group, Source, Tool, alone
 from fairlead.decide.adoption.members import Expected, Member, roles_of
 

@@ -21,17 +21,8 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, Job, JobState, MemberCounts
 from fairlead.api.meta import Condition, is_true
 from fairlead.api.times import parse_time
-from fairlead.decide.actions import (
-    Action,
-    CreateJob,
-    DeleteJob,
-    EvictMember,
-    ReadSource,
-    RecordHistory,
-    RemoveFinalizer,
-    TellPod,
-)
 from fairlead.decide.adoption import releasing
+from fairlead.decide.adoption.actions import Action, CreateJob, EvictMember, ReadSource, TellPod
 from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
@@ -57,6 +48,7 @@ from fairlead.decide.attempts.job_status import (
     with_state,
     write,
 )
+from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
 
@@ -64,7 +56,7 @@ from fairlead.decide.verdict import NOTHING, Decision, Verdict
 _MAY_REFUSE = (Tool.STATEFUL_SET, Tool.JOB_SET, Tool.LEADER_WORKER_SET)
 
 
-def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision:
+def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision[Action]:
     """Return what is to be done about one group now; `NOTHING` when it is as it should be."""
     job = view.job
     if job is None:
@@ -87,7 +79,7 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
 # No job yet
 
 
-def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision:
+def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision[Action]:
     """Make the job that stands for the group, as soon as its size is known."""
     gated, group = take_census(view.members.values(), "").gated, view.group
     if not gated or group is None:
@@ -122,7 +114,9 @@ def _told(view: GroupView, first: Member, told: EventReason, text: str) -> TellP
     return TellPod(view.key, first.pod, told.value, text)
 
 
-def _tell_and_read(view: GroupView, policy: AdoptionPolicy, now: float, told: TellPod) -> Decision:
+def _tell_and_read(
+    view: GroupView, policy: AdoptionPolicy, now: float, told: TellPod
+) -> Decision[Action]:
     """Tell people what is wrong, and look now and then whether it still is."""
     source = view.group.source if view.group else None
     if source is None or view.reading is None:
@@ -137,7 +131,7 @@ def _tell_and_read(view: GroupView, policy: AdoptionPolicy, now: float, told: Te
 # Gathering
 
 
-def _gathering(group: GroupContext) -> Decision:
+def _gathering(group: GroupContext) -> Decision[Action]:
     """Holds nothing. Pods of an earlier attempt go, so that their tool makes them anew."""
     job, census, expected = group.job, group.census, group.expected
     if census.released:
@@ -171,7 +165,7 @@ def _admit(group: GroupContext) -> tuple[Action, ...]:
     return write(job, with_state(new, JobState.WAITING), Note(EventReason.ADMITTED, text))
 
 
-def _refuse(group: GroupContext, wake_at: float | None) -> Decision:
+def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
     """Write why the group may not have a place. Counts in it may be a moment behind."""
     job, census = group.job, group.census
     count = max(group.expected.count, job.member_count)
@@ -196,7 +190,7 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision:
     return Decision(write(job, new), {job.metadata.key: verdict}, wake_at)
 
 
-def _vanished(group: GroupContext) -> Decision:
+def _vanished(group: GroupContext) -> Decision[Action]:
     """Nobody is there: ask the owner whether anybody will be."""
     reading, since = group.view.reading, group.view.idle_since
     if group.source is None:
@@ -214,7 +208,7 @@ def _vanished(group: GroupContext) -> Decision:
 # Queued
 
 
-def _queued(group: GroupContext) -> Decision:
+def _queued(group: GroupContext) -> Decision[Action]:
     """The planner's turn. What it finds is taken only while the group is still whole."""
     job, census, status = group.job, group.census, group.job.status
     is_placed = status.placement is not None and status.placement.attempt == status.attempt
@@ -256,7 +250,7 @@ def _open(group: GroupContext) -> tuple[Action, ...]:
 # The end
 
 
-def _finished(group: GroupContext) -> Decision:
+def _finished(group: GroupContext) -> Decision[Action]:
     """Stay for people to look at, unless the group lives on or nobody collects the job."""
     job = group.job
     if group.census.gated:
@@ -268,7 +262,7 @@ def _finished(group: GroupContext) -> Decision:
     return Decision((DeleteJob(job),)) if group.now >= due else Decision(wake_at=due)
 
 
-def _deleted(group: GroupContext) -> Decision:
+def _deleted(group: GroupContext) -> Decision[Action]:
     """Keep the reservation until no member that it covers is left."""
     job, census = group.job, group.census
     if names.JOB_FINALIZER not in job.metadata.finalizers or census.released:

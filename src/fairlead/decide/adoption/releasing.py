@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.job import Job, Placement
-from fairlead.decide.actions import Action, EvictMember, ReleaseMember
+from fairlead.decide.adoption.actions import Action, EvictMember, ReleaseMember
 from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
 from fairlead.decide.adoption.group_job import single_member_job
@@ -24,7 +24,7 @@ from fairlead.decide.verdict import Decision
 _NODES_NAMED_MAX = 5
 
 
-def decide_members(group: GroupContext) -> Decision:
+def decide_members(group: GroupContext) -> Decision[Action]:
     """Return what is to be done while the record of an attempt is open."""
     job, census, placement = group.job, group.census, group.job.status.placement
     if placement is None or not _covers(job, placement):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
-from fairlead.decide.actions import ReadSource
+from fairlead.decide.adoption.actions import ReadSource
 from fairlead.decide.adoption.grouping import Group, Source, Tool
 from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
 from fairlead.decide.adoption.sources import Facts

@@ -16,7 +16,7 @@ from fairlead.api import names
 from fairlead.api.job import ATTEMPTS_MAX, Attempt, Cause, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
-from fairlead.decide.actions import Action, EmitEvent, RecordHistory, WriteJobStatus
+from fairlead.decide.job_actions import EmitEvent, JobAction, RecordHistory, WriteJobStatus
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 
@@ -122,7 +122,7 @@ def with_state(status: JobStatus, state: JobState) -> JobStatus:
     return replace(status, state=state.value)
 
 
-def write(job: Job, status: JobStatus, *notes: Note, record: bool = False) -> tuple[Action, ...]:
+def write(job: Job, status: JobStatus, *notes: Note, record: bool = False) -> tuple[JobAction, ...]:
     """Return the actions that write the status and then tell people; () when nothing is new.
 
     With `record`, the history comes first: once the status says that the job has ended, nothing
@@ -135,7 +135,7 @@ def write(job: Job, status: JobStatus, *notes: Note, record: bool = False) -> tu
     )
     if status == job.status:
         return ()
-    actions: list[Action] = [RecordHistory(replace(job, status=status))] if record else []
+    actions: list[JobAction] = [RecordHistory(replace(job, status=status))] if record else []
     actions.append(WriteJobStatus(job, status))
     actions += [event(job, note) for note in notes]
     return tuple(actions)

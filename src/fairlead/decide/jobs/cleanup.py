@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from fairlead.api import names
 from fairlead.api.job import JobStatus, MemberCounts
 from fairlead.api.meta import Condition
-from fairlead.decide.actions import (
+from fairlead.decide.attempts.job_status import with_condition
+from fairlead.decide.jobs.actions import (
     Action,
     DeleteConfigMap,
     DeletePod,
     DeletePodGroup,
     DeleteService,
 )
-from fairlead.decide.attempts.job_status import with_condition
 from fairlead.decide.jobs.pods import MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView

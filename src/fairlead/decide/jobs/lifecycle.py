@@ -23,7 +23,6 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, Progress
 from fairlead.api.meta import Condition, find_condition, is_true
 from fairlead.api.times import parse_time
-from fairlead.decide.actions import Action, AddFinalizer, DeleteJob, RemoveFinalizer
 from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
@@ -38,7 +37,9 @@ from fairlead.decide.attempts.job_status import (
     with_state,
     write,
 )
+from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import admission, failure_cause, open_attempt
+from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, duration, force_at, sweep, with_running
 from fairlead.decide.jobs.members import covers
 from fairlead.decide.jobs.pods import fold_progress
@@ -58,7 +59,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
 
 
-def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision:
+def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
     """Return what is to be done about one job now; `NOTHING` when it is as it should be."""
     job = view.job
     if job.spec.adopts is not None:
@@ -80,7 +81,7 @@ def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision:
 # Waiting
 
 
-def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision:
+def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
     """Before an attempt has begun: no pods exist, only the gate and the scheduler matter."""
     job, status = view.job, view.job.status
     if is_cancelled(job):
@@ -110,7 +111,7 @@ def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision:
     return Decision((*write(view.job, with_state(status, state)), *actions))
 
 
-def _refuse(view: JobView, now: float, verdict: Verdict) -> Decision:
+def _refuse(view: JobView, now: float, verdict: Verdict) -> Decision[Action]:
     """Write why the job may not have a place, once."""
     status = view.job.status
     blocked = verdict.reason in (Reason.HELD, Reason.DEPENDENCY_FAILED)
@@ -144,7 +145,7 @@ def _admit(view: JobView, now: float, attempt: int, status: JobStatus) -> tuple[
 # Over
 
 
-def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Decision:
+def _over(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> Decision[Action]:
     """The attempt has ended: first its pods go, then comes what follows."""
     job = view.job
     revised = _revise(view, policy, now, ended)
@@ -200,7 +201,7 @@ def _revise(view: JobView, policy: JobsPolicy, now: float, ended: Attempt) -> tu
     return write(view.job, new, Note(EventReason.CAUSE_REVISED, text))
 
 
-def _hold(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decision:
+def _hold(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decision[Action]:
     """Wait without a place; the attempt's number rises when the job is released."""
     held = admission.HELD
     condition = Condition(names.ADMITTED, "False", held.reason.value, held.message)
@@ -216,7 +217,7 @@ def _hold(view: JobView, now: float, ended: Attempt, status: JobStatus) -> Decis
 
 def _retry(
     view: JobView, policy: JobsPolicy, now: float, *, ended: Attempt, status: JobStatus
-) -> Decision:
+) -> Decision[Action]:
     """Raise the attempt's number once the back-off is over: the scheduler takes it from there."""
     job, number = view.job, ended.number + 1
     if ended.reason in REFUSED:
@@ -293,7 +294,7 @@ def _fail(
     return write(view.job, new, note, record=True)
 
 
-def _finished(view: JobView, policy: JobsPolicy, now: float) -> Decision:
+def _finished(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
     """Clean up: peers at once, pods when nobody needs to look at them any more, then the job."""
     job = view.job
     actions: list[Action] = list(sweep(view, keep_attempt=0))

@@ -23,13 +23,6 @@ from fairlead.api.job import (
 )
 from fairlead.api.meta import Condition, find_condition
 from fairlead.api.times import parse_time
-from fairlead.decide.actions import (
-    Action,
-    CreateConfigMap,
-    CreatePod,
-    CreatePodGroup,
-    CreateService,
-)
 from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
@@ -43,6 +36,13 @@ from fairlead.decide.attempts.job_status import (
     write,
 )
 from fairlead.decide.jobs import exit_code, failure_cause, members, native
+from fairlead.decide.jobs.actions import (
+    Action,
+    CreateConfigMap,
+    CreatePod,
+    CreatePodGroup,
+    CreateService,
+)
 from fairlead.decide.jobs.cleanup import counts_of, delete_pods, duration, sweep, with_running
 from fairlead.decide.jobs.end_reason import EndReason, cause_of
 from fairlead.decide.jobs.failure_cause import Failure, Settling
@@ -81,7 +81,7 @@ def reported(view: JobView) -> Progress | None:
 
 def decide_open_attempt(
     view: JobView, policy: JobsPolicy, now: float, attempt: Attempt
-) -> Decision:
+) -> Decision[Action]:
     """Decide about a job whose current attempt has begun and not ended."""
     status = view.job.status
     status = replace(status, progress=fold_progress(status.progress, reported(view)))
@@ -233,7 +233,7 @@ def _vanished(view: JobView, policy: JobsPolicy) -> _End | None:
 
 def _close(
     view: JobView, policy: JobsPolicy, now: float, end: _End, *, status: JobStatus
-) -> Decision:
+) -> Decision[Action]:
     """End the attempt, but not while a pod may come late: an open record keeps its place."""
     if now < view.late_until:
         return Decision(wake_at=view.late_until)

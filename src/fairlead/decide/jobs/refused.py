@@ -15,7 +15,6 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition
 from fairlead.api.times import parse_time
-from fairlead.decide.actions import Action, ProbePods
 from fairlead.decide.attempts.job_status import (
     refusal_verdict,
     stamp,
@@ -24,6 +23,7 @@ from fairlead.decide.attempts.job_status import (
     write,
 )
 from fairlead.decide.jobs import members
+from fairlead.decide.jobs.actions import Action, ProbePods
 from fairlead.decide.jobs.cleanup import sweep
 from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -55,7 +55,7 @@ def delay_seconds(status: JobStatus, policy: JobsPolicy, now: float) -> float:
 
 def wait_refused(
     view: JobView, policy: JobsPolicy, now: float, *, ended: Attempt, status: JobStatus
-) -> Decision | None:
+) -> Decision[Action] | None:
     """Decide about a job whose latest attempt was refused; None once the next one may begin."""
     reason, message = ended.reason, ended.message
     told = find_condition(status.conditions, names.ADMITTED)

@@ -23,8 +23,8 @@ from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.names import PLACED
 from fairlead.api.times import format_time, parse_time
-from fairlead.decide.actions import Action, FollowPods
 from fairlead.decide.admission.priority import priority_verdict
+from fairlead.decide.placement.actions import Action, FollowPods
 from fairlead.decide.placement.judge import (
     BLOCKERS_MAX,
     eligible_nodes,
@@ -53,7 +53,7 @@ _FAULT_LENGTH_MAX = 300
 
 def decide(
     state: ClusterState, policy: PlacementPolicy, now: float, *, contains_faults: bool = False
-) -> Decision:
+) -> Decision[Action]:
     """Return the placements, releases and changed verdicts for the state as it is.
 
     The state is left as it was, but for what it remembers of judgements already made. The caller
@@ -89,7 +89,7 @@ class _Cycle:
         self._head_index = 0
         self._room: PresentRoom
 
-    def run(self) -> Decision:
+    def run(self) -> Decision[Action]:
         with self._state.transaction() as transaction:
             self._room = PresentRoom(self._state, transaction)
             for key in sorted(self._state.releasable):

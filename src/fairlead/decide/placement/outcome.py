@@ -11,8 +11,8 @@ from fairlead.api.job import Job, JobStatus, Placement, RolePlacement, VerdictSt
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
 from fairlead.api.times import format_time
-from fairlead.decide.actions import FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.attempts.job_status import new_record, refusal_verdict, with_begun
+from fairlead.decide.placement.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -43,7 +43,7 @@ def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, now: 
     return PlaceJob(job, placement, placed, verdict_status(job, verdict, at), begun)
 
 
-def status_after(action: PlaceJob | FollowPods | ReleaseJob | WriteVerdict) -> JobStatus:
+def status_after(action: Action) -> JobStatus:
     """Return the job's status as the action leaves it."""
     status = action.job.status
     match action:

@@ -11,22 +11,19 @@ from fairlead.api.core import Pod, PodCondition, PodStatus, SchedulingGate
 from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.times import format_time
-from fairlead.decide.actions import (
+from fairlead.decide.adoption.actions import (
     CreateJob,
-    DeleteJob,
     EvictMember,
     ReadSource,
-    RecordHistory,
     ReleaseMember,
-    RemoveFinalizer,
     TellPod,
-    WriteJobStatus,
 )
 from fairlead.decide.adoption.grouping import membership_of
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
 from fairlead.decide.adoption.sources import Ended, Facts
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading
+from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.testing.builders import EPOCH, make_job, make_placement, make_pod
 

@@ -1,0 +1,119 @@
+"""The closed set of the jobs controller's actions; safe to repeat, as all are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.api.core import ConfigMap, Pod, Service
+from fairlead.api.job import Job
+from fairlead.decide.job_actions import (
+    DeleteJob,
+    EmitEvent,
+    RecordHistory,
+    RemoveFinalizer,
+    WriteJobStatus,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create a member's pod under its derived name."""
+
+    job: Job
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePods:
+    """Ask the API server, without creating anything, whether it would take these pods."""
+
+    job: Job
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod; `grace_seconds` None keeps the pod's own, 0 forces."""
+
+    namespace: str
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConfigMap:
+    """Create the peers of an attempt."""
+
+    job: Job
+    config_map: ConfigMap
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Create the headless service that gives members names."""
+
+    job: Job
+    service: Service
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create what makes kube-scheduler place the current attempt as a gang."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteConfigMap:
+    """Delete the peers of an attempt that is over."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteService:
+    """Delete the headless service of a job that has ended."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroup:
+    """Delete the group of an attempt that is over."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """Make sure that the job is not deleted before its pods are gone."""
+
+    job: Job
+    finalizer: str
+
+
+Action: TypeAlias = (
+    CreatePod
+    | ProbePods
+    | DeletePod
+    | CreateConfigMap
+    | CreateService
+    | CreatePodGroup
+    | DeleteConfigMap
+    | DeleteService
+    | DeletePodGroup
+    | AddFinalizer
+    | WriteJobStatus
+    | EmitEvent
+    | RecordHistory
+    | RemoveFinalizer
+    | DeleteJob
+)

@@ -1,0 +1,52 @@
+"""The closed set of the scheduler's actions: each is one compare-and-swap of a job's status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.api.job import Attempt, Job, Placement, VerdictStatus
+from fairlead.api.meta import Condition
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceJob:
+    """Write the placement of a whole gang: one compare-and-swap on the job's status.
+
+    With `begun`, the record of the attempt that it is for is opened by the same write.
+    """
+
+    job: Job
+    placement: Placement
+    placed: Condition
+    verdict: VerdictStatus
+    begun: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowPods:
+    """Write where another scheduler has put a placed gang; compare-and-swap."""
+
+    job: Job
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob:
+    """Take the placement away (held, finished or not repairable); compare-and-swap."""
+
+    job: Job
+    placed: Condition
+    verdict: VerdictStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteVerdict:
+    """Write a changed verdict of a job that is not placed."""
+
+    job: Job
+    placed: Condition
+    verdict: VerdictStatus
+
+
+Action: TypeAlias = PlaceJob | FollowPods | ReleaseJob | WriteVerdict
