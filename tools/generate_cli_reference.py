@@ -15,8 +15,8 @@ os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
-from fairlead.cli.errors import CODES, EXIT_MEANINGS, Code, Exit
 from fairlead.cli.header import SBATCH_HARMLESS, SBATCH_HONOURED, SBATCH_REFUSED, SBATCH_SHORT
+from fairlead.input.errors import CODES, EXIT_MEANINGS, Code, Exit
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 COMMAND = "python tools/generate_cli_reference.py"

@@ -14,11 +14,11 @@ from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
 from fairlead.api.meta import to_wire
 from fairlead.api.times import parse_time
+from fairlead.app.messages import ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.app.run_file import Running
 from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.common import Format, dump
-from fairlead.cli.embedded import ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.cli.fit import check_fit
 from fairlead.cli.jobspec import Origin, Program, Script, build_job, build_script_map, to_manifest
 from fairlead.cli.main import guarded

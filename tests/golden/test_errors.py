@@ -23,7 +23,6 @@ from fairlead.app.datadir import foreign, unusable
 from fairlead.app.embedded import ListenFailed, StartFailed, StoreLost
 from fairlead.app.embedded_process import explain
 from fairlead.app.settings import Settings
-from fairlead.cli.errors import CODES, CliError, Code, Exit, render_error
 from fairlead.cli.fit import check_fit
 from fairlead.cli.jobspec import Origin, Program, build_job
 from fairlead.cli.lookup import find_job, missing_job
@@ -33,6 +32,7 @@ from fairlead.cli.refusals import from_api
 from fairlead.cli.request import JobRequest, Target
 from fairlead.cli.submission import Naming, pick_name
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
+from fairlead.input.errors import CODES, CliError, Code, Exit, render_error
 
 MANIFESTS = Path(__file__).parent / "data" / "manifests"
 DATA = Path("/nowhere/fairlead")

@@ -50,8 +50,9 @@ from fairlead.api.resources import (
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.app.controllers import Policies
+from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
 from fairlead.app.operator import LogSource, Operator, OperatorSettings
-from fairlead.cli.archive import ACCOUNT, TOKEN_HEADER, TOKEN_PATH
+from fairlead.cli.archive import TOKEN_PATH
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.history.memory import MemoryHistory, MemoryLogs

@@ -29,9 +29,9 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
+from fairlead.app.messages import TOKEN_HEADER
 from fairlead.app.operator import LogSource, Operator, OperatorSettings
 from fairlead.app.stores import open_stores
-from fairlead.cli.archive import TOKEN_HEADER
 from fairlead.kube.client import HttpClient
 from fairlead.kube.podlogs import HttpLogReader
 from fairlead.runtime.leader import LeaderOptions

@@ -33,7 +33,7 @@ from fairlead.app.archive_guard import (
     token_of,
 )
 from fairlead.app.archive_query import history_line, history_query, log_query
-from fairlead.cli.archive import NOT_LEADER, ArchivedLog
+from fairlead.app.messages import NOT_LEADER, ArchivedLog
 from fairlead.runtime.client import Client
 from fairlead.runtime.history import History, HistoryError, LogQuery, LogStore
 

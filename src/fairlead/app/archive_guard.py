@@ -27,7 +27,7 @@ from fairlead.api.reviews import (
     UserInfo,
 )
 from fairlead.api.status import ApiError, Forbidden, Unauthorized, Unavailable
-from fairlead.cli.archive import TOKEN_HEADER
+from fairlead.app.messages import TOKEN_HEADER
 from fairlead.runtime.client import Client
 
 KEEP_SECONDS = 10.0

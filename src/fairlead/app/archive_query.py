@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fairlead.api.status import BadRequest
-from fairlead.cli.views.history import HistoryLine
+from fairlead.app.messages import HistoryLine
 from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery
 
 HISTORY_LIMIT_DEFAULT = 100

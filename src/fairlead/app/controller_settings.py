@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from fairlead.app.sections import Section, load
+from fairlead.input.sections import Section, load
 
 if TYPE_CHECKING:
     from fairlead.app.controllers import Policies

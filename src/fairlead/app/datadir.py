@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from fairlead.app.run_file import TOKEN_FILE, read_running, write_private
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.input.errors import CliError, Code, fail
 
 _TOKEN_BYTES = 32
 _PARTS = ("log", "store")

@@ -27,9 +27,9 @@ from fairlead.app.run_file import (
     write_running,
 )
 from fairlead.app.settings import Settings, remember
-from fairlead.cli.errors import CliError, Code, fail
 from fairlead.embedded.http.server import Server
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, StoreError, WrongFormat
+from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.kubeconfig import KubeconfigError, write_kubeconfig
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.history import HistoryError

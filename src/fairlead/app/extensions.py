@@ -23,8 +23,8 @@ from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
 from fairlead.app.archive_query import history_line, history_query
+from fairlead.app.messages import ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.app.settings import Settings
-from fairlead.cli.embedded import ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
 from fairlead.embedded.http.server import Handler
 from fairlead.embedded.logs.answer import answer_job_logs

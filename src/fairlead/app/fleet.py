@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fairlead.cli.errors import CliError, Code, Problem
-from fairlead.cli.suggest import nearest
 from fairlead.embedded.virtual.profile import (
     Mistake,
     Profile,
@@ -11,6 +9,8 @@ from fairlead.embedded.virtual.profile import (
     load_profile,
     shipped_profiles,
 )
+from fairlead.input.errors import CliError, Code, Problem
+from fairlead.input.suggest import nearest
 
 PROFILE_DEFAULT = "default"
 

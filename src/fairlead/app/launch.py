@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.app.run_file import LOG_FILE, Running, is_same
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.input.errors import CliError, Code, fail
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS = 30.0

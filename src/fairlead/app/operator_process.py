@@ -9,14 +9,11 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from fairlead.app.operator import LogSource, Operator, OperatorSettings, ProbesFailed
 from fairlead.app.stores import open_stores
-from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient
-from fairlead.kube.incluster import in_cluster
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.podlogs import HttpLogReader
 from fairlead.kube.transport import HttpOptions
@@ -28,29 +25,6 @@ NAMESPACE_DEFAULT = "fairlead-system"
 #: Actions of all controllers and their events, side by side, with room for the lease.
 CONNECTIONS_MAX = 160
 IDENTITY_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """How to find the cluster: an explicit choice, else the pod's own, else the kubeconfig's."""
-
-    choice: Choice
-    environment: Mapping[str, str]
-
-
-def connection_of(where: Where) -> Connection:
-    """Return the connection; in a pod, unless something was chosen, that of its service account."""
-    choice, environment = where.choice, where.environment
-    is_chosen = bool(
-        choice.kubeconfig or choice.context or environment.get("FAIRLEAD_KUBECONFIG")
-        or environment.get("KUBECONFIG")
-    )  # fmt: skip
-    if environment.get("KUBERNETES_SERVICE_HOST") and not is_chosen:
-        try:
-            return in_cluster(environment=environment)
-        except KubeconfigError as error:
-            raise fail(Code.KUBECONFIG, str(error)) from error
-    return find_connection(choice, environment)
 
 
 def identity_of(environment: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ process.
 
     <data>/kubeconfig           how to reach the cluster; 0600
     <data>/token                the bearer token; 0600, kept for the life of the directory
+    <data>/cluster.json         the settings of the last start
     <data>/run.json             the process that runs it now
     <data>/log/fairlead.log     what a detached cluster says
     <data>/store/  nodes/  logs/  history.db    state, by their own modules
@@ -20,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 RUN_FILE = "run.json"
+CLUSTER_FILE = "cluster.json"
 KUBECONFIG_FILE = "kubeconfig"
 TOKEN_FILE = "token"  # noqa: S105 # a file name
 LOG_FILE = "log/fairlead.log"

@@ -15,9 +15,8 @@ from pathlib import Path
 import msgspec
 
 from fairlead.app.controller_settings import ControllerSettings, load_settings
-from fairlead.app.run_file import write_private
-from fairlead.cli.connect import CLUSTER_FILE
-from fairlead.cli.errors import Code, fail
+from fairlead.app.run_file import CLUSTER_FILE, write_private
+from fairlead.input.errors import Code, fail
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7443

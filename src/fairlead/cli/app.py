@@ -18,8 +18,8 @@ from typing import Any
 
 import click
 
-from fairlead.cli.errors import CliError, Code, Exit, Problem, fail, render_error
-from fairlead.cli.suggest import nearest
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
+from fairlead.input.suggest import nearest
 
 PROGRAM = "fairlead"
 

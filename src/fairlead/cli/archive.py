@@ -14,41 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from fairlead.api.status import ApiError
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.app.messages import ACCOUNT, NOT_LEADER, PROXIED_NAME, TOKEN_HEADER, ArchivedLog
 from fairlead.cli.transport import bearer_token
+from fairlead.input.errors import CliError, Code, fail
 
 if TYPE_CHECKING:
     from fairlead.cli.transport import Api
-    from fairlead.runtime.history import MemberLog
 
 T = TypeVar("T")
 URL_VARIABLE = "FAIRLEAD_HISTORY_URL"
-#: The Service of `fairlead install`, with scheme and port: a name of `services/proxy`.
-PROXIED_NAME = "https:fairlead-webhook:https"
 PROXY_PATH = f"/api/v1/namespaces/fairlead-system/services/{PROXIED_NAME}/proxy"
-#: May read everything in the archive; for administrators whose kubeconfig has no token.
-ACCOUNT = "fairlead-archive"
 TOKEN_PATH = f"/api/v1/namespaces/fairlead-system/serviceaccounts/{ACCOUNT}/token"
 TOKEN_SECONDS = 600
-#: The API server keeps the Authorization header of what it proxies to itself.
-TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
-#: The reason of an answer that another replica has. A Service leads to any of at most ten.
-NOT_LEADER = "NotLeader"
 TRIES_MAX = 50
-
-
-class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
-    """The log of one member, as the archive's endpoint sends it: a JSON line."""
-
-    task: str
-    attempt: int
-    is_cut: bool
-    text: bytes  # base64 in JSON
-
-    @staticmethod
-    def of(log: MemberLog) -> ArchivedLog:
-        """Return what is shown of a log."""
-        return ArchivedLog(log.task, log.attempt, log.is_cut, log.text)
 
 
 class _TokenStatus(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import click
 
 from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.errors import Code, fail
 from fairlead.cli.table import WIDTH_DEFAULT, Align, Column, Row, render_table
+from fairlead.input.errors import Code, fail
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,7 +100,7 @@ class Common:
 def dump(value: Any, format_: Format) -> str:
     """Return a value as indented JSON or as YAML."""
     if format_ is Format.YAML:
-        from fairlead.cli.yamlwrite import to_yaml
+        from fairlead.input.yamlwrite import to_yaml
 
         return to_yaml(value)
     import json
@@ -195,7 +195,7 @@ def _collect(options: dict[str, Any]) -> Common:
     given: str = options.pop("output", "table")
     known = {format_.value: format_ for format_ in Format}
     if given not in known:
-        from fairlead.cli.suggest import nearest
+        from fairlead.input.suggest import nearest
 
         near = nearest(given, known)
         raise fail(

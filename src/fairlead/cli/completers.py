@@ -7,7 +7,7 @@ import os
 import click
 
 from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.errors import CliError
+from fairlead.input.errors import CliError
 
 ANSWER_SECONDS_MAX = 1.0
 

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.input.errors import CliError, Code, fail
+from fairlead.kube.incluster import in_cluster
 from fairlead.kube.kubeconfig import Connection, KubeconfigError, config_paths, load, resolve
-
-CLUSTER_FILE = "cluster.json"  # stands beside the kubeconfig of a cluster of `fairlead up`
 
 
 def default_data_directory(environment: Mapping[str, str]) -> Path:
@@ -49,7 +48,7 @@ def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connectio
                 Code.KUBECONFIG, f"{origin}: {path} does not exist",
                 help=("fairlead up starts a cluster and prints the path of its kubeconfig",),
             )  # fmt: skip
-        if (path.parent / CLUSTER_FILE).is_file() and not _lives(path.parent):
+        if _is_embedded(path.parent) and not _lives(path.parent):
             raise _stopped(path.parent.absolute(), is_default=False)
         return _load((path,), choice.context)
     data = default_data_directory(environment)
@@ -69,14 +68,27 @@ def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connectio
     )  # fmt: skip
 
 
+def replica_connection(choice: Choice, environment: Mapping[str, str]) -> Connection:
+    """Return what a replica talks to; in a pod, unless something was chosen, its own cluster."""
+    is_chosen = bool(
+        choice.kubeconfig or choice.context or environment.get("FAIRLEAD_KUBECONFIG")
+        or environment.get("KUBECONFIG")
+    )  # fmt: skip
+    if environment.get("KUBERNETES_SERVICE_HOST") and not is_chosen:
+        try:
+            return in_cluster(environment=environment)
+        except KubeconfigError as error:
+            raise fail(Code.KUBECONFIG, str(error)) from error
+    return find_connection(choice, environment)
+
+
 def stopped_data(choice: Choice, environment: Mapping[str, str]) -> Path | None:
     """Return the data directory of the cluster that would be talked to, if it does not run."""
     explicit = choice.kubeconfig or environment.get("FAIRLEAD_KUBECONFIG") or ""
     if not explicit and any(path.exists() for path in config_paths(None, environment)):
         return None
     data = Path(explicit).parent if explicit else default_data_directory(environment)
-    is_ours = (data / CLUSTER_FILE).is_file()
-    return data if is_ours and not _lives(data) else None
+    return data if _is_embedded(data) and not _lives(data) else None
 
 
 def _stopped(data: Path, *, is_default: bool) -> CliError:
@@ -85,6 +97,12 @@ def _stopped(data: Path, *, is_default: bool) -> CliError:
         detail=("its jobs are kept and go on at the next start",),
         help=("fairlead up --detach" + ("" if is_default else f" --data {data}"),),
     )  # fmt: skip
+
+
+def _is_embedded(data: Path) -> bool:
+    from fairlead.app.run_file import CLUSTER_FILE  # needs msgspec
+
+    return (data / CLUSTER_FILE).is_file()
 
 
 def _lives(data: Path) -> bool:

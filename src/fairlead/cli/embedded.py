@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api.status import ApiError
+from fairlead.app.messages import ClusterStatus
 from fairlead.cli.transport import Api
 
 STATUS_PATH = "/fairlead/v1/status"
@@ -16,42 +17,6 @@ HISTORY_PATH = "/fairlead/v1/history"
 def logs_path(namespace: str, job: str) -> str:
     """Return the path of a job's logs."""
     return f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs"
-
-
-class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):
-    """One part of the cluster's process; the states are those of `runtime.supervisor`."""
-
-    name: str
-    state: str
-    ready: bool = True
-    crash_count: int = 0
-    last_error: str = ""
-
-    @property
-    def is_well(self) -> bool:
-        """True while it does its work, or has done it."""
-        return self.ready and self.state in ("running", "ended")
-
-
-class NodeCounts(msgspec.Struct, frozen=True, rename="camel"):
-    """Nodes by type."""
-
-    local: int = 0
-    virtual: int = 0
-    other: int = 0
-
-
-class ClusterStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """What the cluster's process says of itself. Instants are seconds since the epoch."""
-
-    version: str
-    pid: int
-    started_at: float
-    data: str
-    nodes: NodeCounts
-    jobs: dict[str, int]  # by state
-    pods: int
-    services: tuple[ServiceHealth, ...]
 
 
 def read_status(api: Api) -> ClusterStatus | None:

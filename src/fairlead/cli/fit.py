@@ -13,7 +13,6 @@ from typing import assert_never
 from fairlead.api import names, quantity
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.cli.errors import CliError, Code, Problem
 from fairlead.cli.text import plural
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
@@ -21,6 +20,7 @@ from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.input.errors import CliError, Code, Problem
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, gang_of
 from fairlead.model.requests import request_of

@@ -12,7 +12,6 @@ from fairlead.api.simulated import is_simulated
 from fairlead.api.status import ApiError, NotFound, Unavailable
 from fairlead.cli.common import Common
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.errors import Exit
 from fairlead.cli.logstream import LogQuery, stream_logs
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import (
@@ -25,6 +24,7 @@ from fairlead.cli.views.jobs import (
     where_or_why,
 )
 from fairlead.cli.watching import Gone, job_changes
+from fairlead.input.errors import Exit
 
 RETRY_SECONDS = 0.5
 

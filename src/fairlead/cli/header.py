@@ -15,10 +15,10 @@ import shlex
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fairlead.cli.errors import Code, Problem
 from fairlead.cli.flags import FLAGS, Flag, Given, Givens
-from fairlead.cli.suggest import nearest
 from fairlead.cli.text import parse_slurm_time
+from fairlead.input.errors import Code, Problem
+from fairlead.input.suggest import nearest
 
 FAIRLEAD = "#FAIRLEAD"
 SBATCH = "#SBATCH"

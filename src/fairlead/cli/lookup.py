@@ -5,9 +5,9 @@ from __future__ import annotations
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
-from fairlead.cli.errors import CliError, Code, Problem
-from fairlead.cli.suggest import nearest
 from fairlead.cli.transport import Api
+from fairlead.input.errors import CliError, Code, Problem
+from fairlead.input.suggest import nearest
 
 RECENT_MAX = 5
 

@@ -21,11 +21,11 @@ from fairlead.api.core import PodTemplate
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import ALL, JOBS, Resource
 from fairlead.api.status import BadRequest, StatusCause
-from fairlead.cli.errors import Code, Problem
 from fairlead.cli.request import clean_name
-from fairlead.cli.suggest import nearest
 from fairlead.cli.wording import reword
-from fairlead.cli.yamlmarks import (
+from fairlead.input.errors import Code, Problem
+from fairlead.input.suggest import nearest
+from fairlead.input.yamlmarks import (
     BYTES_MAX,
     Mark,
     Mistake,

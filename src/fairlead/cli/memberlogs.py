@@ -18,12 +18,13 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, BadRequest, NotFound
-from fairlead.cli.archive import Archive, ArchivedLog, NoArchive, no_archive
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.app.messages import ArchivedLog
+from fairlead.cli.archive import Archive, NoArchive, no_archive
 from fairlead.cli.logstream import LogQuery
 from fairlead.cli.lookup import missing_job
-from fairlead.cli.suggest import nearest
 from fairlead.cli.transport import Api
+from fairlead.input.errors import CliError, Code, fail
+from fairlead.input.suggest import nearest
 from fairlead.runtime.loglines import LineCutter
 
 FOLLOWED_MAX = 64

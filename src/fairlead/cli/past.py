@@ -11,14 +11,14 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.api.status import Forbidden, NotFound
+from fairlead.app.messages import HistoryLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
 from fairlead.cli.embedded import HISTORY_PATH
-from fairlead.cli.errors import Code, fail
 from fairlead.cli.logstream import LogQuery
 from fairlead.cli.transport import Api
-from fairlead.cli.views.history import HistoryLine
+from fairlead.input.errors import Code, fail
 
 HISTORY_FILE = "history.db"
 DEFAULT_NAMESPACE = "default"

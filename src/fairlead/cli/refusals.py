@@ -13,7 +13,7 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
-from fairlead.cli.errors import CliError, Code, Problem
+from fairlead.input.errors import CliError, Code, Problem
 
 
 def from_api(error: ApiError) -> CliError:

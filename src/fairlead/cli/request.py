@@ -9,10 +9,10 @@ from enum import Enum
 
 from fairlead.api import quantity
 from fairlead.api.job import MEMBERS_MAX, After, AfterState
-from fairlead.cli.errors import Code, Problem
 from fairlead.cli.flags import Flag, Given, Givens
-from fairlead.cli.suggest import nearest
 from fairlead.cli.text import parse_duration
+from fairlead.input.errors import Code, Problem
+from fairlead.input.suggest import nearest
 
 NAME_LENGTH_MAX = 52  # leaves room for "-<attempt>-<role>-<index>" in a 63 character label
 GPUS_MAX = 1_000

@@ -12,8 +12,8 @@ import select
 import stat
 from collections.abc import Callable
 
-from fairlead.cli.errors import Code, fail
 from fairlead.cli.jobspec import SCRIPT_BYTES_MAX, Script
+from fairlead.input.errors import Code, fail
 
 STANDARD_INPUT = 0
 SILENT_SECONDS_MAX = 2.0

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.cli.errors import Code, Problem
 from fairlead.cli.jobspec import Origin, Program, Script, interpreter
 from fairlead.cli.request import JobRequest, Target
+from fairlead.input.errors import Code, Problem
 
 #: Suffixes of scripts that /bin/sh cannot run, with the interpreter that is meant.
 _INTERPRETERS = {".py": "python3", ".pl": "perl", ".rb": "ruby", ".jl": "julia", ".r": "Rscript"}

@@ -18,11 +18,11 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS
 from fairlead.api.status import AlreadyExists, ApiError, Invalid, NotFound
-from fairlead.cli.errors import CliError, Code, Problem, fail
 from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name, to_manifest
 from fairlead.cli.manifest import Document
 from fairlead.cli.refusals import from_api
 from fairlead.cli.transport import Api
+from fairlead.input.errors import CliError, Code, Problem, fail
 
 NAME_TRIES_MAX = 20
 

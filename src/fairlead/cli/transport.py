@@ -25,7 +25,7 @@ import msgspec
 
 from fairlead.api.resources import Resource
 from fairlead.api.status import ApiError, Status, Unavailable, error_from_status
-from fairlead.cli.errors import CliError, Code, fail
+from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.kubeconfig import Connection
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Expired, NotFound, Unavailable
-from fairlead.cli.errors import CliError, Code
 from fairlead.cli.transport import Api
+from fairlead.input.errors import CliError, Code
 
 RETRY_SECONDS = 1.0
 SILENT_SECONDS_MAX = 30.0  # how long the cluster may be away before following gives up

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.cli.suggest import nearest
+from fairlead.input.suggest import nearest
 
 _TYPES = {
     "integer": "a whole number", "number": "a number", "string": "a text",

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS
-from fairlead.cli.archive import ACCOUNT, PROXIED_NAME
+from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.install.blueprint import Release
 from fairlead.install.pieces import Part, local, rule, whole
 from fairlead.install.webhook_manifests import ENABLED

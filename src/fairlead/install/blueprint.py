@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, assert_never
 
-from fairlead.cli.yamlmarks import plain_scalar
+from fairlead.input.yamlmarks import plain_scalar
 
 Plain = Any  # None, bool, int, str, list, dict
 Blueprint = Any  # as Plain, with the nodes below among its leaves, items and entries

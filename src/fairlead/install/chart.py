@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from fairlead import __version__
-from fairlead.app.sections import description_of, fields_of, is_section, plain
-from fairlead.cli.yamlwrite import to_yaml
+from fairlead.input.sections import description_of, fields_of, is_section, plain
+from fairlead.input.yamlwrite import to_yaml
 from fairlead.install.blueprint import condition, template
 from fairlead.install.manifests import NAME, NAMESPACE, blueprint
 from fairlead.install.values import Values

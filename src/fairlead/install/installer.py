@@ -17,8 +17,8 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.status import ApiError, Conflict, Forbidden, NotFound
-from fairlead.cli.errors import Code, fail
 from fairlead.cli.transport import Api
+from fairlead.input.errors import Code, fail
 from fairlead.install.manifests import (
     PLACES,
     Install,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fairlead.api import crd, names
 from fairlead.api.podgroups import GROUP as GANGS
 from fairlead.api.webhooks import GROUP as ADMISSION
-from fairlead.app.sections import plain
+from fairlead.input.sections import plain
 from fairlead.install import archive_manifests, webhook_manifests
 from fairlead.install.blueprint import (
     ABSENT,

@@ -26,8 +26,8 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS, SECRETS
 from fairlead.api.status import ApiError, Conflict, NotFound
-from fairlead.cli.errors import Code, fail
 from fairlead.cli.transport import Api
+from fairlead.input.errors import Code, fail
 from fairlead.install.installer import Done, get, is_ours, remove
 from fairlead.install.manifests import (
     HISTORY,
@@ -114,7 +114,7 @@ def survey(api: Api, wish: Wish) -> Standing:
 
 def _made(namespace: str) -> list[Manifest]:
     """Return kind, namespace and name of all that an installation may have made."""
-    from fairlead.app.sections import plain
+    from fairlead.input.sections import plain
     from fairlead.install.blueprint import Context, resolve
     from fairlead.install.values import Values
 

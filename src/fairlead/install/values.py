@@ -17,7 +17,7 @@ from msgspec import Meta, field
 
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.sections import Section, Tree, load
+from fairlead.input.sections import Section, Tree, load
 
 REPLICAS_MAX = 10
 

@@ -24,15 +24,15 @@ from fairlead.app.controller_settings import (
     load_settings,
 )
 from fairlead.app.controllers import Controllers, Policies
-from fairlead.app.sections import description_of, fields_of, plain
 from fairlead.app.settings import Asked, remember, settle
-from fairlead.cli.errors import CliError, Code
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.history.memory import MemoryHistory
+from fairlead.input.errors import CliError, Code
+from fairlead.input.sections import description_of, fields_of, plain
 from fairlead.install.manifests import SETTINGS_CHECKSUM, Install, manifests
 from fairlead.install.values import Values
 from fairlead.runtime.clock import LoopClock

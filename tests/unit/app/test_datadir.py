@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.app.datadir import prepare
-from fairlead.cli.errors import CliError, Code
+from fairlead.input.errors import CliError, Code
 
 NOBODY = 65_534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -16,7 +16,7 @@ from fairlead.app.run_file import (
 )
 from fairlead.app.settings import Asked, parse_listen, remember, settle
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
-from fairlead.cli.errors import CliError, Code
+from fairlead.input.errors import CliError, Code
 from fairlead.kube.kubeconfig import write_kubeconfig
 
 

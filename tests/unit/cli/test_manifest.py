@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairlead.api.resources import CONFIG_MAPS, JOBS
 from fairlead.cli.common import Format, dump
 from fairlead.cli.manifest import parse_manifest
-from fairlead.cli.yamlmarks import Mark, locate, plain_scalar, read_documents, to_plain
-from fairlead.cli.yamlwrite import to_yaml
+from fairlead.input.yamlmarks import Mark, locate, plain_scalar, read_documents, to_plain
+from fairlead.input.yamlwrite import to_yaml
 
 GOOD = """\
 # two objects

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.suggest import nearest
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import (
     bytes_text,
@@ -14,6 +13,7 @@ from fairlead.cli.text import (
     parse_duration,
     parse_slurm_time,
 )
+from fairlead.input.suggest import nearest
 
 
 @pytest.mark.parametrize(

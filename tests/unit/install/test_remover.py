@@ -8,8 +8,8 @@ import pytest
 
 from fairlead.api import names
 from fairlead.api.status import Conflict
-from fairlead.cli.errors import CliError
 from fairlead.cli.transport import Api
+from fairlead.input.errors import CliError
 from fairlead.install import remover
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.errors import CliError, Code
+from fairlead.input.errors import CliError, Code
 from fairlead.install.values import History, HistoryKind, Values, load_values
 
 

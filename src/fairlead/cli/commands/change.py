@@ -13,10 +13,10 @@ from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.errors import CliError, Code, Problem
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.transport import Api
 from fairlead.decide.adoption.group_job import NAMED_KIND
+from fairlead.input.errors import CliError, Code, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from fairlead.app.settings import (
 )
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
-from fairlead.cli.errors import CliError, Code, Exit, fail, render_error
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
+from fairlead.input.errors import CliError, Code, Exit, fail, render_error
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.common import Common, common
-from fairlead.cli.connect import Choice
-from fairlead.cli.errors import Code, Exit, fail
+from fairlead.cli.connect import Choice, replica_connection
+from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
     from fairlead.webhook.service import WebhookOptions
@@ -94,8 +94,6 @@ def controller(
     from fairlead.app.operator import OperatorSettings
     from fairlead.app.operator_process import (
         NAMESPACE_DEFAULT,
-        Where,
-        connection_of,
         identity_of,
         run_operator,
     )
@@ -110,8 +108,8 @@ def controller(
     naming = PeerNaming.DNS if peer_naming == "dns" else PeerNaming.ADDRESS
     jobs = JobsPolicy(peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root)
     policies = load_settings(settings_file).policies(jobs)
-    where = Where(Choice(common_.kubeconfig, common_.context), os.environ)
-    connection = connection_of(where)
+    choice = Choice(common_.kubeconfig, common_.context)
+    connection = replica_connection(choice, os.environ)
     namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or NAMESPACE_DEFAULT
     settings = OperatorSettings(
         identity=identity_of(os.environ),

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from fairlead.cli.common import Common, common
-from fairlead.cli.errors import Code, fail
-from fairlead.cli.suggest import nearest
+from fairlead.input.errors import Code, fail
+from fairlead.input.suggest import nearest
 
 FORMATS = ("text", "json", "yaml", "junit", "html")
 

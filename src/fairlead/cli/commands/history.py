@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.common import Common, Format, common, now
-from fairlead.cli.errors import Code, fail
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.past import past_lines
 from fairlead.cli.text import parse_duration
 from fairlead.cli.views.history import COLUMNS, NAMESPACE_COLUMN, history_rows
+from fairlead.input.errors import Code, fail
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000

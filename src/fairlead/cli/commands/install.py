@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.common import Common, Format, common, dump
-from fairlead.cli.errors import Code, Exit, fail
+from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
     from fairlead.install.manifests import Install

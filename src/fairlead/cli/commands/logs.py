@@ -13,13 +13,13 @@ from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common, common
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.errors import CliError, Code, Exit, fail
 from fairlead.cli.follow import detached_text
 from fairlead.cli.logstream import LogQuery, stream_logs
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import state_of, waiting
+from fairlead.input.errors import CliError, Code, Exit, fail
 
 RETRIES_MAX = 30
 RETRY_SECONDS = 1.0

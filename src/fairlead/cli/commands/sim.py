@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from fairlead.cli.common import Column, Common, Format, common, dump
-from fairlead.cli.errors import CliError, Code, Exit, Problem, fail
 from fairlead.cli.table import Align
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 from fairlead.sim.charts import duration, percent
 from fairlead.sim.compare import cells, compare
 from fairlead.sim.report import figure_rows

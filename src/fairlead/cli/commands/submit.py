@@ -19,7 +19,6 @@ from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
 from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.errors import CliError, Code, Exit, Problem, fail
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, Given, Givens, merge
 from fairlead.cli.follow import follow_job
@@ -50,6 +49,7 @@ from fairlead.cli.submission import (
 )
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line, plan_lines, submitted_line
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.common import Common, Format, common, dump
-from fairlead.cli.errors import Code, fail
-from fairlead.cli.suggest import nearest
+from fairlead.input.errors import Code, fail
+from fairlead.input.suggest import nearest
 
 SHELLS = {
     "bash": 'eval "$(fairlead completion bash)"       in ~/.bashrc',

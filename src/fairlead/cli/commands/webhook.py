@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fairlead.cli.common import Common, Format, common, dump
-from fairlead.cli.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 
 @click.command(
@@ -94,7 +94,7 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
 def _objects(file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a file with their places; CliError for what is no YAML."""
     from fairlead.cli.manifest import read_bytes
-    from fairlead.cli.yamlmarks import TooLarge, read_documents, to_plain
+    from fairlead.input.yamlmarks import TooLarge, read_documents, to_plain
 
     data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
     if problems:

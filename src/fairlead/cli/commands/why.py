@@ -8,13 +8,13 @@ from fairlead.api.job import Job
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.errors import CliError, Exit
 from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.decide.explain import explain
+from fairlead.input.errors import CliError, Exit
 
 
 @click.command(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.cli.common import Common, Format, dump
-from fairlead.cli.errors import Code, Exit, fail
-from fairlead.cli.yamlwrite import to_yaml
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
 from fairlead.doctor.audit.files import UnreadableLog
 from fairlead.doctor.audit.parallel import read_logs
@@ -21,6 +19,8 @@ from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.examine import examine
 from fairlead.doctor.facts import Facts
 from fairlead.doctor.registry import AUDIT_CHECKS
+from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.yamlwrite import to_yaml
 
 
 def model_of(objects: Sequence[str], nodes: int, seats: int = 0) -> Model:

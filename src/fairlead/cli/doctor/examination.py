@@ -12,8 +12,6 @@ from typing import Any
 from fairlead.api.status import Unavailable
 from fairlead.cli.common import Common, Format, dump, now
 from fairlead.cli.doctor.audit import analyse
-from fairlead.cli.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
-from fairlead.cli.suggest import nearest
 from fairlead.doctor.audit.cost import Model
 from fairlead.doctor.check import Check
 from fairlead.doctor.configuration import (
@@ -33,6 +31,8 @@ from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manif
 from fairlead.doctor.readers.nodefile import TEXT_BYTES_MAX, parse_node_facts
 from fairlead.doctor.readers.pages import Page, PageReader, Target
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
+from fairlead.input.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
+from fairlead.input.suggest import nearest
 
 #: Exit code when nothing could be looked at.
 COULD_NOT_LOOK = 3

@@ -8,9 +8,9 @@ from typing import Any
 
 from fairlead.cli.common import Common, Format, dump
 from fairlead.cli.doctor.audit import analyse, model_of
-from fairlead.cli.errors import CliError, Code, Problem, fail
 from fairlead.cli.manifest import read_bytes
 from fairlead.doctor.preflight import agents_of, forecast, preflight_lines, preflight_values
+from fairlead.input.errors import CliError, Code, Problem, fail
 
 
 def run_preflight(common: Common, format_: str, options: Mapping[str, Any]) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from fairlead.api.job import JobState
+from fairlead.app.messages import ClusterStatus
 from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, Running
 from fairlead.app.settings import OPEN_ADDRESS, Settings
-from fairlead.cli.embedded import ClusterStatus
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import bytes_text, duration, plural
 

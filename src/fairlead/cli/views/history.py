@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-import msgspec
-
+from fairlead.app.messages import HistoryLine
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import duration
 
@@ -26,26 +24,6 @@ COLUMNS: tuple[Column, ...] = (
     Column("REASON", may_cut=True),
 )
 NAMESPACE_COLUMN = Column("NAMESPACE")
-
-
-class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
-    """One job that has ended, as the history endpoint sends it: a JSON line."""
-
-    uid: str
-    namespace: str
-    name: str
-    state: str
-    user: str = ""
-    team: str = ""
-    reason: str = ""
-    message: str = ""
-    priority: int = 0
-    member_count: int = 0
-    attempt_count: int = 0
-    submitted_at_ms: int | None = None
-    started_at_ms: int | None = None
-    finished_at_ms: int | None = None
-    document: dict[str, Any] = {}
 
 
 def history_rows(

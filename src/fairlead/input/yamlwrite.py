@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fairlead.cli.yamlmarks import plain_scalar
+from fairlead.input.yamlmarks import plain_scalar
 
 
 class _Dumper(yaml.SafeDumper):

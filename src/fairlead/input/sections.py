@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type
 import msgspec
 from msgspec import Meta
 
-from fairlead.cli.errors import CliError, Code, Problem
-from fairlead.cli.suggest import nearest
-from fairlead.cli.yamlmarks import BYTES_MAX, Mark, TooLarge, Value, read_documents, to_plain
+from fairlead.input.errors import CliError, Code, Problem
+from fairlead.input.suggest import nearest
+from fairlead.input.yamlmarks import BYTES_MAX, Mark, TooLarge, Value, read_documents, to_plain
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound="Section")

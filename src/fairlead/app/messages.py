@@ -1,0 +1,89 @@
+"""What the endpoints under /fairlead/v1 send: the servers in `app` write it, the CLI reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from fairlead.runtime.history import MemberLog
+
+#: The Service of `fairlead install`, with scheme and port: a name of `services/proxy`.
+PROXIED_NAME = "https:fairlead-webhook:https"
+#: May read everything in the archive; for administrators whose kubeconfig has no token.
+ACCOUNT = "fairlead-archive"
+#: The API server keeps the Authorization header of what it proxies to itself.
+TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
+#: The reason of an answer that another replica has. A Service leads to any of at most ten.
+NOT_LEADER = "NotLeader"
+
+
+class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
+    """The log of one member, as the archive's endpoint sends it: a JSON line."""
+
+    task: str
+    attempt: int
+    is_cut: bool
+    text: bytes  # base64 in JSON
+
+    @staticmethod
+    def of(log: MemberLog) -> ArchivedLog:
+        """Return what is shown of a log."""
+        return ArchivedLog(log.task, log.attempt, log.is_cut, log.text)
+
+
+class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One job that has ended, as the history endpoint sends it: a JSON line."""
+
+    uid: str
+    namespace: str
+    name: str
+    state: str
+    user: str = ""
+    team: str = ""
+    reason: str = ""
+    message: str = ""
+    priority: int = 0
+    member_count: int = 0
+    attempt_count: int = 0
+    submitted_at_ms: int | None = None
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    document: dict[str, Any] = {}
+
+
+class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):
+    """One part of the cluster's process; the states are those of `runtime.supervisor`."""
+
+    name: str
+    state: str
+    ready: bool = True
+    crash_count: int = 0
+    last_error: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """True while it does its work, or has done it."""
+        return self.ready and self.state in ("running", "ended")
+
+
+class NodeCounts(msgspec.Struct, frozen=True, rename="camel"):
+    """Nodes by type."""
+
+    local: int = 0
+    virtual: int = 0
+    other: int = 0
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """What the cluster's process says of itself. Instants are seconds since the epoch."""
+
+    version: str
+    pid: int
+    started_at: float
+    data: str
+    nodes: NodeCounts
+    jobs: dict[str, int]  # by state
+    pods: int
+    services: tuple[ServiceHealth, ...]

@@ -1,0 +1,1 @@
+"""Reads what people write (YAML, settings files) into types, and states what is wrong with it."""
