@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api import core_docs, names
+from fairlead.api import names
+from fairlead.api.builtin_schemas import API_VERSION, KIND
+from fairlead.api.crd_schema import Generator
 from fairlead.api.job import Job, JobSpec, JobStatus
-from fairlead.api.schema_types import Generator, Style
 
 COMMAND = "python tools/generate_crds.py"
 
@@ -47,15 +48,15 @@ def _job_columns() -> list[dict[str, Any]]:
 
 
 def _job_schema() -> dict[str, Any]:
-    spec = Generator(Style.OWN, with_defaults=True).struct(JobSpec)
-    status = Generator(Style.OWN).struct(JobStatus)
+    spec = Generator(with_defaults=True).struct(JobSpec)
+    status = Generator().struct(JobStatus)
     return {
         "description": " ".join((Job.__doc__ or "").split()),
         "type": "object",
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"description": core_docs.API_VERSION, "type": "string"},
-            "kind": {"description": core_docs.KIND, "type": "string"},
+            "apiVersion": {"description": API_VERSION, "type": "string"},
+            "kind": {"description": KIND, "type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
             "status": status,

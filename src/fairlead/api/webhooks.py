@@ -7,8 +7,6 @@ Field names follow Kubernetes (`staging/src/k8s.io/api/admissionregistration/v1/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fairlead.api.meta import ObjectMeta, Wire
 
 GROUP = "admissionregistration.k8s.io"
@@ -97,49 +95,3 @@ class MutatingWebhookConfiguration(Wire, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     webhooks: tuple[MutatingWebhook, ...] = ()
-
-
-_WEBHOOK: Mapping[str, str] = {
-    "name": "Name of the webhook, a domain with three segments at least.",
-    "clientConfig": "Where to call it.",
-    "rules": "Which requests are sent to it.",
-    "failurePolicy": "What a failed call means: Fail refuses the request, Ignore lets it pass.",
-    "matchPolicy": "Equivalent: rules select other versions of the same kind too. Exact: not.",
-    "namespaceSelector": "Selects by the labels of the object's namespace.",
-    "objectSelector": "Selects by the labels of the object, old or new.",
-    "sideEffects": "None or NoneOnDryRun.",
-    "timeoutSeconds": "How long to wait for an answer, 1 to 30.",
-    "admissionReviewVersions": "Versions of AdmissionReview that it understands; v1 must be there.",
-    "matchConditions": "Refused by the embedded cluster, which evaluates no CEL.",
-}
-#: What `kubectl explain` says of these fields.
-DOCS: Mapping[str, Mapping[str, str]] = {
-    "MutatingWebhookConfiguration": {"webhooks": "The webhooks, called in this order."},
-    "ValidatingWebhookConfiguration": {"webhooks": "The webhooks, called all at once."},
-    "ValidatingWebhook": _WEBHOOK,
-    "MutatingWebhook": {
-        **_WEBHOOK,
-        "reinvocationPolicy": "IfNeeded: called again when a later webhook changed the object.",
-    },
-    "RuleWithOperations": {
-        "operations": "CREATE, UPDATE, DELETE, CONNECT, or * for all.",
-        "apiGroups": "API groups, or * for all.",
-        "apiVersions": "API versions, or * for all.",
-        "resources": "Plurals, with /sub-resource; * for all on either side.",
-        "scope": "Cluster, Namespaced, or * for both.",
-    },
-    "WebhookClientConfig": {
-        "url": "Address, https only.",
-        "service": "A service of the cluster. The embedded cluster cannot call any.",
-        "caBundle": "Authorities that sign the webhook's certificate: PEM, in base64.",
-    },
-    "LabelSelector": {
-        "matchLabels": "Labels with these values.",
-        "matchExpressions": "Terms that must all hold.",
-    },
-    "LabelSelectorRequirement": {
-        "key": "The label.",
-        "operator": "In, NotIn, Exists or DoesNotExist.",
-        "values": "Values, for In and NotIn.",
-    },
-}

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import PodTemplate
-from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import ALL, JOBS, Resource
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.cli.request import clean_name
@@ -338,7 +336,7 @@ def _unknown(document: Document, openapi: Mapping[str, Any], path: str) -> Probl
 
 def _known_fields(openapi: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Return the properties of the object at a path, by the schema."""
-    from fairlead.api.schema_types import Generator, Style
+    from fairlead.api.builtin_schemas import schema_of
 
     schema: Mapping[str, Any] = openapi
     for part in re.findall(r"\[\d+\]|[^.\[\]]+", path):
@@ -347,7 +345,7 @@ def _known_fields(openapi: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         else:
             schema = (schema.get("properties") or {}).get(part) or {}
         if part == "template":
-            schema = Generator(Style.BUILTIN).struct(PodTemplate)
+            schema = schema_of("PodTemplate")
         elif part == "metadata":
-            schema = Generator(Style.BUILTIN).struct(ObjectMeta)
+            schema = schema_of("ObjectMeta")
     return schema.get("properties") or {}

@@ -17,10 +17,9 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from fairlead import __version__
-from fairlead.api import core_docs
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.schema_types import COMPLETE, Generator, Style
-from fairlead.embedded.schema.schema import BUILTIN_TYPES, Schema
+from fairlead.api import builtin_schemas
+from fairlead.api.builtin_schemas import API_VERSION, COMPLETE, KIND, METADATA, schema_of
+from fairlead.embedded.schema.schema import Schema
 
 __all__ = ["openapi_v2", "openapi_v3_group", "openapi_v3_index"]
 
@@ -168,26 +167,25 @@ class _Components:
     def sorted(self) -> Document:
         return {name: self.schemas[name] for name in sorted(self.schemas)}
 
-    def reference(self, cls: type) -> Document:
+    def reference(self, struct: str) -> Document:
         """Return a `$ref` to a struct's component, which is made when it is not there yet."""
-        name = self._struct_name(cls)
+        name = _struct_name(struct)
         if name not in self.schemas:
             self.schemas[name] = {}
-            self.schemas[name] = self._clean(self._generator().struct(cls))
+            self.schemas[name] = self._clean(schema_of(struct, self.reference))
         return self._ref(name)
 
     def add_kind(self, info: Info) -> None:
         """Add a kind and its list."""
         name = _component_name(info)
-        cls = BUILTIN_TYPES.get((info.group, info.kind)) if info.is_builtin else None
         schema: Document
-        if cls is not None:
-            schema = self._generator().struct(cls)
+        if info.is_builtin and info.kind in builtin_schemas.names():
+            schema = schema_of(info.kind, self.reference)
         elif info.schema is not None:
             schema = dict(info.schema.openapi)
         else:
             schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        metadata = {"description": core_docs.METADATA, "allOf": [self.reference(ObjectMeta)]}
+        metadata = {"description": METADATA, "allOf": [self.reference("ObjectMeta")]}
         rest: Mapping[str, Any] = schema.get("properties") or {}
         schema["properties"] = {**_type_meta(), **rest, "metadata": metadata}
         schema = self._clean(schema)
@@ -220,17 +218,6 @@ class _Components:
             },
             "x-kubernetes-group-version-kind": [gvk],
         }  # fmt: skip
-
-    def _generator(self) -> Generator:
-        return Generator(Style.BUILTIN, reference=self.reference)
-
-    def _struct_name(self, cls: type) -> str:
-        if cls.__name__ in _META_STRUCTS:
-            return f"{_META}.{cls.__name__}"
-        for start, package in _STRUCT_PACKAGES:
-            if cls.__name__.startswith(start):
-                return f"{package}.{cls.__name__}"
-        return f"{_PACKAGES['']}.{cls.__name__}"
 
     def _ref(self, name: str) -> Document:
         return {"$ref": self.prefix + name}
@@ -286,10 +273,19 @@ class _Components:
         return out
 
 
+def _struct_name(struct: str) -> str:
+    if struct in _META_STRUCTS:
+        return f"{_META}.{struct}"
+    for start, package in _STRUCT_PACKAGES:
+        if struct.startswith(start):
+            return f"{package}.{struct}"
+    return f"{_PACKAGES['']}.{struct}"
+
+
 def _type_meta() -> Document:
     return {
-        "apiVersion": {"description": core_docs.API_VERSION, "type": "string"},
-        "kind": {"description": core_docs.KIND, "type": "string"},
+        "apiVersion": {"description": API_VERSION, "type": "string"},
+        "kind": {"description": KIND, "type": "string"},
     }
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api import core, core_docs, core_more, crd
+from fairlead.api import core, crd, webhooks
 from fairlead.api.bounds import BACKOFF_SECONDS_MAX
+from fairlead.api.builtin_schemas import KEPT, schema_of, sentences
+from fairlead.api.crd_schema import Generator
 from fairlead.api.job import JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
 from fairlead.embedded.schema.schema import compile_schema
@@ -37,7 +39,7 @@ def test_the_schema_is_structural_and_every_field_is_described() -> None:
         if path != ".metadata":
             text = field.get("description", "")
             assert text.endswith((".", ")")), f"{path}: {text!r}"
-            assert text != core_docs.KEPT, path
+            assert text != KEPT, path
 
 
 def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
@@ -147,13 +149,30 @@ def test_columns_show_state_members_attempt_reason_and_age() -> None:
     assert version["subresources"] == {"status": {}}
 
 
-def test_every_field_that_fairlead_reads_of_the_core_kinds_has_a_sentence() -> None:
-    structs = [c for c in vars(core).values() if isinstance(c, type) and issubclass(c, Wire)]
-    for struct in {*structs, ObjectMeta, OwnerReference} - {Wire}:
-        names = {f.encode_name for f in msgspec.structs.fields(struct)}
-        documented = core_docs.DOCS.get(struct.__name__, {}).keys()
-        assert names - documented <= {"metadata"}, struct.__name__
-        more = core_more.MORE.get(struct)
-        extra = {f.encode_name for f in msgspec.structs.fields(more)} if more else set[str]()
-        assert documented <= names | extra, struct.__name__
-        assert not names & extra, struct.__name__
+def _shape(schema: dict[str, Any]) -> dict[str, Any]:
+    """The types in a schema, without texts and without what only one of both styles says."""
+    shape: dict[str, Any] = {k: schema[k] for k in ("type", "format") if k in schema}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            shape[key] = _shape(schema[key])
+    return shape
+
+
+def test_the_schemas_of_built_in_kinds_agree_with_the_structs_that_are_decoded() -> None:
+    modules = (core, webhooks)
+    structs = {c for m in modules for c in vars(m).values() if isinstance(c, type)}
+    structs = {c for c in structs | {OwnerReference} if issubclass(c, Wire)} - {Wire, ObjectMeta}
+    assert len(structs) > 50
+    for struct in structs:
+        ours = Generator().struct(struct)
+        theirs = schema_of(struct.__name__)
+        assert theirs["description"] == ours["description"]
+        assert theirs.get("required") == ours.get("required"), struct.__name__
+        for name, field in ours["properties"].items():
+            known = theirs["properties"][name]
+            where = f"{struct.__name__}.{name}"
+            assert name == "metadata" or name in sentences(struct.__name__), where
+            if "pattern" in field or known.get("format") == "quantity":
+                assert ("pattern" in field, known["format"]) == (True, "quantity"), where
+            elif "quantity" not in str(known):
+                assert _shape(field) == _shape(known), where

@@ -20,9 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from fairlead.api import core, core_more, webhooks
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.schema_types import COMPLETE, Generator, Style
+from fairlead.api import builtin_schemas
+from fairlead.api.builtin_schemas import COMPLETE, schema_of
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.fast import fast_check, fast_fill
@@ -192,44 +191,22 @@ def _default_faults(schema: Json, path: str) -> Iterable[StatusCause]:
 
 @functools.cache
 def _object_meta(*, closed: bool) -> Json:
-    schema = Generator(Style.BUILTIN).struct(ObjectMeta)
+    schema = schema_of("ObjectMeta")
     if closed:
         del schema[PRESERVE]
     return schema
 
 
-#: Kinds whose schema comes from a struct: (group, kind) → the struct.
-BUILTIN_TYPES: Mapping[tuple[str, str], type] = {
-    ("", "Pod"): core.Pod,
-    ("", "Node"): core.Node,
-    ("", "ConfigMap"): core.ConfigMap,
-    ("", "Secret"): core.Secret,
-    ("", "Namespace"): core.Namespace,
-    ("", "Service"): core.Service,
-    ("", "ServiceAccount"): core_more.ServiceAccount,
-    ("discovery.k8s.io", "EndpointSlice"): core_more.EndpointSlice,
-    ("", "Event"): core.Event,
-    ("", "PersistentVolumeClaim"): core_more.PersistentVolumeClaim,
-    ("coordination.k8s.io", "Lease"): core.Lease,
-    ("scheduling.k8s.io", "PriorityClass"): core.PriorityClass,
-    ("policy", "PodDisruptionBudget"): core_more.PodDisruptionBudget,
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): core.CustomResourceDefinition,
-    (webhooks.GROUP, "MutatingWebhookConfiguration"): webhooks.MutatingWebhookConfiguration,
-    (webhooks.GROUP, "ValidatingWebhookConfiguration"): webhooks.ValidatingWebhookConfiguration,
-}
-
-
 def builtin_schema(resource: Kind) -> Schema:
     """Return the schema of a built-in kind; one that only knows metadata for others."""
-    return _builtin(resource.group, resource.kind)
+    return _builtin(resource.kind)
 
 
 @functools.cache
-def _builtin(group: str, kind: str) -> Schema:
-    cls = BUILTIN_TYPES.get((group, kind))
+def _builtin(kind: str) -> Schema:
     metadata = {"metadata": _object_meta(closed=False)}
     unknown: dict[str, Any] = {"type": "object", PRESERVE: True, "properties": metadata}
-    openapi = unknown if cls is None else _of_struct(cls)
+    openapi = schema_of(kind) if kind in builtin_schemas.names() else unknown
     check = fast_check(openapi)
     return Schema(
         openapi=openapi,
@@ -242,10 +219,6 @@ def _builtin(group: str, kind: str) -> Schema:
     )
 
 
-def _of_struct(cls: type) -> dict[str, Any]:
-    return Generator(Style.BUILTIN).struct(cls)
-
-
 def pod_template_unknown_fields(template: Any) -> list[str]:
     """Return the paths of misspelt fields in a pod template: the Job's schema keeps them all."""
     return _pod_template().unknown_fields(template)
@@ -253,7 +226,7 @@ def pod_template_unknown_fields(template: Any) -> list[str]:
 
 @functools.cache
 def _pod_template() -> Schema:
-    openapi = _of_struct(core.PodTemplate)
+    openapi = schema_of("PodTemplate")
     prune = fast_prune(openapi, closed_by=COMPLETE)
     return Schema(openapi, openapi, None, None, None, None, prune)
 
