@@ -19,10 +19,12 @@ from typing import Any
 from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.times import format_time
+from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.machine import Gpu
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.node import LocalNode
+from fairlead.runtime.client import Request
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.fake_client import FakeClient
 
@@ -49,12 +51,11 @@ class Api(FakeClient):
             for plural, objects in state["objects"].items():
                 self._objects[plural] = {tuple(key): value for key, value in objects}
 
-    async def delete(self, resource: Any, name: str, **options: Any) -> None:
-        grace = options.get("grace_period_seconds")
-        key = (options.get("namespace", ""), name)
+    def _delete(self, request: Request[Any], key: ObjectKey) -> None:
+        resource, grace = request.resource, request.grace_period_seconds
         old = self._objects.get(resource.name, {}).get(key)
         if resource is not PODS or grace == 0 or old is None:
-            await super().delete(resource, name, **options)
+            super()._delete(request, key)
             return
         marks = {
             "deletionTimestamp": format_time(time.time()),

@@ -30,6 +30,7 @@ from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.client import Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import ControllerLoop
@@ -54,27 +55,27 @@ class Quota(InProcessClient):
         self.taken: set[str] = set()
         self.in_flight = 0
 
-    async def create(
-        self, resource: Any, obj: Any, *, namespace: str = "", dry_run: bool = False
-    ) -> Any:
-        if resource.plural != "pods" or namespace != "refused":
-            return await super().create(resource, obj, namespace=namespace, dry_run=dry_run)
-        self.asked += dry_run
+    async def call(self, request: Request[Any]) -> Any:
+        is_limited = request.resource.plural == "pods" and request.namespace == "refused"
+        if is_limited and request.verb is Verb.CREATE:
+            return await self._create(request)
+        answer = await super().call(request)
+        if is_limited and request.verb is Verb.DELETE:
+            self.taken.discard(request.name)
+        return answer
+
+    async def _create(self, request: Request[Any]) -> Any:
+        self.asked += request.dry_run
         if len(self.taken) + self.in_flight >= self.room:
             raise Forbidden(self.words)
         self.in_flight += 1
         try:
-            made = await super().create(resource, obj, namespace=namespace, dry_run=dry_run)
+            made = await super().call(request)
         finally:
             self.in_flight -= 1
-        if not dry_run:
+        if not request.dry_run:
             self.taken.add(made.metadata.name)
         return made
-
-    async def delete(self, resource: Any, name: str, **how: Any) -> None:
-        await super().delete(resource, name, **how)
-        if resource.plural == "pods" and how.get("namespace") == "refused":
-            self.taken.discard(name)
 
 
 class Cluster:

@@ -25,7 +25,7 @@ from fairlead.api.job import owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.runtime.client import Client, Propagation
+from fairlead.runtime.client import Client, Request, Verb
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.fencing import LeaderClient
 from fairlead.runtime.history import HistoryError, LogReader, LogStore, LogText, MemberLog
@@ -33,7 +33,7 @@ from fairlead.runtime.leader import Term
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
 
-T = TypeVar("T")
+A = TypeVar("A")
 _WHY_LENGTH_MAX = 200
 _STARTED = ("Running", "Succeeded", "Failed")
 
@@ -240,24 +240,11 @@ class KeepingClient(LeaderClient):
         super().__init__(inner, term)
         self._keeper = keeper
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None:
-        """See `Client`."""
-        if _is(resource, PODS):
-            await self._keeper.before_delete(namespace, name)
-        await super().delete(
-            resource, name, namespace=namespace, grace_period_seconds=grace_period_seconds,
-            propagation=propagation, uid=uid, resource_version=resource_version,
-        )  # fmt: skip
+    async def call(self, request: Request[A]) -> A:
+        """Pass the request on; before a pod's deletion, have its log kept."""
+        if request.verb is Verb.DELETE and _is(request.resource, PODS):
+            await self._keeper.before_delete(request.namespace, request.name)
+        return await super().call(request)
 
 
 def _is(resource: Resource[Any], other: Resource[Any]) -> bool:

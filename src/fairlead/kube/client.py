@@ -7,7 +7,7 @@ line readers of libraries limit the length or split elsewhere too. An ERROR even
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -25,15 +25,24 @@ from fairlead.api.status import (
 from fairlead.kube.decoding import Decoders
 from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.transport import JSON, HttpOptions, Transport
-from fairlead.runtime.client import ObjectList, PatchType, Propagation, Unreadable, WatchEvent
+from fairlead.runtime.client import (
+    Client,
+    ObjectList,
+    Request,
+    Unreadable,
+    Verb,
+    WatchEvent,
+    WatchRequest,
+)
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 _ONLY_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
-class HttpClient:
-    """Implements `fairlead.runtime.client.Client`; `request` and `stream` give raw access."""
+class HttpClient(Client):
+    """The client of an API server; `request` and `stream` give raw access."""
 
     def __init__(self, connection: Connection, options: HttpOptions | None = None) -> None:
         self.transport = Transport(connection, options)
@@ -46,63 +55,64 @@ class HttpClient:
         """Where it talks to, and as whom."""
         return self.transport.connection
 
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """See `Client`."""
-        path = _path(resource, namespace, name)
-        answer = await self.request("GET", path, accept=_accept(resource))
-        return self._decoders_of(resource).object(answer)
+    async def call(self, request: Request[A]) -> A:
+        """Send the request, as several where the API has no such one; ApiError."""
+        answer: Any
+        match request.verb:
+            case Verb.LIST:
+                answer = await self._list(request)
+            case Verb.DELETE_COLLECTION:
+                answer = await self._delete_collection(request)
+            case Verb.DELETE:
+                answer = await self._delete(request, request.namespace)
+            case Verb.GET:
+                answer = await self._get(request)
+            case Verb.CREATE:
+                answer = await self._create(request)
+            case Verb.PATCH:
+                answer = await self._patch(request)
+        return answer
 
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> ObjectList[T]:
+    async def open_watch(self, request: WatchRequest[T]) -> AsyncIterator[WatchEvent[T]]:
         """See `Client`."""
-        path = _path(resource, namespace)
-        params = {"limit": str(self.transport.options.page_size)}
-        params |= _selectors(label_selector, field_selector)
-        try:
-            return await self._pages(resource, path, params)
-        except Expired:
-            return await self._pages(resource, path, params)
-
-    async def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: int | None = None,
-    ) -> AsyncIterator[WatchEvent[T]]:
-        """See `Client`."""
-        params = {"watch": "true", "allowWatchBookmarks": "true"}
-        params["resourceVersion"] = resource_version
-        params |= _selectors(label_selector, field_selector)
-        if timeout_seconds is not None:
-            params["timeoutSeconds"] = str(timeout_seconds)
-        chunks = self.stream(
-            "GET", _path(resource, namespace), params=params, seconds=timeout_seconds
-        )
+        resource, seconds = request.resource, request.timeout_seconds
+        params = {"watch": "true", "resourceVersion": request.resource_version}
+        if request.allow_bookmarks:
+            params["allowWatchBookmarks"] = "true"
+        params |= _selectors(request.label_selector, request.field_selector)
+        if seconds is not None:
+            params["timeoutSeconds"] = str(seconds)
+        path = _path(resource, request.namespace)
+        chunks = self.stream("GET", path, params=params, seconds=seconds)
         decoders = self._decoders_of(resource)
         line_bytes_max = self.transport.options.watch_line_bytes_max
         async with aclosing(chunks), aclosing(_lines(chunks, line_bytes_max)) as lines:
             async for line in lines:
                 yield decoders.event(line)
 
-    async def create(
-        self,
-        resource: Resource[T],
-        obj: T | Mapping[str, Any],
-        *,
-        namespace: str = "",
-        dry_run: bool = False,
-    ) -> T:
+    async def close(self) -> None:
         """See `Client`."""
+        await self.transport.close()
+
+    # Inside
+
+    async def _get(self, request: Request[Any]) -> Any:
+        resource = request.resource
+        path = _path(resource, request.namespace, request.name)
+        answer = await self.request("GET", path, accept=_accept(resource))
+        return self._decoders_of(resource).object(answer)
+
+    async def _list(self, request: Request[Any]) -> ObjectList[Any]:
+        path = _path(request.resource, request.namespace)
+        params = {"limit": str(self.transport.options.page_size)}
+        params |= _selectors(request.label_selector, request.field_selector)
+        try:
+            return await self._pages(request.resource, path, params)
+        except Expired:
+            return await self._pages(request.resource, path, params)
+
+    async def _create(self, request: Request[Any]) -> Any:
+        resource, obj, namespace = request.resource, request.body, request.namespace
         parts = cast("Mapping[str, Any]", obj if isinstance(obj, Mapping) else to_wire(obj))
         body = {"kind": resource.kind, "apiVersion": resource.api_version, **parts}
         if resource.namespaced and not namespace:
@@ -112,81 +122,43 @@ class HttpClient:
         answer = await self.request(
             "POST",
             _path(resource, namespace),
-            params=_dry_run(dry_run),
+            params={"dryRun": "All"} if request.dry_run else None,
             body=msgspec.json.encode(body),
             accept=_accept(resource),
         )
         return self._decoders_of(resource).object(answer)
 
-    async def patch(
-        self,
-        resource: Resource[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        patch_type: PatchType = PatchType.MERGE,
-        dry_run: bool = False,
-    ) -> T:
-        """See `Client`."""
+    async def _patch(self, request: Request[Any]) -> Any:
+        resource = request.resource
         answer = await self.request(
             "PATCH",
-            _path(resource, namespace, name, subresource),
-            params=_dry_run(dry_run),
-            body=msgspec.json.encode(patch),
-            content_type=patch_type.value,
+            _path(resource, request.namespace, request.name, request.subresource),
+            params={"dryRun": "All"} if request.dry_run else None,
+            body=msgspec.json.encode(request.body),
+            content_type=request.patch_type.value,
             accept=_accept(resource),
         )
         return self._decoders_of(resource).object(answer)
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None:
-        """See `Client`."""
-        body = _delete_options(grace_period_seconds, propagation)
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        preconditions = {key: value for key, value in preconditions.items() if value is not None}
-        if preconditions:
-            body["preconditions"] = preconditions
-        path = _path(resource, namespace, name)
-        await self.request("DELETE", path, body=msgspec.json.encode(body))
+    async def _delete(self, request: Request[Any], namespace: str) -> None:
+        await self.request(
+            "DELETE",
+            _path(request.resource, namespace, request.name),
+            params=_selectors(request.label_selector, request.field_selector),
+            body=msgspec.json.encode(_delete_options(request)),
+        )
 
-    async def delete_collection(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-    ) -> None:
-        """See `Client`; the API has no such verb for all namespaces, so each is asked in turn."""
-        params = _selectors(label_selector, field_selector)
-        body = msgspec.json.encode(_delete_options(grace_period_seconds, propagation))
-        namespaces = [namespace]
-        if resource.namespaced and not namespace:
+    async def _delete_collection(self, request: Request[Any]) -> None:
+        """Delete in each namespace: the API has no such verb for all of them."""
+        namespaces = [request.namespace]
+        if request.resource.namespaced and not request.namespace:
             found = await self.list(
-                resource, label_selector=label_selector, field_selector=field_selector
-            )
+                request.resource,
+                label_selector=request.label_selector, field_selector=request.field_selector,
+            )  # fmt: skip
             namespaces = sorted({_key(obj)[0] for obj in found.items})
-        for each in namespaces:
-            await self.request("DELETE", _path(resource, each), params=params, body=body)
-
-    async def close(self) -> None:
-        """See `Client`."""
-        await self.transport.close()
-
-    # Inside
+        for namespace in namespaces:
+            await self._delete(request, namespace)
 
     def _decoders_of(self, resource: Resource[T]) -> Decoders[T]:
         decoders = self._decoders.get(resource.type)
@@ -263,16 +235,16 @@ def _accept(resource: Resource[Any]) -> str:
     return _ONLY_METADATA if resource.type is OnlyMetadata else JSON
 
 
-def _dry_run(dry_run: bool) -> dict[str, str] | None:  # noqa: FBT001 - private, one meaning
-    return {"dryRun": "All"} if dry_run else None
-
-
-def _delete_options(grace_seconds: int | None, propagation: Propagation | None) -> dict[str, Any]:
+def _delete_options(request: Request[Any]) -> dict[str, Any]:
     body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
-    if grace_seconds is not None:
-        body["gracePeriodSeconds"] = grace_seconds
-    if propagation is not None:
-        body["propagationPolicy"] = propagation.value
+    if request.grace_period_seconds is not None:
+        body["gracePeriodSeconds"] = request.grace_period_seconds
+    if request.propagation is not None:
+        body["propagationPolicy"] = request.propagation.value
+    preconditions = {"uid": request.uid, "resourceVersion": request.resource_version}
+    preconditions = {key: value for key, value in preconditions.items() if value is not None}
+    if preconditions:
+        body["preconditions"] = preconditions
     return body
 
 

@@ -1,22 +1,31 @@
-"""The one way to the API: a protocol with two implementations, in process and over HTTP.
+"""The one way to the API: a request as a value, one method that sends it, and typed short forms.
 
-Both raise the exceptions of `fairlead.api.status`, return typed, shared, immutable objects, and
-behave alike under one test suite. There is no "update": a read model does not know all fields, so
-writes are creates, deletes and patches. `patch` with a `resourceVersion` in the patch's metadata
-is a compare-and-swap (409 `Conflict` when it lost).
+`Client` has two abstract methods: `call` sends one `Request` and returns its answer, `open_watch`
+yields the changes of a `WatchRequest`. Two classes implement them, in process and over HTTP; a
+wrapper (leadership, faults, kept logs) overrides one of them and covers every verb, also those that
+come later. `get`, `list`, `create`, ... are written once, here, on top of the two.
+
+All implementations raise the exceptions of `fairlead.api.status`, return typed, shared, immutable
+objects, and behave alike under one test suite. There is no "update": a read model does not know all
+fields, so writes are creates, deletes and patches. `patch` with a `resourceVersion` in the patch's
+metadata is a compare-and-swap (409 `Conflict` when it lost).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import Resource
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class EventType(Enum):
@@ -75,12 +84,80 @@ class ObjectList(Generic[T]):
     unreadable: tuple[Unreadable, ...] = ()
 
 
-class Client(Protocol):
+class Verb(Enum):
+    """What a request does; the value is the verb of the API's access rules, in lower case."""
+
+    GET = "get"
+    LIST = "list"
+    CREATE = "create"
+    PATCH = "patch"
+    DELETE = "delete"
+    DELETE_COLLECTION = "delete_collection"
+
+
+_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION = Verb
+
+
+class Request(msgspec.Struct, Generic[A], frozen=True):
+    """One request whose answer is an `A`. Fields that its verb does not use have their defaults.
+
+    A struct, as it is made for every call: a frozen dataclass of this size costs five times as
+    much to make.
+    """
+
+    verb: Verb
+    resource: Resource[Any]
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    #: Of a create the object, typed or plain; of a patch the patch.
+    body: Any = None
+    patch_type: PatchType = PatchType.MERGE
+    dry_run: bool = False
+    label_selector: str = ""
+    field_selector: str = ""
+    grace_period_seconds: int | None = None
+    propagation: Propagation | None = None
+    #: Preconditions of a delete.
+    uid: str | None = None
+    resource_version: str | None = None
+
+    @property
+    def is_write(self) -> bool:
+        """True when it may change what is stored; a dry run counts as a write."""
+        return self.verb is not _GET and self.verb is not _LIST
+
+
+class WatchRequest(msgspec.Struct, Generic[T], frozen=True):
+    """The changes of a resource that come after a version."""
+
+    resource: Resource[T]
+    resource_version: str
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+    timeout_seconds: int | None = None
+    allow_bookmarks: bool = True
+
+
+class Client(ABC):
     """Typed access to the API. Every method raises `ApiError` subclasses and nothing else."""
+
+    @abstractmethod
+    async def call(self, request: Request[A]) -> A:
+        """Send one request and return its answer; which errors, the short forms below say."""
+
+    @abstractmethod
+    def open_watch(self, request: WatchRequest[T]) -> AsyncIterator[WatchEvent[T]]:
+        """Yield changes as `watch` does; errors of the start come with the first change."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release connections; further calls raise `Unavailable`."""
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """Return the object; NotFound."""
-        ...
+        return await self.call(Request(_GET, resource, namespace, name))
 
     async def list(
         self,
@@ -91,7 +168,12 @@ class Client(Protocol):
         field_selector: str = "",
     ) -> ObjectList[T]:
         """Return all matching objects, paging behind the scenes."""
-        ...
+        return await self.call(
+            Request(
+                _LIST, resource, namespace,
+                label_selector=label_selector, field_selector=field_selector,
+            )
+        )  # fmt: skip
 
     def watch(
         self,
@@ -107,7 +189,12 @@ class Client(Protocol):
 
         A normal end means "watch again from the last version seen". `Expired` means list again.
         """
-        ...
+        return self.open_watch(
+            WatchRequest(
+                resource, resource_version, namespace,
+                label_selector, field_selector, timeout_seconds,
+            )
+        )  # fmt: skip
 
     async def create(
         self,
@@ -118,7 +205,7 @@ class Client(Protocol):
         dry_run: bool = False,
     ) -> T:
         """Create and return the stored object; AlreadyExists, Invalid, Forbidden."""
-        ...
+        return await self.call(Request(_CREATE, resource, namespace, body=obj, dry_run=dry_run))
 
     async def patch(
         self,
@@ -132,7 +219,9 @@ class Client(Protocol):
         dry_run: bool = False,
     ) -> T:
         """Patch and return the stored object; NotFound, Conflict, Invalid."""
-        ...
+        return await self.call(
+            Request(_PATCH, resource, namespace, name, subresource, patch, patch_type, dry_run)
+        )
 
     async def delete(
         self,
@@ -146,7 +235,13 @@ class Client(Protocol):
         resource_version: str | None = None,
     ) -> None:
         """Delete; NotFound, Conflict when the uid or the version is another one."""
-        ...
+        return await self.call(
+            Request(
+                _DELETE, resource, namespace, name,
+                grace_period_seconds=grace_period_seconds, propagation=propagation,
+                uid=uid, resource_version=resource_version,
+            )
+        )  # fmt: skip
 
     async def delete_collection(
         self,
@@ -159,8 +254,28 @@ class Client(Protocol):
         propagation: Propagation | None = None,
     ) -> None:
         """Delete all matching objects."""
-        ...
+        return await self.call(
+            Request(
+                _DELETE_COLLECTION, resource, namespace,
+                label_selector=label_selector, field_selector=field_selector,
+                grace_period_seconds=grace_period_seconds, propagation=propagation,
+            )
+        )  # fmt: skip
+
+
+class ClientWrapper(Client):
+    """Passes everything on. A subclass overrides what it changes; closing it closes nothing."""
+
+    def __init__(self, inner: Client) -> None:
+        self.inner = inner
+
+    async def call(self, request: Request[A]) -> A:
+        """Pass the request on."""
+        return await self.inner.call(request)
+
+    def open_watch(self, request: WatchRequest[T]) -> AsyncIterator[WatchEvent[T]]:
+        """Pass the watch on."""
+        return self.inner.open_watch(request)
 
     async def close(self) -> None:
-        """Release connections; further calls raise `Unavailable`."""
-        ...
+        """Do nothing: the inner client belongs to its maker."""

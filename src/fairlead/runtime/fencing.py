@@ -19,20 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, Resource
+from fairlead.api.resources import JOBS
 from fairlead.api.status import (
     ApiError,
     Conflict,
@@ -42,11 +35,12 @@ from fairlead.api.status import (
 )
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
-from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.leader import LeaderOptions, Term
 from fairlead.runtime.mirror import Mirror
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 def needs_fence(job: Job) -> bool:
@@ -123,120 +117,18 @@ async def _through(
     return await call()
 
 
-class LeaderClient:
+class LeaderClient(ClientWrapper):
     """A `Client` that writes only during a term; reads pass. Closing it closes nothing.
 
     To be used by what the elector runs for that term: nothing else is cancelled at its end.
     """
 
     def __init__(self, inner: Client, term: Term) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._term = term
 
-    def _check_term(self) -> None:
-        if self._term.is_over:
+    async def call(self, request: Request[A]) -> A:
+        """Pass a read on, and a write during the term; Unavailable for a write after it."""
+        if request.is_write and self._term.is_over:
             raise Unavailable("not written: this replica is no longer the leader")
-
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """See `Client`."""
-        return await self._inner.get(resource, name, namespace=namespace)
-
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> ObjectList[T]:
-        """See `Client`."""
-        return await self._inner.list(
-            resource, namespace=namespace, label_selector=label_selector,
-            field_selector=field_selector,
-        )  # fmt: skip
-
-    def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: int | None = None,
-    ) -> AsyncIterator[WatchEvent[T]]:
-        """See `Client`."""
-        return self._inner.watch(
-            resource, resource_version=resource_version, namespace=namespace,
-            label_selector=label_selector, field_selector=field_selector,
-            timeout_seconds=timeout_seconds,
-        )  # fmt: skip
-
-    async def create(
-        self,
-        resource: Resource[T],
-        obj: T | Mapping[str, Any],
-        *,
-        namespace: str = "",
-        dry_run: bool = False,
-    ) -> T:
-        """See `Client`."""
-        self._check_term()
-        return await self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run)
-
-    async def patch(
-        self,
-        resource: Resource[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        patch_type: PatchType = PatchType.MERGE,
-        dry_run: bool = False,
-    ) -> T:
-        """See `Client`."""
-        self._check_term()
-        return await self._inner.patch(
-            resource, name, patch, namespace=namespace, subresource=subresource,
-            patch_type=patch_type, dry_run=dry_run,
-        )  # fmt: skip
-
-    async def delete(
-        self,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None:
-        """See `Client`."""
-        self._check_term()
-        await self._inner.delete(
-            resource, name, namespace=namespace, grace_period_seconds=grace_period_seconds,
-            propagation=propagation, uid=uid, resource_version=resource_version,
-        )  # fmt: skip
-
-    async def delete_collection(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-    ) -> None:
-        """See `Client`."""
-        self._check_term()
-        await self._inner.delete_collection(
-            resource, namespace=namespace, label_selector=label_selector,
-            field_selector=field_selector, grace_period_seconds=grace_period_seconds,
-            propagation=propagation,
-        )  # fmt: skip
-
-    async def close(self) -> None:
-        """Do nothing: the client is the process's, not the term's."""
+        return await self.inner.call(request)

@@ -15,12 +15,11 @@ import asyncio
 import heapq
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from fairlead.api.resources import Resource
 from fairlead.api.status import (
     ApiError,
     Conflict,
@@ -31,9 +30,17 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
-from fairlead.runtime.client import Client, ObjectList, PatchType, Propagation, WatchEvent
+from fairlead.runtime.client import (
+    Client,
+    ClientWrapper,
+    Request,
+    Verb,
+    WatchEvent,
+    WatchRequest,
+)
 
 T = TypeVar("T")
+A = TypeVar("A")
 _PATIENCE_SECONDS = 1.0  # of a caller whose write gets no answer
 
 
@@ -113,8 +120,8 @@ class FaultSwitch:
         self.rates = PERFECT
 
 
-class FaultyClient:
-    """A `Client` whose calls fail as `switch.rates` says. Implements `runtime.client.Client`."""
+class FaultyClient(ClientWrapper):
+    """A `Client` whose calls fail as `switch.rates` says."""
 
     def __init__(
         self,
@@ -128,7 +135,7 @@ class FaultyClient:
 
         It is given the step in words, such as "after create pods".
         """
-        self._inner = inner
+        super().__init__(inner)
         self._switch = switch
         self._rng = rng
         self._step = step
@@ -150,86 +157,45 @@ class FaultyClient:
             self._stalled_until = now + self._rng.random() * rates.stall_seconds_max
         return now < self._stalled_until
 
-    async def _call(
-        self, verb: str, resource: Resource[Any], call: Callable[[], Awaitable[T]], part: str = ""
-    ) -> T:
-        what = f"{verb} {resource.plural}" + (f"/{part}" if part else "")
+    async def call(self, request: Request[A]) -> A:
+        """Pass the request on, with the faults that the rates say."""
+        verb, part = request.verb, request.subresource
+        what = f"{verb.value} {request.resource.plural}" + (f"/{part}" if part else "")
         rates = self._switch.rates
         self._step(f"before {what}")
         if rates.latency_seconds_mean:
             await asyncio.sleep(self._rng.expovariate(1 / rates.latency_seconds_mean))
         if self._rng.random() < rates.refused:
             raise self._refusal(what)
-        if verb == "patch" and self._rng.random() < rates.conflict:
+        if verb is Verb.PATCH and self._rng.random() < rates.conflict:
             self._switch.met[f"conflict {what}"] += 1
             raise Conflict("injected: the object has been modified")
-        may_stall = verb == "patch" or (verb == "create" and rates.stalls_creates)
+        may_stall = verb is Verb.PATCH or (verb is Verb.CREATE and rates.stalls_creates)
         if may_stall and self._is_stalled(rates):
             self._switch.met[f"late {what}"] += 1
             now = asyncio.get_running_loop().time()
             late = self._stalled_until - now + self._rng.random() * rates.late_seconds_max
-            self._switch.late.add(late, call)
+            self._switch.late.add(late, lambda: self.inner.call(request))
             await asyncio.sleep(_PATIENCE_SECONDS)
             raise Timeout("injected: no answer in time")
-        result = await call()
+        answer = await self.inner.call(request)
         self._step(f"after {what}")
         await asyncio.sleep(0)
-        if verb not in ("get", "list") and self._rng.random() < rates.answer_lost:
+        if request.is_write and self._rng.random() < rates.answer_lost:
             self._switch.met[f"answer lost {what}"] += 1
             raise Unavailable("injected: the answer was lost")
-        return result
+        return answer
 
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """Get, with faults."""
-        return await self._call(
-            "get", resource, lambda: self._inner.get(resource, name, namespace=namespace)
-        )
-
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> ObjectList[T]:
-        """List, with faults."""
-        return await self._call(
-            "list",
-            resource,
-            lambda: self._inner.list(
-                resource,
-                namespace=namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-            ),
-        )
-
-    async def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: int | None = None,
-    ) -> AsyncIterator[WatchEvent[T]]:
+    async def open_watch(self, request: WatchRequest[T]) -> AsyncIterator[WatchEvent[T]]:
         """Watch; late events, cuts and 410 as the rates say."""
+        plural = request.resource.plural
         rates = self._switch.rates
         if self._rng.random() < rates.watch_expired:
-            self._switch.met[f"expired watch {resource.plural}"] += 1
+            self._switch.met[f"expired watch {plural}"] += 1
             raise Expired("injected: too old resource version")
         life = rates.watch_life_seconds_mean
         lifetime = self._rng.expovariate(1 / life) if life else None
-        stream = self._inner.watch(
-            resource,
-            resource_version=resource_version,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            timeout_seconds=timeout_seconds,
-        )
+        stream = self.inner.open_watch(request)
         try:
             async with asyncio.timeout(lifetime):
                 async for event in stream:
@@ -238,104 +204,9 @@ class FaultyClient:
                         await asyncio.sleep(self._rng.random() * lag)
                     yield event
         except TimeoutError:
-            self._switch.met[f"cut watch {resource.plural}"] += 1
+            self._switch.met[f"cut watch {plural}"] += 1
             raise Unavailable("injected: the watch was cut") from None
         finally:  # now, and not when the collector comes by: that would be another order
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
-
-    async def create(
-        self,
-        resource: Resource[T],
-        obj: T | Mapping[str, Any],
-        *,
-        namespace: str = "",
-        dry_run: bool = False,
-    ) -> T:
-        """Create, with faults."""
-        return await self._call(
-            "create",
-            resource,
-            lambda: self._inner.create(resource, obj, namespace=namespace, dry_run=dry_run),
-        )
-
-    async def patch(
-        self,
-        resource: Resource[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        patch_type: PatchType = PatchType.MERGE,
-        dry_run: bool = False,
-    ) -> T:
-        """Patch, with faults."""
-        return await self._call(
-            "patch",
-            resource,
-            lambda: self._inner.patch(
-                resource,
-                name,
-                patch,
-                namespace=namespace,
-                subresource=subresource,
-                patch_type=patch_type,
-                dry_run=dry_run,
-            ),
-            subresource,
-        )
-
-    async def delete(
-        self,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None:
-        """Delete, with faults."""
-        await self._call(
-            "delete",
-            resource,
-            lambda: self._inner.delete(
-                resource,
-                name,
-                namespace=namespace,
-                grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
-                uid=uid,
-                resource_version=resource_version,
-            ),
-        )
-
-    async def delete_collection(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-    ) -> None:
-        """Delete all that match, with faults."""
-        await self._call(
-            "delete_collection",
-            resource,
-            lambda: self._inner.delete_collection(
-                resource,
-                namespace=namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
-            ),
-        )
-
-    async def close(self) -> None:
-        """Nothing is held here; the inner client belongs to its maker."""

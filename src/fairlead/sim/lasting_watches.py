@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from fairlead.api.resources import Resource
+from msgspec.structs import replace
+
 from fairlead.embedded.client import InProcessClient
-from fairlead.runtime.client import WatchEvent
+from fairlead.runtime.client import WatchEvent, WatchRequest
 
 #: Longer than any run.
 _WATCH_SECONDS = 2**31 - 1
@@ -21,20 +22,7 @@ T = TypeVar("T")
 class LastingWatches(InProcessClient):
     """Watches that do not end by time and carry no bookmarks: periodic noise, left out."""
 
-    def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: int | None = None,
-        allow_bookmarks: bool = True,
-    ) -> AsyncIterator[WatchEvent[T]]:
-        """Yield changes after `resource_version` for as long as the world lasts."""
-        return super().watch(
-            resource, resource_version=resource_version, namespace=namespace,
-            label_selector=label_selector, field_selector=field_selector,
-            timeout_seconds=_WATCH_SECONDS, allow_bookmarks=False,
-        )  # fmt: skip
+    def open_watch(self, request: WatchRequest[T]) -> AsyncIterator[WatchEvent[T]]:
+        """Yield changes for as long as the world lasts."""
+        lasting = replace(request, timeout_seconds=_WATCH_SECONDS, allow_bookmarks=False)
+        return super().open_watch(lasting)

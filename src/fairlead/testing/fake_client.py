@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -31,15 +31,19 @@ from fairlead.api.status import (
 from fairlead.api.times import format_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import (
+    Client,
     EventType,
     ObjectList,
     PatchType,
-    Propagation,
+    Request,
     Unreadable,
+    Verb,
     WatchEvent,
+    WatchRequest,
 )
 
 T = TypeVar("T")
+A = TypeVar("A")
 _UNDECODABLE = (msgspec.ValidationError, RecursionError)
 HISTORY_MAX = 100_000
 
@@ -74,7 +78,7 @@ class Call:
     key: ObjectKey
 
 
-class FakeClient:
+class FakeClient(Client):
     """A `Client` over a dictionary. Every call yields to the loop `latency_seconds` first."""
 
     def __init__(self, *, latency_seconds: float = 0.0, now: Callable[[], float] | None = None):
@@ -139,58 +143,47 @@ class FakeClient:
 
     # Client
 
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """See `Client`."""
-        key = (namespace, name)
-        await self._call("get", resource, key)
-        self._require(resource, key)
-        return self._decode(resource, key)
+    async def call(self, request: Request[A]) -> A:
+        """Carry the request out on the dictionary; only merge patches."""
+        wire = to_wire(request.body)
+        key = (request.namespace, request.name)
+        if request.verb is Verb.CREATE:
+            metadata = wire.get("metadata", {})
+            key = (request.namespace or metadata.get("namespace", ""), metadata["name"])
+        await self._begin(request.verb.value, request.resource, key)
+        answer: Any = None
+        match request.verb:
+            case Verb.GET:
+                self._require(request.resource, key)
+                answer = self._decode(request.resource, key)
+            case Verb.LIST:
+                answer = self._list(request)
+            case Verb.CREATE:
+                answer = self._create(request, key, wire)
+            case Verb.PATCH:
+                answer = self._patch(request, key, wire)
+            case Verb.DELETE:
+                self._delete(request, key)
+            case Verb.DELETE_COLLECTION:
+                for each in self._keys(request):
+                    await self.delete(request.resource, each[1], namespace=each[0])
+        return answer
 
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> ObjectList[T]:
+    async def open_watch(self, request: WatchRequest[T]) -> AsyncIterator[WatchEvent[T]]:
         """See `Client`."""
-        await self._call("list", resource, (namespace, ""))
-        matches = _matcher(namespace, label_selector, field_selector)
-        bucket = self._objects.get(resource.name, {})
-        keys = [key for key in sorted(bucket) if matches(bucket[key])]
-        items: list[T] = []
-        unreadable: list[Unreadable] = []
-        for key in keys:
-            try:
-                items.append(self._decode(resource, key))
-            except _UNDECODABLE as error:
-                unreadable.append(_unreadable(bucket[key], error))
-        return ObjectList(tuple(items), str(self.version), tuple(unreadable))
-
-    async def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: int | None = None,
-    ) -> AsyncIterator[WatchEvent[T]]:
-        """See `Client`."""
-        await self._call("watch", resource, (namespace, ""))
-        if int(resource_version) < self._compacted:
-            raise Expired(f"too old resource version: {resource_version} ({self._compacted})")
-        matches = _matcher(namespace, label_selector, field_selector)
+        resource, version = request.resource, int(request.resource_version)
+        await self._begin("watch", resource, (request.namespace, ""))
+        if version < self._compacted:
+            raise Expired(f"too old resource version: {version} ({self._compacted})")
+        matches = _matcher(request)
         watcher = _Watcher(resource)
         while watcher.position < len(self._log):
-            if self._log[watcher.position].version > int(resource_version):
+            if self._log[watcher.position].version > version:
                 break
             watcher.position += 1
         self._watchers.append(watcher)
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout_seconds is None else loop.time() + timeout_seconds
+        loop, seconds = asyncio.get_running_loop(), request.timeout_seconds
+        deadline = None if seconds is None else loop.time() + seconds
         try:
             while not watcher.closed:
                 for event in self._pending(watcher, matches):
@@ -207,65 +200,55 @@ class FakeClient:
         if watcher.ended is not None:
             raise watcher.ended
 
-    async def create(
-        self,
-        resource: Resource[T],
-        obj: T | Mapping[str, Any],
-        *,
-        namespace: str = "",
-        dry_run: bool = False,
-    ) -> T:
+    async def close(self) -> None:
         """See `Client`."""
-        wire = cast("dict[str, Any]", to_wire(obj))
-        metadata = {**wire.get("metadata", {})}
-        key = (namespace or metadata.get("namespace", ""), metadata["name"])
-        await self._call("create", resource, key)
+        self._closed = True
+        self.cut_watches(Unavailable("the client is closed"))
+
+    # Inside
+
+    def _keys(self, request: Request[Any]) -> list[ObjectKey]:
+        matches = _matcher(request)
+        bucket = self._objects.get(request.resource.name, {})
+        return [key for key in sorted(bucket) if matches(bucket[key])]
+
+    def _list(self, request: Request[Any]) -> ObjectList[Any]:
+        items: list[Any] = []
+        unreadable: list[Unreadable] = []
+        for key in self._keys(request):
+            try:
+                items.append(self._decode(request.resource, key))
+            except _UNDECODABLE as error:
+                wire = self._objects[request.resource.name][key]
+                unreadable.append(_unreadable(wire, error))
+        return ObjectList(tuple(items), str(self.version), tuple(unreadable))
+
+    def _create(self, request: Request[Any], key: ObjectKey, wire: dict[str, Any]) -> Any:
+        resource = request.resource
         if key in self._objects.get(resource.name, {}):
             raise AlreadyExists(f'{resource.name} "{key[1]}" already exists')
         self._uids += 1
-        metadata |= {"uid": f"uid-{self._uids}", "generation": 1}
+        metadata = {**wire["metadata"], "uid": f"uid-{self._uids}", "generation": 1}
         if key[0]:
             metadata["namespace"] = key[0]
         if self._now is not None:
             metadata["creationTimestamp"] = format_time(self._now())
         wire = {**wire, "metadata": metadata}
-        if dry_run:
+        if request.dry_run:
             return msgspec.convert(wire, resource.type)
         self._store(resource, key, None, wire)
         return self._decode(resource, key)
 
-    async def patch(
-        self,
-        resource: Resource[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        patch_type: PatchType = PatchType.MERGE,
-        dry_run: bool = False,
-    ) -> T:
-        """See `Client`; only merge patches."""
-        key = (namespace, name)
-        await self._call("patch", resource, key)
-        if patch_type is not PatchType.MERGE or not isinstance(patch, Mapping):
-            raise BadRequest(f"the fake client knows merge patches only, got {patch_type.value}")
+    def _patch(self, request: Request[Any], key: ObjectKey, patch: Any) -> Any:
+        resource = request.resource
+        if request.patch_type is not PatchType.MERGE:
+            raise BadRequest(f"only merge patches here, got {request.patch_type.value}")
         old = self._require(resource, key)
         wanted = patch.get("metadata", {}).get("resourceVersion")
         if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
-            raise Conflict(f'{resource.name} "{name}": the object has been modified')
-        merged = cast("dict[str, Any]", _merge(old, to_wire(patch)))
-        if subresource == "status":
-            new = {**old, "status": merged.get("status", {})}
-        else:
-            new = {**merged, "status": old.get("status", {})}
-        new["metadata"] = {
-            **(old["metadata"] if subresource else merged["metadata"]),
-            **{k: old["metadata"][k] for k in ("name", "uid", "resourceVersion")},
-        }
-        if new.get("spec") != old.get("spec"):
-            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        if dry_run:
+            raise Conflict(f'{resource.name} "{key[1]}": the object has been modified')
+        new = _patched(old, patch, request.subresource)
+        if request.dry_run:
             return msgspec.convert(new, resource.type)
         if {k: v for k, v in new.items() if v != {}} == {k: v for k, v in old.items() if v != {}}:
             return self._decode(resource, key)
@@ -274,26 +257,15 @@ class FakeClient:
         self._store(resource, key, old, new)
         return self._decode(resource, key)
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None:
-        """See `Client`; objects without finalizers vanish at once."""
-        key = (namespace, name)
-        await self._call("delete", resource, key)
+    def _delete(self, request: Request[Any], key: ObjectKey) -> None:
+        """Objects without finalizers vanish at once."""
+        resource = request.resource
         old = self._require(resource, key)
-        metadata = old["metadata"]
+        metadata, uid = old["metadata"], request.uid
         if uid not in (None, metadata["uid"]):
-            raise Conflict(f'{resource.name} "{name}": the uid is {metadata["uid"]}, not {uid}')
-        if resource_version not in (None, metadata["resourceVersion"]):
-            raise Conflict(f'{resource.name} "{name}": the object has been modified')
+            raise Conflict(f'{resource.name} "{key[1]}": the uid is {metadata["uid"]}, not {uid}')
+        if request.resource_version not in (None, metadata["resourceVersion"]):
+            raise Conflict(f'{resource.name} "{key[1]}": the object has been modified')
         if not metadata.get("finalizers"):
             self._remove(resource, key, old)
         elif not metadata.get("deletionTimestamp"):
@@ -302,31 +274,7 @@ class FakeClient:
                 resource, key, old, {**old, "metadata": {**metadata, "deletionTimestamp": stamp}}
             )
 
-    async def delete_collection(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation | None = None,
-    ) -> None:
-        """See `Client`."""
-        await self._call("delete_collection", resource, (namespace, ""))
-        matches = _matcher(namespace, label_selector, field_selector)
-        bucket = self._objects.get(resource.name, {})
-        for key in [key for key in sorted(bucket) if matches(bucket[key])]:
-            await self.delete(resource, key[1], namespace=key[0])
-
-    async def close(self) -> None:
-        """See `Client`."""
-        self._closed = True
-        self.cut_watches(Unavailable("the client is closed"))
-
-    # Inside
-
-    async def _call(self, verb: str, resource: Resource[Any], key: ObjectKey) -> None:
+    async def _begin(self, verb: str, resource: Resource[Any], key: ObjectKey) -> None:
         await asyncio.sleep(self._latency_seconds)
         if self._closed:
             raise Unavailable("the client is closed")
@@ -419,8 +367,26 @@ def _unreadable(wire: dict[str, Any], error: Exception) -> Unreadable:
     return Unreadable(msgspec.convert(wire["metadata"], ObjectMeta), str(error))
 
 
-def _matcher(namespace: str, labels: str, fields: str) -> Callable[[dict[str, Any]], bool]:
-    label_selector, field_selector = parse_labels(labels), parse_fields(fields)
+def _patched(old: dict[str, Any], patch: Any, subresource: str) -> dict[str, Any]:
+    """Return the object after a merge patch of it or of its status."""
+    merged = cast("dict[str, Any]", _merge(old, patch))
+    if subresource == "status":
+        new = {**old, "status": merged.get("status", {})}
+    else:
+        new = {**merged, "status": old.get("status", {})}
+    new["metadata"] = {
+        **(old["metadata"] if subresource else merged["metadata"]),
+        **{k: old["metadata"][k] for k in ("name", "uid", "resourceVersion")},
+    }
+    if new.get("spec") != old.get("spec"):
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    return new
+
+
+def _matcher(request: Request[Any] | WatchRequest[Any]) -> Callable[[dict[str, Any]], bool]:
+    namespace = request.namespace
+    label_selector = parse_labels(request.label_selector)
+    field_selector = parse_fields(request.field_selector)
 
     def matches(wire: dict[str, Any]) -> bool:
         metadata = wire["metadata"]

@@ -16,7 +16,7 @@ from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.scheduler import SchedulerController
-from fairlead.runtime.client import WatchEvent
+from fairlead.runtime.client import WatchEvent, WatchRequest
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
@@ -107,11 +107,9 @@ def check(main: Callable[[Any], Any], make: Callable[[], World] = World) -> None
 class SlowPods(FakeClient):
     """A server whose watch of pods is a second behind all others."""
 
-    async def watch(
-        self, resource: Resource[Any], **options: Any
-    ) -> AsyncIterator[WatchEvent[Any]]:
-        async for event in super().watch(resource, **options):
-            if resource.name == PODS.name:
+    async def open_watch(self, request: WatchRequest[Any]) -> AsyncIterator[WatchEvent[Any]]:
+        async for event in super().open_watch(request):
+            if request.resource.name == PODS.name:
                 await asyncio.sleep(1.0)
             yield event
 

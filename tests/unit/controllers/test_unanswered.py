@@ -19,6 +19,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.controllers.unanswered import may_come_late
+from fairlead.runtime.client import Request, Verb
 from fairlead.testing.builders import make_job, make_nodes, make_priority_class
 from fairlead.testing.fake_client import FakeClient
 
@@ -33,13 +34,13 @@ class Line(FakeClient):
         self.swallows = ""
         self.late: list[Callable[[], Awaitable[Any]]] = []
 
-    async def patch(self, *args: Any, **kwargs: Any) -> Any:
-        send = super().patch
-        is_place = bool(args[2].get("status", {}).get("placement"))
-        if is_place and args[1] == self.swallows:
-            self.late.append(lambda: send(*args, **kwargs))
+    async def call(self, request: Request[Any]) -> Any:
+        send = super().call
+        is_place = request.verb is Verb.PATCH and "placement" in request.body.get("status", {})
+        if is_place and request.body["status"]["placement"] and request.name == self.swallows:
+            self.late.append(lambda: send(request))
             raise Timeout("no answer in time")
-        return await send(*args, **kwargs)
+        return await send(request)
 
     async def deliver(self) -> list[str]:
         """Let what was swallowed arrive; return how it went."""

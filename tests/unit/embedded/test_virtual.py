@@ -16,6 +16,7 @@ from fairlead.api.meta import is_true
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from fairlead.api.status import InternalError, Unavailable
 from fairlead.api.times import format_time
+from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.fleet import RACK, NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import (
@@ -25,6 +26,7 @@ from fairlead.embedded.virtual.profile import (
     shipped_profiles,
 )
 from fairlead.embedded.virtual.records import NodeFault
+from fairlead.runtime.client import Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
@@ -46,12 +48,11 @@ stages:
 class GracefulClient(FakeClient):
     """Deletes pods as the API does: marked first, removed when asked with grace 0."""
 
-    async def delete(self, resource: Any, name: str, **options: Any) -> None:
-        grace = options.get("grace_period_seconds")
-        key = (options.get("namespace", ""), name)
+    def _delete(self, request: Request[Any], key: ObjectKey) -> None:
+        resource, grace = request.resource, request.grace_period_seconds
         old = self._objects.get(resource.name, {}).get(key)
         if resource is not PODS or grace == 0 or old is None:
-            await super().delete(resource, name, **options)
+            super()._delete(request, key)
             return
         marks = {
             "deletionTimestamp": format_time(EPOCH),

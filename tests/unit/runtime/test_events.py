@@ -12,6 +12,7 @@ from fairlead.api.core import Event
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import EVENTS, JOBS, NODES
 from fairlead.api.status import Forbidden, Unavailable
+from fairlead.runtime.client import ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder, RecorderOptions
 from fairlead.sim.loop import run
@@ -177,21 +178,13 @@ async def test_events_of_cluster_scoped_objects_go_to_the_default_namespace() ->
     assert event.type == "Warning"
 
 
-class Slow:
+class Slow(ClientWrapper):
     """A client whose writes are applied at once and answered after a second."""
 
-    def __init__(self, inner: FakeClient) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        call: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
-
-        async def through(*args: Any, **kwargs: Any) -> Any:
-            answer = await call(*args, **kwargs)
-            await asyncio.sleep(1)
-            return answer
-
-        return through
+    async def call(self, request: Request[Any]) -> Any:
+        answer = await super().call(request)
+        await asyncio.sleep(1)
+        return answer
 
 
 @simulated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, LEASES, PODS
 from fairlead.api.status import Conflict, Forbidden, Unavailable
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
+from fairlead.runtime.client import ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
 from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
@@ -35,32 +36,27 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Line:
+class Line(ClientWrapper):
     """A client whose calls hang while the line is down, before or after they are applied.
 
     Their answers may also be lost, or come late.
     """
 
     def __init__(self, inner: FakeClient) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.up = asyncio.Event()
         self.up.set()
         self.loses_answers = False
         self.answers_late_seconds = 0.0
 
-    def __getattr__(self, name: str) -> Any:
-        call: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
-
-        async def through(*args: Any, **kwargs: Any) -> Any:
-            await self.up.wait()
-            answer = await call(*args, **kwargs)
-            if self.loses_answers:
-                raise Unavailable("the answer was lost")
-            await asyncio.sleep(self.answers_late_seconds)
-            await self.up.wait()
-            return answer
-
-        return through
+    async def call(self, request: Request[Any]) -> Any:
+        await self.up.wait()
+        answer = await super().call(request)
+        if self.loses_answers:
+            raise Unavailable("the answer was lost")
+        await asyncio.sleep(self.answers_late_seconds)
+        await self.up.wait()
+        return answer
 
 
 def mend(line: Line) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
-from fairlead.runtime.client import ObjectList
+from fairlead.runtime.client import ObjectList, Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
 from fairlead.sim.loop import run
@@ -251,10 +252,11 @@ class TimeTraveller(FakeClient):
     past: ObjectList | None = None
     lists_from_the_past = 0
 
-    async def list(self, resource, **selectors):
-        listed = await super().list(resource, **selectors)
-        if self.past is None or self.lists_from_the_past == 0:
-            return listed
+    async def call(self, request: Request[Any]) -> Any:
+        answer = await super().call(request)
+        is_now = self.past is None or self.lists_from_the_past == 0
+        if is_now or request.verb is not Verb.LIST:
+            return answer
         self.lists_from_the_past -= 1
         return self.past
 

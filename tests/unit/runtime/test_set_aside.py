@@ -13,7 +13,15 @@ from fairlead.api.core import ConfigMap
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS, PODS, Resource
 from fairlead.runtime import set_aside as module
-from fairlead.runtime.client import EventType, ObjectList, Unreadable, WatchEvent
+from fairlead.runtime.client import (
+    EventType,
+    ObjectList,
+    Request,
+    Unreadable,
+    Verb,
+    WatchEvent,
+    WatchRequest,
+)
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.mirror import Change, Mirror
@@ -192,14 +200,16 @@ def test_a_handler_that_cannot_take_an_absence_is_broken() -> None:
 class Partly(FakeClient):
     """A fake whose ConfigMaps with the value "bad" cannot be decoded."""
 
-    async def list(self, resource: Resource[Any], **options: Any) -> ObjectList[Any]:
-        listed = await super().list(resource, **options)
+    async def call(self, request: Request[Any]) -> Any:
+        listed = await super().call(request)
+        if request.verb is not Verb.LIST:
+            return listed
         bad = tuple(_unreadable(o) for o in listed.items if o.data["value"] == "bad")
         good = tuple(o for o in listed.items if o.data["value"] != "bad")
         return ObjectList(good, listed.resource_version, bad)
 
-    async def watch(self, resource: Resource[Any], **options: Any) -> AsyncIterator[Any]:
-        async for event in super().watch(resource, **options):
+    async def open_watch(self, request: WatchRequest[Any]) -> AsyncIterator[Any]:
+        async for event in super().open_watch(request):
             obj = event.object
             if obj is not None and obj.data["value"] == "bad":
                 version, bad = event.resource_version, _unreadable(obj)

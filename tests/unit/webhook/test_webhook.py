@@ -9,7 +9,7 @@ import asyncio
 import base64
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from fairlead.embedded.webhooks.registry import CallFailed
 from fairlead.embedded.webhooks.review import User
 from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.backoff import BackoffOptions
+from fairlead.runtime.client import ClientWrapper, Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
@@ -114,23 +115,19 @@ class World:
         return sorted(found)
 
 
-class Line:
+class Line(ClientWrapper):
     """One replica's client; fails while the replica is cut off."""
 
     def __init__(self, world: World, name: str) -> None:
+        super().__init__(world.client)
         self._world = world
         self._name = name
 
-    def __getattr__(self, verb: str) -> Any:
-        call: Callable[..., Awaitable[Any]] = getattr(self._world.client, verb)
-
-        async def through(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.sleep(0.01)
-            if self._name in self._world.down:
-                raise Unavailable("cut off")
-            return await call(*args, **kwargs)
-
-        return through
+    async def call(self, request: Request[Any]) -> Any:
+        await asyncio.sleep(0.01)
+        if self._name in self._world.down:
+            raise Unavailable("cut off")
+        return await super().call(request)
 
 
 def in_world(main: Main, **annotations: str) -> World:
@@ -361,14 +358,14 @@ def test_the_next_pair_waits_until_both_configurations_have_its_authority() -> N
         keeper = world.keeper()
         await keep_up(world, [keeper], seconds=5.0)
         refuses = True
-        patch = world.client.patch
+        call = world.client.call
 
-        async def patched(resource: Any, *args: Any, **kwargs: Any) -> Any:
-            if resource == VALIDATING and refuses:
+        async def refusing(request: Request[Any]) -> Any:
+            if request.verb is Verb.PATCH and request.resource == VALIDATING and refuses:
                 raise Forbidden("no")
-            return await patch(resource, *args, **kwargs)
+            return await call(request)
 
-        world.client.patch = patched  # type: ignore[method-assign] # refuses one kind
+        world.client.call = refusing  # type: ignore[method-assign] # refuses one kind
         await asyncio.sleep(TIMES.life_seconds * 0.61)
         await keep_up(world, [keeper], seconds=10 * TIMES.overlap_seconds)
         assert len(world.served["one"]) == 1
