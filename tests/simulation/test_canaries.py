@@ -224,3 +224,22 @@ def test_a_run_that_is_not_repeatable_has_another_log(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(World, "_rng", unseeded)
     assert simulate(CALM, seed=1).log_hash != first.log_hash
+
+
+def test_the_grace_period_stands_while_no_jobs_controller_works_and_goes_on_after() -> None:
+    history = History()
+    history.pod(0)
+    history.now += 100.0
+    history.checkers.controller_ended("jobs", history.now)
+    history.now += 500.0
+    history.checkers.check_partial(history.now)
+    history.checkers.controller_ended("jobs", history.now)  # killed before its first decision
+    history.checkers.controller_works("scheduler", history.now)
+    history.now += 500.0
+    history.checkers.check_partial(history.now)
+    history.checkers.controller_works("jobs", history.now)
+    history.now += 20.0
+    history.checkers.check_partial(history.now)
+    history.now += 1.0
+    with pytest.raises(PromiseBroken, match="have run alone for 121 s"):
+        history.checkers.check_partial(history.now)

@@ -40,6 +40,18 @@ def test_a_world_says_which_faults_met_which_calls(monkeypatch: pytest.MonkeyPat
     assert "1 worlds" in summary([found])
 
 
+def test_where_controllers_hardly_get_past_their_lists_only_their_working_time_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """3 of 4 members once ran alone for 138 s, while one jobs controller after another died."""
+    options = replace(options_of(1005), calls_between_kills_mean=10.0)
+    monkeypatch.setattr("fairlead.sim.explore.options_of", lambda _number: options)
+    found = explore_one(1005)
+    assert found.broken == ""
+    kills = sum(count for what, count in found.met.items() if what.startswith("killed"))
+    assert kills > 50
+
+
 def test_a_fault_of_our_own_is_found_and_named_with_its_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,7 +55,7 @@ class _JobModel:
     claims: dict[MemberKey, str] = field(default_factory=dict)
     placed_attempt: int = 0
     succeeded: set[MemberKey] = field(default_factory=set)  # of the current attempt
-    partial_since: float | None = None
+    partial_since: float | None = None  # by the clock of `Checkers.working_seconds`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,19 @@ class _PodModel:
 
 
 class Checkers:
-    """All checkers over one model of the world. Call `job`, `pod` and `node` at every change."""
+    """All checkers over one model of the world. Call `job`, `pod` and `node` at every change.
+
+    The grace period of a partly running gang counts the time in which a jobs controller works: from
+    the first decision of each process to its end. Where a controller is killed at every tenth call,
+    it spends most of its lives down or listing, and no code could end the gang meanwhile. Call
+    `controller_works` and `controller_ended`; where neither is called, all time counts.
+    """
 
     def __init__(self, *, partial_seconds_max: float = 120.0) -> None:
         self.checked = 0
+        #: Seconds without a working jobs controller, and since when there is none; None: it works.
+        self._idle_seconds = 0.0
+        self._idle_since: float | None = None
         self._partial_seconds_max = partial_seconds_max
         self._jobs: dict[ObjectKey, _JobModel] = {}
         self._pods: dict[ObjectKey, _PodModel] = {}
@@ -94,6 +103,24 @@ class Checkers:
         self.evictions = 0
         self.accepted: set[ObjectKey] = set()
         self.finished: dict[ObjectKey, Job] = {}
+
+    # Time
+
+    def controller_ended(self, name: str, now: float) -> None:
+        """A controller was killed."""
+        if name == "jobs" and self._idle_since is None:
+            self._idle_since = now
+
+    def controller_works(self, name: str, now: float) -> None:
+        """A controller has decided."""
+        if name == "jobs" and self._idle_since is not None:
+            self._idle_seconds += now - self._idle_since
+            self._idle_since = None
+
+    def working_seconds(self, now: float) -> float:
+        """Return the instant `now` on a clock that stands while no jobs controller works."""
+        since = now if self._idle_since is None else self._idle_since
+        return since - self._idle_seconds
 
     # Changes
 
@@ -261,6 +288,7 @@ class Checkers:
         size = sum(model.sizes.values())
         if model.claims and len(model.claims) != size:
             raise PromiseBroken(f"2: {len(model.claims)} of {size} members of {key} are placed")
+        now = self.working_seconds(now)
         runs = sum(1 for pod in self._pods_of[key].values() if pod.runs and not pod.is_leaving)
         if runs == 0 or runs + len(model.succeeded) >= size:
             model.partial_since = None

@@ -13,11 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.loop import ActionResult
+from fairlead.sim.checkers import Checkers
+
 
 class CallCounter:
     """Counts down API calls to the death of the task that makes them. Off until `arm`ed."""
 
-    def __init__(self, rng: random.Random, calls_mean: float) -> None:
+    def __init__(
+        self, rng: random.Random, calls_mean: float, *, on_kill: Callable[[], None] = lambda: None
+    ) -> None:
+        self._on_kill = on_kill
         self._rng = rng
         self._calls_mean = calls_mean
         self._left = 0
@@ -42,8 +49,29 @@ class CallCounter:
             self._left -= 1
             if self._left == 0 and self._task is not None:
                 self.kills += 1
+                self._on_kill()
                 self.met[f"killed {step}"] += 1
                 self._task.cancel("killed by the simulation")
+
+
+class LifeObserver:
+    """Reports to the checkers when a controller decides, and when it is killed."""
+
+    def __init__(self, name: str, clock: Clock, checkers: Checkers) -> None:
+        self._name = name
+        self._clock = clock
+        self._checkers = checkers
+
+    def decided(self, controller: str, seconds: float) -> None:
+        """Its loop has made a decision: it works."""
+        self._checkers.controller_works(controller, self._clock.now())
+
+    def acted(self, controller: str, action: str, result: ActionResult) -> None:
+        """Nothing to report."""
+
+    def killed(self) -> None:
+        """It is killed."""
+        self._checkers.controller_ended(self._name, self._clock.now())
 
 
 async def mortal(

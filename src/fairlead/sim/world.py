@@ -50,7 +50,7 @@ from fairlead.runtime.leader import Term
 from fairlead.runtime.loop import Controller, ControllerLoop
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
 from fairlead.sim.faults import ROUGH, FaultRates, FaultSwitch, FaultyClient
-from fairlead.sim.kills import CallCounter, mortal
+from fairlead.sim.kills import CallCounter, LifeObserver, mortal
 from fairlead.sim.lasting_watches import LastingWatches
 from fairlead.sim.loop import run
 from fairlead.sim.observer import Observer
@@ -244,7 +244,8 @@ class World:
 
     async def _mortal(self, name: str, make: Callable[[Client, Recorder], Controller[Any]]) -> None:
         rng = self._rng(f"kills/{name}")
-        counter = CallCounter(rng, self.options.calls_between_kills_mean)
+        observer = LifeObserver(name, self.clock, self.checkers)
+        counter = CallCounter(rng, self.options.calls_between_kills_mean, on_kill=observer.killed)
         self._counters.append(counter)
         faults, loops = self._rng(f"faults/{name}"), self._rng(f"loop/{name}")
 
@@ -256,7 +257,8 @@ class World:
                 await self._fence(client, controller, faults)
             async with asyncio.TaskGroup() as group:
                 group.create_task(recorder.run())
-                group.create_task(ControllerLoop(controller, clock=self.clock, rng=loops).run())
+                loop = ControllerLoop(controller, clock=self.clock, rng=loops, observer=observer)
+                group.create_task(loop.run())
 
         down = self.options.down_seconds_max
         await mortal(live, counter, down_seconds=lambda: rng.random() * down)
