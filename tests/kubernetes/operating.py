@@ -28,6 +28,7 @@ from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.placement import PlacementPolicy
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
@@ -211,12 +212,17 @@ async def virtual_nodes(
 class Pair:
     """Scheduler and jobs controller with everything of their own, as one replica has them."""
 
-    def __init__(self, client: Client, *, policy: JobsPolicy = POLICY, seed: int = 2) -> None:
+    def __init__(
+        self, client: Client, *, policy: JobsPolicy = POLICY, seed: int = 2,
+        placement: PlacementPolicy | None = None,
+    ) -> None:  # fmt: skip
         self._rng = random.Random(seed)
         self.events = Recorder(client, CLOCK, "fairlead", rng=self._rng)
-        scheduler = ClusterMirrors.make(client, clock=CLOCK, rng=self._rng)
+        scheduler = ClusterMirrors.make(client, clock=CLOCK, rng=self._rng, has_quotas=True)
         jobs = JobsMirrors.make(client, policy, clock=CLOCK, rng=self._rng)
-        self.scheduler = SchedulerController(client, scheduler, events=self.events)
+        self.scheduler = SchedulerController(
+            client, scheduler, events=self.events, policy=placement
+        )
         self.jobs = JobsController(
             client, jobs, history=MemoryHistory(), events=self.events, policy=policy, clock=CLOCK
         )
@@ -233,9 +239,11 @@ class Pair:
 
 
 @asynccontextmanager
-async def controllers(client: Client, *, policy: JobsPolicy = POLICY) -> AsyncIterator[Pair]:
+async def controllers(
+    client: Client, *, policy: JobsPolicy = POLICY, placement: PlacementPolicy | None = None
+) -> AsyncIterator[Pair]:
     """Both controllers, for the length of the block."""
-    pair = Pair(client, policy=policy)
+    pair = Pair(client, policy=policy, placement=placement)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(pair.run())
         yield pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.kubernetes.own_plane import own_plane
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import AlreadyExists, NotFound
+from fairlead.decide.placement import PlacementPolicy
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
@@ -110,6 +111,54 @@ async def test_a_namespace_without_quota_holds_nothing_and_another_is_served_at_
         assert (await client.list(PODS, namespace="poor")).items == ()
         await client.patch(JOBS, "greedy", {"spec": {"cancel": True}}, namespace="poor")
         await client.delete(QUOTAS, "no-pods", namespace="poor")
+
+
+async def test_the_head_of_the_queue_keeps_no_nodes_that_its_quota_would_refuse_it(
+    client: HttpClient,
+) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await client.create(NAMESPACES, {"metadata": {"name": "poor"}})
+    hard, used = {"requests.nvidia.com/gpu": "8"}, {"requests.nvidia.com/gpu": "0"}
+    quota = {"metadata": {"name": "one-node"}, "spec": {"hard": hard}}
+    await client.create(QUOTAS, quota, namespace="poor")
+    status = {"status": {"hard": hard, "used": used}}
+    await client.patch(QUOTAS, "one-node", status, namespace="poor", subresource="status")
+
+    async def reason(name: str, namespace: str) -> str:
+        verdict = (await client.get(JOBS, name, namespace=namespace)).status.verdict
+        return "" if verdict is None else verdict.reason
+
+    async def waits_for_quota() -> bool:
+        return await reason("head", "poor") == "AwaitingQuota"
+
+    async def is_served() -> bool:
+        return (await client.get(JOBS, "small", namespace="default")).is_finished
+
+    strict = PlacementPolicy(starvation_seconds=0.0)
+    async with virtual_nodes(client, 2), controllers(client, placement=strict):
+        await client.create(JOBS, job_body("running", 1), namespace="default")
+        await until(lambda: _has(reason, "running", "Placed"), 30)
+        await client.create(JOBS, job_body("head", 2), namespace="poor")
+        await until(waits_for_quota, 30)
+        await client.create(JOBS, job_body("small", 1, seconds=1), namespace="default")
+        await until(is_served, 30)
+        # With room in the quota the job keeps the nodes free for itself.
+        wide = {"requests.nvidia.com/gpu": "16"}
+        status = {"spec": {"hard": wide}, "status": {"hard": wide, "used": used}}
+        await client.patch(QUOTAS, "one-node", status, namespace="poor")
+        await client.patch(QUOTAS, "one-node", status, namespace="poor", subresource="status")
+        await until(lambda: _has(reason, "head", "InsufficientCapacity", "poor"), 30)
+        await client.create(JOBS, job_body("late", 1, seconds=1), namespace="default")
+        await until(lambda: _has(reason, "late", "BehindEarlierJob"), 30)
+        for name, namespace in (("head", "poor"), ("late", "default"), ("running", "default")):
+            await client.patch(JOBS, name, {"spec": {"cancel": True}}, namespace=namespace)
+        await client.delete(QUOTAS, "one-node", namespace="poor")
+
+
+async def _has(
+    reason: Callable[[str, str], Awaitable[str]], name: str, wanted: str, namespace: str = "default"
+) -> bool:
+    return await reason(name, namespace) == wanted
 
 
 async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: HttpClient) -> None:

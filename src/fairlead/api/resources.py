@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from fairlead.api import core, names
 from fairlead.api.job import Job
 from fairlead.api.meta import OnlyMetadata
+from fairlead.api.resource_quota import ResourceQuota
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ PRIORITY_CLASSES = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", core.PriorityClass,
     namespaced=False,
 )  # fmt: skip
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", ResourceQuota)
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
     core.CustomResourceDefinition, namespaced=False,

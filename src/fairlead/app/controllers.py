@@ -67,7 +67,7 @@ class Controllers:
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
             client, priority_classes=priority_classes, clock=clock, metrics=metrics,
-            events=self._events, log=log,
+            events=self._events, log=log, has_quotas=policies.jobs.binding is not None,
         )  # fmt: skip
         self._loops: dict[str, ControllerLoop[Any]] = {}
 
@@ -115,7 +115,7 @@ class Controllers:
     def _cluster_mirrors(self, reader: MirrorReader) -> ClusterMirrors:
         shared = self.mirrors
         return ClusterMirrors(
-            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, reader
+            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, reader, shared.quotas
         )
 
     async def _run_jobs(self) -> None:

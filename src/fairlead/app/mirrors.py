@@ -12,7 +12,8 @@ from typing import Any
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
+from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventSink
@@ -24,13 +25,14 @@ from fairlead.runtime.supervisor import Service
 
 
 class SharedMirrors:
-    """Mirrors of all jobs, pods, nodes and classes. Readers register through a `MirrorReader`."""
+    """The mirrors that several controllers read; these register through a `MirrorReader`."""
 
     def __init__(
         self,
         client: Client,
         *,
         priority_classes: Mirror[PriorityClass] | None = None,
+        has_quotas: bool = False,
         clock: Clock,
         metrics: Metrics,
         events: EventSink,
@@ -49,6 +51,10 @@ class SharedMirrors:
             priority_classes = make(PRIORITY_CLASSES, rng=_rng())
             self._own.append(priority_classes)
         self.priority_classes = priority_classes
+        self.quotas: Mirror[ResourceQuota] | None = None
+        if has_quotas:
+            self.quotas = make(RESOURCE_QUOTAS, rng=_rng())
+            self._own.append(self.quotas)
         self._metrics = metrics
 
     def services(self) -> list[Service]:

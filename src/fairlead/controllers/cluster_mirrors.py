@@ -1,4 +1,4 @@
-"""What a controller that looks at the whole cluster reads: jobs, pods, nodes, priority classes."""
+"""What a controller that looks at the whole cluster reads: jobs, pods, nodes, classes, quotas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
+from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Mirror
@@ -24,13 +25,19 @@ class ClusterMirrors:
     priority_classes: Mirror[PriorityClass]
     #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
     reader: MirrorReader | None = None
+    #: None where there are no quotas, as in the embedded cluster.
+    quotas: Mirror[ResourceQuota] | None = None
 
     @classmethod
-    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterMirrors:
+    def make(
+        cls, client: Client, *, clock: Clock, rng: random.Random, has_quotas: bool = False
+    ) -> ClusterMirrors:
         """Make mirrors of one's own."""
+        quotas = Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng) if has_quotas else None
         return cls(
             jobs=Mirror(client, JOBS, clock=clock, rng=rng),
             pods=Mirror(client, PODS, clock=clock, rng=rng),
             nodes=Mirror(client, NODES, clock=clock, rng=rng),
             priority_classes=Mirror(client, PRIORITY_CLASSES, clock=clock, rng=rng),
+            quotas=quotas,
         )

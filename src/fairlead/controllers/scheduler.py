@@ -21,6 +21,7 @@ from typing import Any
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
@@ -77,12 +78,16 @@ class SchedulerController:
             follow(mirrors.jobs, self._job_changed, reader),
             follow(mirrors.pods, self._pod_changed, reader),
         )
+        if mirrors.quotas is not None:
+            followed = follow(mirrors.quotas, self._quota_changed, reader)
+            self._unregister = (*self._unregister, followed)
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """What it reads."""
         seen = self._mirrors
-        return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes)
+        quotas = () if seen.quotas is None else (seen.quotas,)
+        return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, *quotas)
 
     @property
     def jobs(self) -> Mirror[Job]:
@@ -195,6 +200,12 @@ class SchedulerController:
 
     def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
         self.state.priority_class_changed(change.key[1], change.new)
+
+    def _quota_changed(self, change: Change[ResourceQuota]) -> None:
+        if change.new is None:
+            self.state.quotas.remove(change.key)
+        else:
+            self.state.quotas.put(change.new)
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is None:

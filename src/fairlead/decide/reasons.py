@@ -33,6 +33,7 @@ class Reason(Enum):
     NODES_UNAVAILABLE = "NodesUnavailable"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
+    AWAITING_QUOTA = "AwaitingQuota"
     REPAIRING = "Repairing"
     PENDING_EVALUATION = "PendingEvaluation"
     DEPENDENCY = "Dependency"
@@ -99,6 +100,12 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"
+    ),
+    Reason.AWAITING_QUOTA: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "the quota of its namespace has no room for it, so it keeps no nodes from other jobs: "
+        "{message}",
     ),
     Reason.INSUFFICIENT_CAPACITY: ReasonInfo(
         Outcome.WAITING,

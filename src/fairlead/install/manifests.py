@@ -214,6 +214,7 @@ def _cluster_rules() -> list[Blueprint]:
         *(When(each, rule("", ["pods/log"], ["get"])) for each in _KEEPING_LOGS),
         rule("", ["nodes"], ["list", "watch"]),
         rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
+        rule("", ["resourcequotas"], ["list", "watch"]),
         rule("", ["events"], ["get", "create", "patch"]),
         # Gangs that kube-scheduler places, where the server has its kinds.
         rule(GANGS, ["podgroups"], ["get", "list", "watch", "create", "delete"]),

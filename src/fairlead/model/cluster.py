@@ -29,6 +29,7 @@ from fairlead.model.ledger import Ledger, claim_of
 from fairlead.model.nodes import Ints, NodeTable
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.queue import JobEntry, OrderKey, WaitQueue
+from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import MemberClass, RequestReader
 
 
@@ -98,6 +99,7 @@ class ClusterState:
         self.fits = FitTable(self.table)
         self.ledger = Ledger(self.table, self.reader)
         self.queue = WaitQueue(self.fits)
+        self.quotas = QuotaTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         #: Jobs whose placement must be given back.

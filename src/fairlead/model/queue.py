@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from fairlead.api.job import Job
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.quotas import Asked, Memo
 from fairlead.model.requests import MemberClass
 
 #: Gangs of several roles, or bound to one domain, that are looked at per call of `candidates`.
@@ -73,6 +74,8 @@ class ShapeGroup:
     failed_on: tuple[object, ...] | None = None
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
     on_empty: tuple[int, Any] | None = None
+    #: What `QuotaTable.excess` answered about its jobs.
+    over_quota: dict[Asked, Memo] = field(default_factory=dict[Asked, Memo])
 
 
 class _ByCount:

@@ -7,12 +7,13 @@ import pytest
 
 from fairlead.api.core import Taint, Toleration
 from fairlead.api.job import Adopts, Attempt, Job, Topology
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.job_status import current_attempt, new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.reasons import Reason
+from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import simple_gang
@@ -262,6 +263,37 @@ def test_a_job_that_can_never_run_starves_nobody() -> None:
     later = make_job("later", created=EPOCH + 2)
     state = ClusterState.of(nodes, [impossible, out, later])
     assert list(places(decide(state, POLICY, EPOCH + 5000))) == ["later"]
+
+
+def test_a_job_whose_pods_a_quota_would_refuse_keeps_no_nodes_from_others() -> None:
+    head = make_job("head", namespace="poor", count=2, conditions=waiting_since(EPOCH))
+    later = make_job("later", created=EPOCH + 1)
+    third = make_job("third", count=2, created=EPOCH + 2, conditions=waiting_since(EPOCH))
+    pod = make_pod("x", node="node-0000", gpus=8)
+    state = ClusterState.of(make_nodes(2), [head, later, third], [pod])
+    assert places(decide(state, POLICY, EPOCH + 900)) == {}, "the head keeps the node for itself"
+    amounts = {"requests.nvidia.com/gpu": 16}, {"requests.nvidia.com/gpu": 8}
+    quota = ResourceQuota(
+        ObjectMeta(name="team", namespace="poor"), status=ResourceQuotaStatus(*amounts)
+    )
+    state.quotas.put(quota)
+    decision = decide(state, POLICY, EPOCH + 900)
+    assert list(places(decision)) == ["later"]
+    verdict = decision.verdicts["poor", "head"]
+    assert (verdict.reason, verdict.outcome) == (Reason.AWAITING_QUOTA, Outcome.WAITING)
+    assert "exceeded quota: team" in verdict.message
+    alone = ClusterState.of(make_nodes(1), [head])
+    alone.quotas.put(quota)
+    assert decide(alone, POLICY, EPOCH).verdicts["poor", "head"].reason is not verdict.reason
+    alone.node_changed(make_node("other"))
+    alone.pod_changed(pod)
+    assert decide(alone, POLICY, EPOCH).verdicts["poor", "head"].reason is verdict.reason
+    state.job_deleted(("default", "later"))
+    state.job_changed(make_job("small", created=EPOCH + 3))
+    assert places(decide(state, POLICY, EPOCH + 900)) == {}, "the next head keeps it"
+    state.quotas.remove(("poor", "team"))
+    state.pod_deleted(("default", "x"))
+    assert list(places(decide(state, POLICY, EPOCH + 901))) == ["head"]
 
 
 def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None:

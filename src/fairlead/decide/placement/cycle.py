@@ -37,12 +37,13 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.repair import Wounds, give_back, plan_repair, wounds_of
 from fairlead.decide.placement.room import PresentRoom
 from fairlead.decide.placement.whatif import placed_facts
-from fairlead.decide.reasons import Reason
+from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState, Transaction
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Ints
 from fairlead.model.queue import JobEntry, Judgement, OrderKey, ShapeGroup
+from fairlead.model.quotas import Excess
 
 T = TypeVar("T")
 #: Verdicts that time or other jobs' ends do not mend; such a job does not hold up others.
@@ -254,10 +255,19 @@ class _Cycle:
         assert group is not None
         if isinstance(group.gang, InvalidGang) or self._on_empty(group) is not None:
             return True
+        if self._excess(entry) is not None:
+            return True
         judgement = group.judgement
         if judgement is None or judgement.basis != self._basis(group.gang):
             return False
         return judgement.verdict.reason in _HOPELESS
+
+    def _excess(self, entry: JobEntry) -> Excess | None:
+        """Return the quota that would refuse a waiting job's pods."""
+        group = entry.group
+        if group is None or isinstance(group.gang, InvalidGang):
+            return None
+        return self._state.quotas.excess(entry.job, group.gang, group.over_quota)
 
     def _waiting_since(self, order: OrderKey) -> float:
         condition = find_condition(self._state.jobs[order.job_key].job.status.conditions, PLACED)
@@ -367,6 +377,9 @@ class _Cycle:
         if verdict is None:
             self._leave([order])
             return False
+        excess = self._excess(entry)
+        if excess is not None and verdict.outcome is Outcome.WAITING:
+            verdict = Verdict(Reason.AWAITING_QUOTA, {"message": str(excess)})
         return self._write(entry.job, verdict, is_fresh=is_fresh)
 
     def _judge_deep(self) -> None:

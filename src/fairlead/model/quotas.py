@@ -1,0 +1,168 @@
+"""The ResourceQuotas of a cluster: would the API server take all pods of a gang now?
+
+The API server counts pod by pod, so a gang may have room for a part of it; here the whole gang is
+counted. The answer is one-sided: where a quota cannot be judged (scopes of other kinds, numbers
+that the server has not counted yet) it counts as wide enough, and the API server decides when the
+pods are created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairlead.api.job import Job
+from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, QuantityError, to_base
+from fairlead.api.resource_quota import ResourceQuota, ScopeRequirement
+from fairlead.model.gangs import GangRequest, JobKey, RoleRequest
+from fairlead.model.priorities import class_names
+
+_COMPUTE = (CPU, MEMORY, EPHEMERAL_STORAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The first limit that a gang exceeds, in base units (milli-CPU, bytes, counts)."""
+
+    quota: str
+    resource: str
+    requested: int
+    used: int
+    limit: int
+
+    def __str__(self) -> str:
+        """Return it in the API server's own words."""
+        name = self.resource
+        return (
+            f"exceeded quota: {self.quota}, requested: {name}={self.requested}, "
+            f"used: {name}={self.used}, limited: {name}={self.limit}"
+        )
+
+
+class Memo(NamedTuple):
+    """An answer, and the quotas that it was of."""
+
+    quotas: tuple[ResourceQuota, ...]
+    excess: Excess | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the answer about a gang depends on, besides the quotas."""
+
+    namespace: str
+    classes: tuple[str, ...]  # one for all roles, or one per role
+    has_deadline: tuple[bool, ...]  # of each role
+
+
+class QuotaTable:
+    """All ResourceQuotas, by namespace."""
+
+    def __init__(self) -> None:
+        self._quotas: dict[str, tuple[ResourceQuota, ...]] = {}
+
+    def put(self, quota: ResourceQuota) -> None:
+        """Take in a quota, new or changed."""
+        self._replace(quota.metadata.key, (quota,))
+
+    def remove(self, key: JobKey) -> None:
+        """Take in that a quota is gone."""
+        self._replace(key, ())
+
+    def _replace(self, key: JobKey, new: tuple[ResourceQuota, ...]) -> None:
+        before = self._quotas.pop(key[0], ())
+        others = (quota for quota in before if quota.metadata.name != key[1])
+        after = (*others, *new)
+        if after:
+            self._quotas[key[0]] = tuple(sorted(after, key=lambda quota: quota.metadata.name))
+
+    def excess(self, job: Job, gang: GangRequest, memos: dict[Asked, Memo]) -> Excess | None:
+        """Return the limit that a job without pods exceeds, if all of its pods were created now.
+
+        None for a job that stands for the pods of another tool: they exist and are counted.
+        `memos` keeps answers about this gang: jobs of one shape wait by the thousand.
+        """
+        quotas = self._quotas.get(job.metadata.namespace)
+        if quotas is None or job.spec.adopts is not None:
+            return None
+        deadlines = [role.template.spec.active_deadline_seconds for role in job.spec.roles]
+        has_deadline = tuple(seconds is not None for seconds in deadlines)
+        asked = Asked(job.metadata.namespace, tuple(class_names(job.spec)), has_deadline)
+        known = memos.get(asked)
+        if known is None or known.quotas is not quotas:
+            found = (_excess(quota, asked, gang) for quota in quotas)
+            known = memos[asked] = Memo(quotas, next((e for e in found if e is not None), None))
+        return known.excess
+
+
+def _excess(quota: ResourceQuota, asked: Asked, gang: GangRequest) -> Excess | None:
+    requested: dict[str, int] = {}
+    classes = asked.classes
+    for index, role in enumerate(gang.roles):
+        class_name = classes[index] if len(classes) > index else classes[0]
+        pod = _ScopedPod(class_name, has_deadline=asked.has_deadline[index], role=role)
+        if all(pod.has(scope) for scope in _scopes(quota)):
+            for resource, amount in role.member.request:
+                requested[resource] = requested.get(resource, 0) + amount * role.count
+    for name, limit in sorted(quota.status.hard.items()):
+        resource = _resource_of(name)
+        amount = requested.get(resource, 0)
+        try:
+            hard, used = to_base(resource, limit), to_base(resource, quota.status.used[name])
+        except (QuantityError, KeyError):
+            continue
+        if amount and used + amount > hard:
+            return Excess(quota.metadata.name, name, amount, used, hard)
+    return None
+
+
+def _resource_of(name: str) -> str:
+    """Return the resource of a pod that a name in a quota limits.
+
+    A limit is at least the request, so `limits.` is judged by the request: never too strictly.
+    """
+    if name in (PODS, f"count/{PODS}"):
+        return PODS
+    for prefix in ("requests.", "limits."):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name if name in _COMPUTE or name.startswith("hugepages-") else ""
+
+
+def _scopes(quota: ResourceQuota) -> Iterator[ScopeRequirement]:
+    for scope in quota.spec.scopes:
+        yield ScopeRequirement(scope, "Exists")
+    if quota.spec.scope_selector is not None:
+        yield from quota.spec.scope_selector.match_expressions
+
+
+class _ScopedPod:
+    """What the scopes of a quota ask of a pod."""
+
+    def __init__(self, class_name: str, *, has_deadline: bool, role: RoleRequest) -> None:
+        self._class_name = class_name
+        amounts = dict(role.member.request)
+        is_best_effort = not amounts.get(CPU) and not amounts.get(MEMORY)
+        self._scopes = {
+            "Terminating": has_deadline,
+            "NotTerminating": not has_deadline,
+            "BestEffort": is_best_effort,
+            "NotBestEffort": not is_best_effort,
+        }
+
+    def has(self, scope: ScopeRequirement) -> bool:
+        """True when the pod certainly has the scope; False for one that is not known here."""
+        if scope.scope_name != "PriorityClass":
+            return scope.operator in ("", "Exists") and self._scopes.get(scope.scope_name, False)
+        if not self._class_name:  # the server sets the default class, whose name is not known here
+            return False
+        match scope.operator:
+            case "Exists":
+                return True
+            case "In":
+                return self._class_name in scope.values
+            case "NotIn":
+                return self._class_name not in scope.values
+            case _:
+                return False
