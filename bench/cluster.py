@@ -6,9 +6,11 @@ whatever happened in it.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import yaml
 
 ANSWER_SECONDS_MAX = 120
 JOBS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobs"
@@ -31,7 +35,8 @@ class Cluster:
 
     root: Path
     pid: int = 0
-    _connection: http.client.HTTPConnection = field(init=False, repr=False)
+    _address: tuple[str, int | None] = ("", None)
+    _connection: http.client.HTTPSConnection = field(init=False, repr=False)
 
     @property
     def data(self) -> Path:
@@ -63,10 +68,17 @@ class Cluster:
         self.pid = int(running["pid"])
         address = urlsplit(running["server"])
         assert address.hostname is not None
-        self._connection = http.client.HTTPConnection(
-            address.hostname, address.port, timeout=ANSWER_SECONDS_MAX
-        )
+        self._address = (address.hostname, address.port)
+        self._connection = self._connect()
         return taken
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        """Return a connection that trusts the cluster's own authority."""
+        config = yaml.safe_load((self.data / "kubeconfig").read_text())
+        authority = config["clusters"][0]["cluster"]["certificate-authority-data"]
+        trust = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+        host, port = self._address
+        return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS_MAX, context=trust)
 
     def down(self) -> None:
         """Stop it in order."""
@@ -95,9 +107,7 @@ class Cluster:
 
     def watch(self, path: str, version: str) -> http.client.HTTPResponse:
         """Open a watch on a connection of its own; iterate it for lines."""
-        connection = http.client.HTTPConnection(
-            self._connection.host, self._connection.port, timeout=ANSWER_SECONDS_MAX
-        )
+        connection = self._connect()
         query = f"?watch=1&resourceVersion={version}"
         connection.request("GET", path + query, headers=self._headers)
         answer = connection.getresponse()

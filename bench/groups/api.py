@@ -1,8 +1,9 @@
 """The API over HTTP: reads, durable writes, and watches by the thousand.
 
 The server and its clients are processes of their own. Rates are per core of the server: requests by
-the CPU time that the server's process took, all its threads and the kernel's part included. Wall
-rates stand beside them; on a machine that others use they say less.
+the CPU time that the server's process took, all its threads and the kernel's part included. Each
+is set against a bare HTTP server (`bench.bare_server`) that gets the same requests from the same
+clients in turns. Wall rates stand beside them; on a machine that others use they say less.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from bench.harness import Report, cpu_slowness
 from bench.load import MAPS, Caller, open_slow, request
@@ -24,6 +26,8 @@ CONNECTIONS = 64
 ROUNDS = 3
 GETS, WRITES = 20_000, 3_000
 WATCHERS, EVENTS_PER_SECOND, WATCH_SECONDS = 1_000, 1_000, 4
+#: The bare server writes each event to each watcher by itself, so fewer are enough.
+BARE_WATCHERS, BARE_EVENTS = 100, 1_000
 BURST_WATCHERS, BURST_EVENTS, BURST_BYTES = 100, 150, 100_000
 
 
@@ -33,11 +37,12 @@ class Rate:
 
     per_core: float
     wall: float
+    per_cpu_second: float  # of this machine
 
 
 def run(report: Report) -> None:
-    """Measure requests, then watches, each with a fresh server."""
-    with _server() as (server, port):
+    """Measure requests, then watches, each with fresh servers."""
+    with _server() as (server, port), _server("bench.bare_server") as (bare, bare_port):
         _prepare(port)
         for name, kind, count in (
             ("get", "get", GETS),
@@ -45,13 +50,20 @@ def run(report: Report) -> None:
             ("create_pod", "create-pod", WRITES),
             ("patch_pod_status", "patch-status", WRITES),
         ):
-            rates = [_rate(server, port, kind, count=count, turn=turn) for turn in range(ROUNDS)]
+            rates, ratios = [], []
+            for turn in range(ROUNDS):
+                rates.append(_rate(server, port, kind, count=count, turn=turn))
+                plain = _rate(bare, bare_port, kind, count=count, turn=turn)
+                ratios.append(plain.per_cpu_second / rates[-1].per_cpu_second)
+            report.add(f"api.{name}_ratio", statistics.median(ratios[1:]), "x bare")
             core = statistics.median(rate.per_core for rate in rates[1:])
             report.add(f"api.{name}_per_core", core, "1/s")
             wall = statistics.median(rate.wall for rate in rates[1:])
             report.add(f"api.{name}_wall", wall, "1/s")
+    with _server("bench.bare_server") as (bare, bare_port):
+        plain = _deliver(bare, bare_port, watchers=BARE_WATCHERS, events=BARE_EVENTS)
     with _server() as (server, port):
-        _fan_out(report, server, port)
+        _fan_out(report, server, port, bare_cpu=plain.cpu / (BARE_WATCHERS * BARE_EVENTS))
     with _server() as (server, port):
         _burst(report, server, port)
 
@@ -59,10 +71,13 @@ def run(report: Report) -> None:
 class _server:  # noqa: N801 # a context manager, used like a function
     """Yield a fresh server and its port."""
 
+    def __init__(self, module: str = "bench.server") -> None:
+        self._module = module
+
     def __enter__(self) -> tuple[Child, int]:
         self._stack = ExitStack()
         directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlead-bench-"))
-        server = self._stack.enter_context(child("bench.server", directory))
+        server = self._stack.enter_context(child(self._module, directory))
         return server, server.read()
 
     def __exit__(self, *_: object) -> None:
@@ -120,38 +135,60 @@ def _rate(server: Child, port: int, kind: str, *, count: int, turn: int) -> Rate
     assert not any(result["wrong"] for result in results), f"{kind}: requests were refused"
     answered = sum(result["answered"] for result in results)
     seconds = max(result["seconds"] for result in results)
-    return Rate(answered / cpu * slow, answered / seconds * slow)
+    return Rate(answered / cpu * slow, answered / seconds * slow, answered / cpu)
 
 
-def _fan_out(report: Report, server: Child, port: int) -> None:
-    """A thousand watchers and a thousand events per second, and one watcher that reads nothing."""
+@dataclass(frozen=True)
+class Delivered:
+    """What came of a fan-out: the clients' results, the server's CPU seconds, seconds taken."""
+
+    results: list[dict[str, Any]]
+    cpu: float
+    taken: float
+    written_at: float
+
+
+def _deliver(server: Child, port: int, *, watchers: int, events: int) -> Delivered:
+    """Send events at a steady rate to so many watchers."""
     version = str(server.ask()["version"])
-    total = EVENTS_PER_SECOND * WATCH_SECONDS
     with ExitStack() as stack:
         clients = [
             stack.enter_context(
-                child("bench.load", "watch", str(port), str(WATCHERS // CLIENTS), version)
+                child("bench.load", "watch", str(port), str(watchers // CLIENTS), version)
             )
             for _ in range(CLIENTS)
         ]
         for client in clients:
             client.read()
-        _wait_for_watchers(server, WATCHERS)
-        writes = [request("POST", MAPS, _map(f"e-{i}")) for i in range(total)]
-        slow = cpu_slowness()
+        _wait_for_watchers(server, watchers)
+        writes = [request("POST", MAPS, _map(f"e-{i}")) for i in range(events)]
         cpu, start = cpu_seconds(server.pid), time.time()
         asyncio.run(_send_wide(port, writes, per_second=EVENTS_PER_SECOND))
         written = time.time()
         for client in clients:
-            client.tell(str(total))
+            client.tell(str(events))
         results = [client.read() for client in clients]
         cpu = cpu_seconds(server.pid) - cpu
-    lost = WATCHERS * total - sum(result["events"] for result in results)
+    return Delivered(results, cpu, written - start, written)
+
+
+def _fan_out(report: Report, server: Child, port: int, *, bare_cpu: float) -> None:
+    """Measure a thousand watchers at a thousand events per second.
+
+    `bare_cpu` is what the bare server takes for one event and watcher, in seconds.
+    """
+    total = EVENTS_PER_SECOND * WATCH_SECONDS
+    slow = cpu_slowness()
+    seen = _deliver(server, port, watchers=WATCHERS, events=total)
+    slow = (slow + cpu_slowness()) / 2
+    lost = WATCHERS * total - sum(result["events"] for result in seen.results)
     report.add("api.watch_lost", lost, "events")
-    report.add("api.watchers_complete", sum(r["complete"] for r in results), "watchers")
-    report.add("api.watch_core_share", cpu / (total / EVENTS_PER_SECOND) / slow, "cores")
-    report.add("api.watch_write_rate", total / (written - start), "1/s")
-    report.add("api.watch_lag", max(0.0, max(r["at"] for r in results) - written), "s")
+    report.add("api.watchers_complete", sum(r["complete"] for r in seen.results), "watchers")
+    report.add("api.watch_ratio", seen.cpu / (WATCHERS * total) / bare_cpu, "x bare")
+    report.add("api.watch_core_share", seen.cpu / (total / EVENTS_PER_SECOND) / slow, "cores")
+    report.add("api.watch_write_rate", total / seen.taken, "1/s")
+    lag = max(r["at"] for r in seen.results) - seen.written_at
+    report.add("api.watch_lag", max(0.0, lag), "s")
 
 
 async def _send_wide(port: int, requests: list[bytes], *, per_second: float) -> None:

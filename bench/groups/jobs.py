@@ -1,18 +1,24 @@
-"""The jobs controller: what others' jobs add to a cycle, and what starting a big gang costs."""
+"""The jobs controller: what others' jobs add to a cycle, and what starting a big gang costs.
+
+Making a pod is set against a copy of its finished body, and a gang's start against the creation of
+the same pods from finished bodies by the same client.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from bench.harness import Report, slowness
 from fairlead.api import crd, names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
 from fairlead.controllers.jobs import JobsController, JobsMirrors
 from fairlead.controllers.jobs_templates import PodBodies
@@ -23,7 +29,7 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.client import Client
+from fairlead.runtime.client import Client, WatchEvent
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import ControllerLoop
@@ -34,6 +40,7 @@ FEW, MANY = 10, 10_000
 CYCLES = 500
 MEMBERS = 1_000
 STARTS = 3
+WRITERS = 64
 
 TEMPLATE: dict[str, Any] = {
     "spec": {
@@ -59,9 +66,13 @@ def run(report: Report) -> None:
     few, many = asyncio.run(_cycles())
     report.add("jobs.cycle_of_10000_over_10", many / few, "x")
     report.add("jobs.cycle", many * 1e6 / slowness(), "us")
-    report.add("jobs.pod_body", asyncio.run(_bodies()) * 1e6 / slowness(), "us/pod")
+    body, bare_body = asyncio.run(_bodies())
+    report.add("jobs.pod_body_ratio", body / bare_body, "x bare")
+    report.add("jobs.pod_body", body * 1e6 / slowness(), "us/pod")
     starts = [asyncio.run(_start()) for _ in range(STARTS)]
-    report.add("jobs.start_of_1000", statistics.median(starts) / slowness(), "s")
+    report.add("jobs.start_ratio", statistics.median(ours / raw for ours, raw in starts), "x bare")
+    start = statistics.median(ours for ours, _ in starts)
+    report.add("jobs.start_of_1000", start / slowness(), "s")
 
 
 def _body(name: str, count: int) -> dict[str, Any]:
@@ -123,24 +134,28 @@ async def _waiting(count: int) -> JobsController:
 # A big gang
 
 
-async def _bodies() -> float:
-    """Return the seconds that making one pod and its body takes, in a gang of MEMBERS."""
+async def _bodies() -> tuple[float, float]:
+    """Return the seconds of making one pod's body in a gang of MEMBERS, and of copying it."""
     client = FakeClient()
     job = await client.create(JOBS, _body("train", MEMBERS), namespace="default")
     placement = make_placement([f"node-{i:04d}" for i in range(MEMBERS)])
     taken: list[float] = []
+    copied: list[float] = []
     for _ in range(5):
         bodies = PodBodies(client)
         start = time.perf_counter()
         factory = PodFactory(job, JobsPolicy(), resume_step=None)
-        for seat in seats(job, placement):
-            await bodies.body(job, factory.make(seat))
+        made = [await bodies.body(job, factory.make(seat)) for seat in seats(job, placement)]
         taken.append((time.perf_counter() - start) / MEMBERS)
-    return statistics.median(taken)
+        start = time.perf_counter()
+        for body in made:
+            copy.deepcopy(body)
+        copied.append((time.perf_counter() - start) / MEMBERS)
+    return statistics.median(taken), statistics.median(copied)
 
 
-async def _start() -> float:
-    """Return the seconds from the placement of a gang to the last of its pods."""
+async def _start() -> tuple[float, float]:
+    """Return the seconds from the placement of a gang to its last pod, and of raw creates."""
     clock, rng = LoopClock(EPOCH), random.Random(1)
     service = Service(
         Store.open(None),
@@ -166,13 +181,48 @@ async def _start() -> float:
         while (await _job(client)).status.attempt == 0:  # noqa: ASYNC110 - set-up, not measured
             await asyncio.sleep(0.01)
         seconds = await _place(client, nodes)
-        for task in tasks:
+        for task in tasks[1:]:
             task.cancel()
-    return seconds
+        raw = await _create_raw(client)
+        tasks[0].cancel()
+    return seconds, raw
 
 
 async def _job(client: Client) -> Job:
     return await client.get(JOBS, "train", namespace="default")
+
+
+async def _create_raw(client: Client) -> float:
+    """Return the seconds of creating pods with the bodies of the gang's, as a watcher sees it."""
+    listed = await client.list(PODS)
+    bodies = [to_wire(pod) for pod in listed.items]
+    for body in bodies:
+        metadata = body["metadata"]
+        labels, owners = metadata["labels"], metadata["ownerReferences"]
+        body["metadata"] = {"labels": labels, "ownerReferences": owners}
+        body["metadata"]["name"] = f"raw-{metadata['name']}"
+        del body["status"]
+    watch = client.watch(PODS, resource_version=listed.resource_version)
+    start = time.perf_counter()
+
+    async def create(first: int) -> None:
+        for body in bodies[first::WRITERS]:
+            await client.create(PODS, body, namespace="default")
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(WRITERS):
+            group.create_task(create(first))
+        await _see_all(watch, len(bodies))
+    return time.perf_counter() - start
+
+
+async def _see_all(watch: AsyncIterator[WatchEvent[Pod]], count: int) -> None:
+    seen = set[str]()
+    async for event in watch:
+        if event.object is not None:
+            seen.add(event.object.metadata.name)
+        if len(seen) == count:
+            return
 
 
 async def _place(client: Client, nodes: Sequence[str]) -> float:
@@ -182,10 +232,5 @@ async def _place(client: Client, nodes: Sequence[str]) -> float:
     roles = [{"role": "worker", "nodes": list(nodes)}]
     patch = {"status": {"placement": {"attempt": 1, "roles": roles}}}
     await client.patch(JOBS, "train", patch, namespace="default", subresource="status")
-    seen: dict[str, Pod] = {}
-    async for event in watch:
-        if event.object is not None:
-            seen[event.object.metadata.name] = event.object
-        if len(seen) == len(nodes):
-            break
+    await _see_all(watch, len(nodes))
     return time.perf_counter() - start

@@ -1,8 +1,8 @@
 """What a decision costs: a large gang, many small jobs, and the same arithmetic in bare numpy.
 
-The ratio says how much the planner adds (verdicts, groups, transactions, names) to the vector
-operations that it cannot do without: how many members fit on each node, which nodes first, how
-many on each.
+The ratios say how much the planner adds (verdicts, groups, transactions, names) to what it cannot
+do without: vector operations (how many members fit on each node, which nodes first, how many on
+each), and the decoding of an event's job.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
+from bench import bare
 from bench.harness import Report, cpu_slowness
 from fairlead.api.job import Job
 from fairlead.decide.placement import PlacementPolicy, decide
@@ -22,26 +25,38 @@ from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes
 NODES, GPUS = 7_500, 8
 MEMBERS = 1_000
 SMALL_JOBS = 5_000
-ROUNDS = 7
+ROUNDS, ROUNDS_SMALL = 7, 3
+EVENTS = 500
+REQUEST = np.array([0, 0, 1, 1], dtype=np.int64)
 
 
 def run(report: Report) -> None:
-    """Measure both decisions and the bare arithmetic of the first."""
+    """Measure each decision in turns with its bare version."""
     nodes = make_nodes(NODES, gpus=GPUS)
-    gang, bare, ratios = [], [], []
-    for _ in range(ROUNDS):
-        seconds, plain = _gang(nodes), _bare()
-        slow = cpu_slowness()
-        gang.append(seconds / slow)
-        bare.append(plain / slow)
+    _add(report, "gang_1000", ROUNDS, lambda: _gang(nodes), _bare_gang, per_second=(1e3, "ms CPU"))
+    micro = (1e6, "us CPU")
+    _add(report, "small_job", ROUNDS_SMALL, lambda: _small(nodes), _bare_small, per_second=micro)
+    _add(report, "job_event", ROUNDS_SMALL, lambda: _event(nodes), _bare_event, per_second=micro)
+
+
+def _add(
+    report: Report,
+    name: str,
+    rounds: int,
+    ours: Callable[[], float],
+    bare_version: Callable[[], float],
+    *,
+    per_second: tuple[float, str],
+) -> None:
+    """Report the median ratio of the rounds, and our cost on the reference core."""
+    costs, ratios = [], []
+    for _ in range(rounds):
+        seconds, plain = ours(), bare_version()
+        costs.append(seconds / cpu_slowness())
         ratios.append(seconds / plain)
-    report.add("planner.gang_1000", statistics.median(gang) * 1e3, "ms CPU")
-    report.add("planner.gang_1000_bare", statistics.median(bare) * 1e3, "ms CPU")
-    report.add("planner.gang_1000_ratio", statistics.median(ratios), "x")
-    small = [_small(nodes) / cpu_slowness() for _ in range(3)]
-    report.add("planner.small_job", statistics.median(small) / SMALL_JOBS * 1e6, "us CPU")
-    took = _event(nodes) / cpu_slowness()
-    report.add("planner.job_event", took * 1e6, "us CPU")
+    scale, unit = per_second
+    report.add(f"planner.{name}_ratio", statistics.median(ratios), "x bare")
+    report.add(f"planner.{name}", statistics.median(costs) * scale, unit)
 
 
 def _gang(nodes) -> float:  # type: ignore[no-untyped-def]
@@ -58,7 +73,7 @@ def _gang(nodes) -> float:  # type: ignore[no-untyped-def]
 
 
 def _small(nodes) -> float:  # type: ignore[no-untyped-def]
-    """Return the CPU seconds of placing all small jobs, over as many decisions as it takes."""
+    """Return the CPU seconds per small job, placed over as many decisions as it takes."""
     state = ClusterState.of(nodes)
     waiting: dict[tuple[str, str], Job] = {}
     for i in range(SMALL_JOBS):
@@ -79,7 +94,7 @@ def _small(nodes) -> float:  # type: ignore[no-untyped-def]
             if job.status.placement is not None:
                 del waiting[job.metadata.key]
         now += 1
-    return taken
+    return taken / SMALL_JOBS
 
 
 def _event(nodes) -> float:  # type: ignore[no-untyped-def]
@@ -87,7 +102,7 @@ def _event(nodes) -> float:  # type: ignore[no-untyped-def]
     state = ClusterState.of(nodes[:1])
     for i in range(SMALL_JOBS):
         state.job_changed(make_job(f"small-{i}", count=9, gpus=1, created=EPOCH + i))
-    jobs = [make_job(f"new-{i}", count=9, gpus=1, created=EPOCH + i) for i in range(500)]
+    jobs = [make_job(f"new-{i}", count=9, gpus=1, created=EPOCH + i) for i in range(EVENTS)]
     gc.collect()
     start = time.process_time()
     for job in jobs:
@@ -96,24 +111,40 @@ def _event(nodes) -> float:  # type: ignore[no-untyped-def]
     return (time.process_time() - start) / len(jobs)
 
 
-def _bare() -> float:
-    """Return the CPU seconds of the arithmetic alone: fits per node, packing order, fill."""
-    resources = 4
-    free = np.tile(np.array([[128_000], [1 << 40], [110], [GPUS]]), (1, NODES)).astype(np.int64)
-    request = np.array([0, 0, 1, 1], dtype=np.int64)
-    key = np.arange(NODES)
-    repeats = 20
+def _free() -> np.ndarray:
+    """Return int64[resource, node]: what idle nodes have, in the order of `REQUEST`."""
+    return np.tile(np.array([[128_000], [1 << 40], [110], [GPUS]]), (1, NODES)).astype(np.int64)
+
+
+def _bare_gang() -> float:
+    """Return the CPU seconds of the arithmetic that places a gang."""
+    free, key, repeats = _free(), np.arange(NODES), 20
     gc.collect()
     start = time.process_time()
     for _ in range(repeats):
-        wanted = [row for row in range(resources) if request[row]]
-        fits = np.minimum.reduce([free[row] // request[row] for row in wanted])
-        candidates = np.flatnonzero(fits)
-        order = candidates[np.argsort(key[candidates])]
-        filled = np.cumsum(fits[order])
-        used = int(np.searchsorted(filled, MEMBERS)) + 1
-        counts = fits[order[:used]].copy()
-        counts[-1] -= filled[used - 1] - MEMBERS
-        free[:, order[:used]] -= request[:, None] * counts
-        free[:, order[:used]] += request[:, None] * counts
+        bare.place_gang(free, REQUEST, key, members=MEMBERS)
     return (time.process_time() - start) / repeats
+
+
+def _bare_small() -> float:
+    """Return the CPU seconds per member of the arithmetic that places them one by one."""
+    free, key = _free(), np.arange(NODES)
+    fits = np.full(NODES, GPUS)
+    gc.collect()
+    start = time.process_time()
+    for _ in range(SMALL_JOBS):
+        bare.place_one(free, fits, key, REQUEST)
+    return (time.process_time() - start) / SMALL_JOBS
+
+
+def _bare_event() -> float:
+    """Return the CPU seconds of decoding one job."""
+    events = [
+        msgspec.json.encode(make_job(f"new-{i}", count=9, gpus=1, created=EPOCH + i))
+        for i in range(EVENTS)
+    ]
+    gc.collect()
+    start = time.process_time()
+    for event in events:
+        bare.read_job(event)
+    return (time.process_time() - start) / EVENTS

@@ -1,8 +1,8 @@
 """What a write costs in process: through the service, alone and with twenty watchers that read
-everything.
+everything, against a bare store that copies, encodes and keeps the same objects.
 
 CPU time of the whole process, divided by writes: so the log's thread and the watchers' wake-ups
-are in it, and other people's load on the machine is not.
+are in it, and the load of others on the machine is not. Each round times both in turn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from bench.bare import BareStore
 from bench.harness import Report, cpu_slowness
 from bench.objects import pod_body, status_patch
 from fairlead.api.resources import PODS
@@ -42,12 +44,26 @@ def run(report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as directory:
             where = Path(directory) if name == "logged_" else None
             creates, patches = uvloop.run(_measure(where, watchers))
-        report.add(f"store.{name}create_us", creates, "us CPU")
-        report.add(f"store.{name}status_patch_us", patches, "us CPU")
+        for write, costs in (("create", creates), ("status_patch", patches)):
+            report.add(f"store.{name}{write}_ratio", costs.ratio, "x bare")
+            report.add(f"store.{name}{write}_us", statistics.median(costs.ours), "us CPU")
 
 
-async def _measure(directory: Path | None, watchers: int) -> tuple[float, float]:
-    """Return CPU microseconds on the reference core per create and per status patch."""
+@dataclass
+class _Costs:
+    """CPU microseconds per write on the reference core, per round; the first one warms up."""
+
+    ours: list[float] = field(default_factory=list)
+    bare: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Return the median of the rounds' ratios."""
+        return statistics.median(o / b for o, b in zip(self.ours[1:], self.bare[1:], strict=True))
+
+
+async def _measure(directory: Path | None, watchers: int) -> tuple[_Costs, _Costs]:
+    """Return the costs of creates and of status patches."""
     store = Store.open(directory)
     service = Service(
         store, Registry.with_builtins(), SystemClock(),
@@ -62,8 +78,8 @@ async def _measure(directory: Path | None, watchers: int) -> tuple[float, float]
         async for _event in client.watch(PODS, resource_version=str(store.version)):
             seen[index] += 1
 
-    creates: list[float] = []
-    patches: list[float] = []
+    creates, patches = _Costs(), _Costs()
+    bare = BareStore()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(watch(i)) for i in range(watchers)]
         await asyncio.sleep(0.01)
@@ -80,13 +96,21 @@ async def _measure(directory: Path | None, watchers: int) -> tuple[float, float]
                     namespace="default", subresource="status",
                 )  # fmt: skip
 
-            creates.append(await _cpu_us(create))
-            patches.append(await _cpu_us(patch))
+            async def bare_create(i: int, bodies: list[dict[str, Any]] = bodies) -> None:
+                bare.create(bodies[i])
+
+            async def bare_patch(i: int, turn: int = turn) -> None:
+                bare.patch(f"p-{turn}-{i}", status_patch(i))
+
+            creates.ours.append(await _cpu_us(create))
+            creates.bare.append(await _cpu_us(bare_create))
+            patches.ours.append(await _cpu_us(patch))
+            patches.bare.append(await _cpu_us(bare_patch))
         await _drained(lambda: set(seen) <= {2 * WRITES * (ROUNDS + 1)})
         for task in tasks:
             task.cancel()
     await store.close()
-    return statistics.median(creates[1:]), statistics.median(patches[1:])
+    return creates, patches
 
 
 async def _drained(done: Callable[[], bool]) -> None:
