@@ -9,7 +9,7 @@ from bench.harness import REFERENCE_SECONDS, Report, cpu_slowness
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import WorldOptions, simulate
 
-NODES, JOBS, SECONDS, SEED, ROUNDS = 50, 100, 21_600.0, 7, 3
+NODES, JOBS, SECONDS, SEED, ROUNDS = 64, 100, 21_600.0, 7, 3
 
 
 def run(report: Report) -> None:
