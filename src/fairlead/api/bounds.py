@@ -20,6 +20,11 @@ PATH_MAX = 4096
 BACKOFF_SECONDS_MAX = 365 * 86_400
 #: Of all other counts and seconds: 68 years, as `activeDeadlineSeconds` of pods.
 INT32_MAX = 2**31 - 1
+#: Of steps that a job reports: what a 64-bit integer holds.
+STEP_MAX = 2**63 - 1
+#: Records of attempts in a job's status, and members that are being replaced at a time.
+ATTEMPTS_MAX = 20
+MEMBER_RESTARTS_MAX = 100
 #: Resource names of one pod, all containers together.
 RESOURCES_MAX = 64
 #: Values that the constraints of one pod name, all together: selectors, affinity, tolerations.

@@ -36,8 +36,6 @@ from fairlead.api.names import API_VERSION
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
-#: Of steps that a job reports: what a 64-bit integer holds.
-STEP_MAX = 2**63 - 1
 Doc = Meta  # one name for the description that `kubectl explain` shows
 
 
@@ -429,7 +427,7 @@ class JobStatus(Wire, frozen=True):
     ] = None
     attempts: Annotated[
         tuple[Attempt, ...], Doc(description="The latest 20 attempts, oldest first.")
-    ] = ()  # the latest ATTEMPTS_MAX
+    ] = ()  # at most bounds.ATTEMPTS_MAX
     user_failures: Annotated[int, Doc(description="Failures that count against restart.limit.")] = 0
     infrastructure_failures: Annotated[
         int, Doc(description="Failures that count against restart.infrastructureLimit.")
@@ -440,7 +438,7 @@ class JobStatus(Wire, frozen=True):
     member_restarts: Annotated[
         tuple[MemberRestart, ...],
         Doc(description="Members that are being replaced, at most 100 at a time."),
-    ] = ()  # at most MEMBER_RESTARTS_MAX
+    ] = ()  # at most bounds.MEMBER_RESTARTS_MAX
     members: Annotated[
         MemberCounts, Doc(description="Members of the current attempt, counted by state.")
     ] = MemberCounts()
@@ -453,9 +451,11 @@ class JobStatus(Wire, frozen=True):
     ] = None
     finished_at: Annotated[Instant | None, Doc(description="When the job ended for good.")] = None
 
-
-ATTEMPTS_MAX = 20
-MEMBER_RESTARTS_MAX = 100
+    @property
+    def current_attempt(self) -> Attempt | None:
+        """The record of the current attempt; None before it is opened."""
+        last = self.attempts[-1] if self.attempts else None
+        return last if last is not None and last.number == self.attempt else None
 
 
 class JobState(Enum):

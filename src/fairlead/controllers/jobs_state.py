@@ -24,7 +24,6 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.api.times import parse_time
-from fairlead.decide.attempts.job_status import current_attempt
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import (
@@ -67,7 +66,7 @@ def inherited_until(job: Job, began_at: float, policy: JobsPolicy) -> float:
     Which creations had no answer was forgotten with it. None is under way any more once the gang
     has run for so long that even a repetition has arrived; a member's replacement may always be.
     """
-    attempt = current_attempt(job.status)
+    attempt = job.status.current_attempt
     if attempt is None or attempt.begun_at is None or parse_time(attempt.begun_at) > began_at:
         return 0.0
     is_single = job.spec.restart.policy is RestartPolicy.MEMBER

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from fairlead.api.job import Job
-from fairlead.api.meta import find_condition, is_true
+from fairlead.api.job import Job, JobStatus
+from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
@@ -28,6 +28,7 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import is_device
+from fairlead.model.phase import Phase, phase_of
 from fairlead.model.queue import JobEntry, OrderKey
 from fairlead.model.requests import MemberClass, request_of
 
@@ -175,28 +176,42 @@ def explain(
 
 def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
     """Return the verdict of a job that does not wait for a place; None when it does."""
-    status = job.status
-    if is_cancelled(job):
-        left = status.members.pending + status.members.running
-        return Verdict(Reason.STOPPING, {"cause": cancel_message(job), "members": left})
-    if job.spec.suspend:
-        return Verdict(Reason.HELD)
-    if job.spec.adopts is not None and not is_true(status.conditions, ADMITTED):
-        return _gathering(job)
-    refused = refusal_verdict(status)
-    if refused is not None:
-        return refused
-    placement = status.placement
-    if placement is not None:
-        nodes = {node for role in placement.roles for node in role.nodes}
-        members = sum(len(role.nodes) for role in placement.roles)
-        if placement.attempt == status.attempt:
-            return Verdict(Reason.PLACED, {"nodes_used": len(nodes), "members": members})
+    match phase_of(job):
+        case Phase.FINISHED | Phase.QUEUED | Phase.REPAIRING:
+            return None
+        case Phase.STOPPING | Phase.CANCELLING if is_cancelled(job):
+            left = job.status.members.pending + job.status.members.running
+            return Verdict(Reason.STOPPING, {"cause": cancel_message(job), "members": left})
+        case Phase.STOPPING | Phase.CANCELLING | Phase.HELD:
+            return Verdict(Reason.HELD)
+        case Phase.UNADMITTED:
+            return _unadmitted(state, job)
+        case Phase.PLACED | Phase.ACTIVE | Phase.BETWEEN_ATTEMPTS:
+            return _placed(job.status, now)
+
+
+def _placed(status: JobStatus, now: float) -> Verdict | None:
+    """Return the verdict of a job with a placement of its current attempt, or in its back-off."""
     if status.restart_at and parse_time(status.restart_at) > now:
         seconds = int(parse_time(status.restart_at) - now)
         return Verdict(
             Reason.BACKING_OFF, {"attempt": status.attempt + 1, "backoff_seconds": seconds}
         )
+    placement = status.placement
+    if placement is None or placement.attempt != status.attempt:
+        return None
+    nodes = {node for role in placement.roles for node in role.nodes}
+    members = sum(len(role.nodes) for role in placement.roles)
+    return Verdict(Reason.PLACED, {"nodes_used": len(nodes), "members": members})
+
+
+def _unadmitted(state: ClusterState, job: Job) -> Verdict | None:
+    """Return why a job may have no place yet; None when it is about to be admitted."""
+    if job.spec.adopts is not None:
+        return _gathering(job)
+    refused = refusal_verdict(job.status)
+    if refused is not None:
+        return refused
     others = {a.job: state.jobs.get((job.metadata.namespace, a.job)) for a in job.spec.after}
     dependencies = {
         name: dependency_state(None if other is None else other.job)

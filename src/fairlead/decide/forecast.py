@@ -28,6 +28,7 @@ from fairlead.decide.placement.outcome import status_after
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import InvalidGang
+from fairlead.model.phase import Phase, phase_of
 
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
@@ -147,8 +148,8 @@ class _Ahead:
         """Put into the queue what the jobs controller will admit at once."""
         for entry in list(self._state.jobs.values()):
             job = entry.job
-            is_new = job.status.attempt == 0 and not job.is_finished and job.spec.adopts is None
-            if is_new and not job.spec.suspend and not job.spec.cancel and not job.spec.after:
+            is_new = _is_new(job) and job.spec.adopts is None
+            if is_new and not job.spec.after:
                 self._change(job, replace(job.status, attempt=1))
 
     def _place(self, now: float) -> bool:
@@ -195,7 +196,11 @@ def _dependents(state: ClusterState) -> frozenset[ObjectKey]:
     return frozenset(
         (entry.job.metadata.namespace, after.job)
         for entry in state.jobs.values()
-        if entry.job.status.attempt == 0
-        and not (entry.job.is_finished or entry.job.spec.suspend or entry.job.spec.cancel)
+        if _is_new(entry.job)
         for after in entry.job.spec.after
     )
+
+
+def _is_new(job: Job) -> bool:
+    """True for a job that was never admitted and may be."""
+    return phase_of(job) is Phase.UNADMITTED and job.status.attempt == 0

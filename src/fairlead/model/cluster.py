@@ -20,13 +20,12 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Placement
-from fairlead.api.meta import find_condition, is_true
-from fairlead.api.names import ADMITTED
 from fairlead.api.times import parse_time
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger, claim_of
 from fairlead.model.nodes import Ints, NodeTable
+from fairlead.model.phase import RELEASABLE, Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.queue import JobEntry, OrderKey, WaitQueue
 from fairlead.model.quotas import QuotaTable
@@ -104,7 +103,7 @@ class ClusterState:
         self.jobs: dict[JobKey, JobEntry] = {}
         #: Jobs whose placement must be given back.
         self.releasable: dict[JobKey, None] = {}
-        #: Admitted jobs without a placement that are held.
+        #: Jobs that were admitted, have no placement and are held.
         self.held: dict[JobKey, None] = {}
         #: Admitted jobs without a placement whose PriorityClass gives them no priority, and why.
         self.unresolved: dict[JobKey, Unresolved] = {}
@@ -184,14 +183,17 @@ class ClusterState:
         entry = JobEntry(job, gang, order_of(job, priority if isinstance(priority, int) else 0))
         self.jobs[key] = entry
         self._claim(entry)
-        waits = _is_considered(job) and job.status.placement is None
+        phase = phase_of(job)
+        waits = phase is Phase.QUEUED
         self._enqueue(before, entry, waits=waits and unresolved is None)
         self.unresolved.pop(key, None)
         if waits and unresolved is not None:
             self.unresolved[key] = unresolved
-        _put(self.releasable, key, present=_is_releasable(job))
-        _put(self.repairable, key, present=_is_considered(job) and job.status.placement is not None)
-        _put(self.held, key, present=_is_held(job))
+        has_place = job.status.placement is not None
+        _put(self.releasable, key, present=_is_releasable(job, phase))
+        _put(self.repairable, key, present=phase is Phase.REPAIRING)
+        is_held = phase is Phase.HELD and job.status.attempt > 0
+        _put(self.held, key, present=is_held and not has_place)
 
     def job_deleted(self, key: JobKey) -> None:
         """Take in that a job is gone; its claim goes with it, its pods are counted as pods."""
@@ -257,53 +259,18 @@ def order_of(job: Job, priority: int) -> OrderKey:
     )
 
 
-def _is_considered(job: Job) -> bool:
-    """True for an admitted, unfinished job whose placement is not of its current attempt."""
-    status, placement = job.status, job.status.placement
-    if status.attempt < 1 or job.is_finished or job.metadata.deletion_timestamp:
-        return False
-    if job.spec.suspend or job.spec.cancel or _is_not_admitted(job):
-        return False
-    return placement is None or placement.attempt != status.attempt
-
-
-def _is_held(job: Job) -> bool:
-    """True for an admitted, unfinished job without a placement that is held."""
-    if job.status.placement is not None or job.metadata.deletion_timestamp or job.is_finished:
-        return False
-    return job.status.attempt > 0 and job.spec.suspend and not job.spec.cancel
-
-
-def _is_releasable(job: Job) -> bool:
-    """True for a job that holds a placement, or a verdict, and has no more use for it.
+def _is_releasable(job: Job, phase: Phase) -> bool:
+    """True for a job that has a placement, or a verdict at its end, and no more use for it.
 
     Not while the record of an attempt is open: its pods may still be on their way to the API, and
     the nodes that a release frees would be given away before they arrive (docs/design/jobs.md,
     "The hand-over"). Opening the record and releasing are compare-and-swaps on the same status, so
-    exactly one of them wins.
+    exactly one of them wins. The claim of a deleted job goes with the job.
     """
-    status = job.status
-    if job.metadata.deletion_timestamp:
+    if phase not in RELEASABLE or job.metadata.deletion_timestamp is not None:
         return False
-    if job.is_finished:
-        return status.placement is not None or status.verdict is not None
-    if status.placement is None:
-        return False
-    last = status.attempts[-1] if status.attempts else None
-    is_open = last is not None and last.number == status.attempt and last.finished_at is None
-    return (job.spec.suspend or job.spec.cancel or _is_not_admitted(job)) and not is_open
-
-
-def _is_not_admitted(job: Job) -> bool:
-    """True for a job that may hold nothing now.
-
-    A job of ours whose pods the API server refuses, or that was held a moment ago; a group of other
-    tools' pods that is not whole.
-    """
-    if job.spec.adopts is not None:
-        return not is_true(job.status.conditions, ADMITTED)
-    admitted = find_condition(job.status.conditions, ADMITTED)
-    return admitted is not None and admitted.status == "False"
+    is_over = phase is Phase.FINISHED
+    return job.status.placement is not None or (is_over and job.status.verdict is not None)
 
 
 def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:

@@ -33,6 +33,7 @@ from fairlead.api.status import (
     NotFound,
     Unavailable,
 )
+from fairlead.model.phase import PLACEABLE, phase_of
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.client import Client, ClientWrapper, Request
@@ -44,11 +45,8 @@ A = TypeVar("A")
 
 
 def needs_fence(job: Job) -> bool:
-    """Tell whether a scheduler that saw the job like this might place it."""
-    if job.is_finished or job.status.attempt == 0:
-        return False
-    placement = job.status.placement
-    return placement is None or placement.attempt != job.status.attempt
+    """Return True when a scheduler that saw the job like this might place it."""
+    return phase_of(job) in PLACEABLE
 
 
 async def fence(

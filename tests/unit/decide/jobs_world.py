@@ -26,7 +26,6 @@ from fairlead.api.core import (
 from fairlead.api.job import Job, JobStatus, Placement, RolePlacement
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import format_micro_time, format_time
-from fairlead.decide.attempts.job_status import current_attempt
 from fairlead.decide.job_actions import (
     DeleteJob,
     EmitEvent,
@@ -228,7 +227,7 @@ class World:
         name, status = pod.metadata.name, job.status
         if name in self.pods:
             return
-        attempt = current_attempt(status)
+        attempt = status.current_attempt
         assert attempt is not None, "a pod before its attempt has begun"
         assert attempt.finished_at is None, "a pod after the end of its attempt"
         assert pod.metadata.labels[names.ATTEMPT] == str(status.attempt)
@@ -255,7 +254,7 @@ class World:
             return
         job = self.job
         assert job is not None
-        attempt = current_attempt(job.status)
+        attempt = job.status.current_attempt
         if attempt is not None and attempt.finished_at is None and not job.is_finished:
             replaced = {r.pod_uid for r in job.status.member_restarts}
             mine = pod.metadata.labels[names.ATTEMPT] == str(attempt.number)
@@ -291,7 +290,7 @@ class World:
         job = self.job
         if job is None:
             return
-        status, attempt = job.status, current_attempt(job.status)
+        status, attempt = job.status, job.status.current_attempt
         is_open = attempt is not None and attempt.finished_at is None
         told = find_condition(status.conditions, names.ADMITTED)
         is_refused = told is not None and told.status == "False"

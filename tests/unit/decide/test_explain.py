@@ -163,7 +163,14 @@ def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
         make_job("failed", conditions=over),
         make_job("after-prep", attempt=0, spec={"after": (After(job="prep"),)}),
         make_job("after-failed", attempt=0, spec={"after": (After(job="failed"),)}),
-        make_job("back-off", attempt=1, status={"restart_at": format_time(NOW + 30)}),
+        make_job(
+            "back-off",
+            attempt=1,
+            status={
+                "attempts": (Attempt(1, finished_at=format_time(NOW)),),
+                "restart_at": format_time(NOW + 30),
+            },
+        ),
         make_job("unreadable", cpu="lots"),
         make_job("next"),
         make_job("after-nobody", attempt=0, spec={"after": (After(job="nosuch"),)}),

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from fairlead.api import names
+from fairlead.api.bounds import STEP_MAX
 from fairlead.api.core import Pod
-from fairlead.api.job import STEP_MAX, Progress
+from fairlead.api.job import Progress
 from fairlead.api.meta import label_number
 from fairlead.decide.jobs.pods import read_member, read_progress
 from fairlead.testing.builders import make_pod

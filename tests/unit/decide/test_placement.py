@@ -10,7 +10,7 @@ from fairlead.api.job import Adopts, Attempt, Job, Topology
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
-from fairlead.decide.attempts.job_status import current_attempt, new_record
+from fairlead.decide.attempts.job_status import new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.reasons import Outcome, Reason
@@ -89,7 +89,7 @@ def test_a_first_attempt_begins_with_its_place() -> None:
     assert isinstance(action, PlaceJob)
     assert action.begun == new_record(job, EPOCH)
     written = as_written(action)
-    assert current_attempt(written.status) == action.begun
+    assert written.status.current_attempt == action.begun
     held = msgspec.structs.replace(written, spec=msgspec.structs.replace(job.spec, suspend=True))
     assert decide(ClusterState.of(make_nodes(2), [held]), POLICY, EPOCH).actions == ()
 

@@ -17,6 +17,7 @@ from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.transport import Api
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem
+from fairlead.model.phase import OPEN, phase_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,7 @@ def is_of_another(job: Job, change: Change) -> bool:
     """True when the job's pods are another tool's to stop: always, or once they are released."""
     if job.spec.adopts is None or change is RELEASE:
         return False
-    last = job.status.attempts[-1] if job.status.attempts else None
-    is_released = last is not None and last.number == job.status.attempt and not last.finished_at
-    return change is CANCEL or is_released
+    return change is CANCEL or phase_of(job) in OPEN
 
 
 def adopted_problem(job: Job, change: Change) -> Problem:

@@ -16,6 +16,7 @@ from fairlead.cli.views.words import message_of
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import REASONS, Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.phase import Phase, phase_of
 
 NONE = "-"
 FINISHED_SHOWN_MAX = 5
@@ -176,12 +177,10 @@ def waiting(job: Job) -> str:
     """Return the reason of a job that waits, with its numbers."""
     if is_cancelled(job):
         return f"{Reason.STOPPING.value}: {cancel_message(job)}; its members are ending"
-    verdict = verdict_of(job)
-    if job.spec.suspend:
+    phase, verdict = phase_of(job), verdict_of(job)
+    if phase in (Phase.STOPPING, Phase.HELD):
         return f"{Reason.HELD.value}: {REASONS[Reason.HELD].template}"
-    is_gathering = job.spec.adopts is not None and not is_true(
-        job.status.conditions, names.ADMITTED
-    )
+    is_gathering = job.spec.adopts is not None and phase is Phase.UNADMITTED
     if verdict is not None and not is_gathering:
         return f"{verdict.reason.value}: {message_of(verdict)}"
     for type_ in (names.ADMITTED,) if is_gathering else (names.PLACED, names.ADMITTED):

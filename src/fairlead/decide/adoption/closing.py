@@ -10,7 +10,7 @@ from fairlead.api import names
 from fairlead.api.job import JobStatus
 from fairlead.api.meta import Condition
 from fairlead.decide.adoption.view import GroupContext
-from fairlead.decide.attempts.job_status import current_attempt, stamp, with_attempt, with_condition
+from fairlead.decide.attempts.job_status import stamp, with_attempt, with_condition
 
 
 class EndReason(Enum):
@@ -30,7 +30,7 @@ class EndReason(Enum):
 def closed(group: GroupContext, reason: EndReason, message: str, *nodes_lost: str) -> JobStatus:
     """Return the status with the record of the current attempt closed, and Running False."""
     job, now, status = group.job, group.now, group.job.status
-    attempt = current_attempt(status)
+    attempt = status.current_attempt
     assert attempt is not None
     newest = max((m.pod.metadata.version for m in group.view.members.values()), default=0)
     ended = replace(

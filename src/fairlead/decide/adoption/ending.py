@@ -15,7 +15,6 @@ from fairlead.decide.adoption.view import GroupContext
 from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
-    current_attempt,
     earliest,
     plural,
     stamp,
@@ -46,7 +45,7 @@ def next_attempt(
 def wait_again(group: GroupContext, reason: EndReason, text: str) -> tuple[Action, ...]:
     """End the attempt and give the place back; the group gathers anew, after a while."""
     job, status, policy = group.job, group.job.status, group.policy
-    attempt = current_attempt(status)
+    attempt = status.current_attempt
     if attempt is not None and attempt.finished_at is None:
         status = closed(group, reason, text)
     times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in status.attempts)
@@ -86,7 +85,7 @@ def with_counts(group: GroupContext) -> JobStatus:
         return new
     if not is_true(new.conditions, names.RUNNING):
         new = with_condition(job, new, group.now, Condition(names.RUNNING, "True", "Running"))
-    attempt = current_attempt(new)
+    attempt = new.current_attempt
     if attempt is not None and attempt.started_at is None:
         started = replace(attempt, started_at=stamp(group.now))
         new = replace(new, attempts=(*new.attempts[:-1], started))
@@ -149,7 +148,7 @@ def finish_gone(group: GroupContext) -> tuple[Action, ...]:
 def ended_status(group: GroupContext, reason: EndReason, text: str) -> JobStatus:
     """Return the status of a job that has ended for good."""
     job, status = group.job, group.job.status
-    attempt = current_attempt(status)
+    attempt = status.current_attempt
     if attempt is not None and attempt.finished_at is None:
         status = closed(group, reason, text)
     is_good = reason is EndReason.SUCCEEDED

@@ -39,7 +39,6 @@ from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupVie
 from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
-    current_attempt,
     earliest,
     plural,
     stamp,
@@ -51,6 +50,7 @@ from fairlead.decide.attempts.job_status import (
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
+from fairlead.model.phase import OPEN, Phase, phase_of
 
 #: Tools whose objects may say that their pods cannot start together: read before anything else.
 _MAY_REFUSE = (Tool.STATEFUL_SET, Tool.JOB_SET, Tool.LEADER_WORKER_SET)
@@ -66,10 +66,10 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     )
     if job.metadata.deletion_timestamp is not None:
         return _deleted(group)
-    if job.is_finished:
+    phase = phase_of(job)
+    if phase is Phase.FINISHED:
         return _finished(group)
-    attempt = current_attempt(job.status)
-    if attempt is not None and attempt.finished_at is None:
+    if phase in OPEN:
         return releasing.decide_members(group)
     if is_true(job.status.conditions, names.ADMITTED):
         return _queued(group)
@@ -157,7 +157,7 @@ def _gathering(group: GroupContext) -> Decision[Action]:
 
 def _admit(group: GroupContext) -> tuple[Action, ...]:
     job, status = group.job, group.job.status
-    number = status.attempt + 1 if current_attempt(status) else max(status.attempt, 1)
+    number = status.attempt + 1 if status.current_attempt else max(status.attempt, 1)
     admitted = Condition(names.ADMITTED, "True", names.ADMITTED)
     new = with_condition(job, status, group.now, admitted)
     new = replace(new, attempt=number, restart_at=None, members=MemberCounts(job.member_count))

@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import ATTEMPTS_MAX, Attempt, Cause, Job, JobState, JobStatus, MemberCounts
+from fairlead.api.bounds import ATTEMPTS_MAX
+from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.job_actions import EmitEvent, JobAction, RecordHistory, WriteJobStatus
@@ -68,12 +69,6 @@ class Note:
 
     reason: EventReason
     message: str
-
-
-def current_attempt(status: JobStatus) -> Attempt | None:
-    """Return the record of the current attempt; None while it has not begun."""
-    last = status.attempts[-1] if status.attempts else None
-    return last if last is not None and last.number == status.attempt else None
 
 
 def with_attempt(status: JobStatus, attempt: Attempt) -> JobStatus:
@@ -159,7 +154,7 @@ def given_up(job: Job, now: float) -> JobStatus:
     """Return the least that ends a job whose status the API does not take otherwise."""
     text = "The API server refuses the status of the job, which can go on no further"
     status, reason = job.status, "StatusRefused"
-    open_ = current_attempt(status)
+    open_ = status.current_attempt
     if open_ is not None and open_.finished_at is None:
         closed = replace(
             open_, finished_at=stamp(now), cause=Cause.INFRASTRUCTURE, reason=reason, message=text

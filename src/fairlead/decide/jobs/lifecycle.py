@@ -26,7 +26,6 @@ from fairlead.api.times import parse_time
 from fairlead.decide.attempts.job_status import (
     EventReason,
     Note,
-    current_attempt,
     earliest,
     new_record,
     plural,
@@ -51,12 +50,12 @@ from fairlead.decide.jobs.restart import (
     Hold,
     Retry,
     cancel_message,
-    is_cancelled,
     next_step,
 )
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
+from fairlead.model.phase import OPEN, Phase, phase_of
 
 
 def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
@@ -68,23 +67,23 @@ def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action
         if view.is_deleted:
             return NOTHING  # released already; its pods go with it
         return Decision((AddFinalizer(job, names.JOB_FINALIZER),))
-    if job.is_finished:
+    phase, record = phase_of(job), job.status.current_attempt
+    if phase is Phase.FINISHED:
         return _finished(view, policy, now)
-    attempt = current_attempt(job.status)
-    if attempt is None:
-        return _waiting(view, policy, now)
-    if attempt.finished_at is None:
-        return open_attempt.decide_open_attempt(view, policy, now, attempt)
-    return _over(view, policy, now, attempt)
+    if record is None:
+        return _waiting(view, policy, now, phase)
+    if phase in OPEN:
+        return open_attempt.decide_open_attempt(view, policy, now, record)
+    return _over(view, policy, now, record)
 
 
 # Waiting
 
 
-def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
+def _waiting(view: JobView, policy: JobsPolicy, now: float, phase: Phase) -> Decision[Action]:
     """Before an attempt has begun: no pods exist, only the gate and the scheduler matter."""
     job, status = view.job, view.job.status
-    if is_cancelled(job):
+    if phase is Phase.CANCELLING:
         return Decision(_fail(view, now, Fail(FailReason.CANCELLED, cancel_message(job))))
     opened = admission.gate(job, view.dependencies)
     match opened:
@@ -97,11 +96,11 @@ def _waiting(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
             pass
         case _:
             assert_never(opened)
-    if status.attempt == 0 or not is_true(status.conditions, names.ADMITTED):
+    if phase is Phase.UNADMITTED:
         return Decision(_admit(view, now, max(status.attempt, 1), status))
     actions = (*delete_pods(view, view.pods.all(), policy, now), *sweep(view, keep_attempt=-1))
     placement = status.placement
-    if placement is not None and placement.attempt == status.attempt and covers(job, placement):
+    if phase is Phase.PLACED and placement is not None and covers(job, placement):
         if view.pods.count:  # of earlier attempts: never two at once
             return Decision(actions, wake_at=force_at(view, view.pods.all(), policy, now))
         begun = with_begun(job, status, new_record(job, now))  # a first one is, with its place

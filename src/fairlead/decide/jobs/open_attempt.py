@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fairlead.api import names
+from fairlead.api.bounds import MEMBER_RESTARTS_MAX
 from fairlead.api.job import (
-    MEMBER_RESTARTS_MAX,
     Attempt,
     Cause,
     JobState,

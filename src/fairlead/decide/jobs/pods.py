@@ -14,8 +14,9 @@ from enum import Enum
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.bounds import STEP_MAX
 from fairlead.api.core import ContainerStatus, Pod
-from fairlead.api.job import STEP_MAX, Progress, owner_reference_of
+from fairlead.api.job import Progress, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.times import parse_time
 from fairlead.decide.pinning import node_of

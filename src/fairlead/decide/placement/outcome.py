@@ -16,6 +16,7 @@ from fairlead.decide.placement.actions import Action, FollowPods, PlaceJob, Rele
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.phase import Phase, phase_of
 
 
 class ReleaseCause(Enum):
@@ -65,17 +66,18 @@ def status_after(action: Action) -> JobStatus:
 
 def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
     """Return the write that takes the placement away; a held job is told so."""
-    if verdict is None and job.spec.suspend and not job.is_finished and not job.spec.cancel:
+    phase = phase_of(job)
+    if verdict is None and phase is Phase.HELD:
         verdict = Verdict(Reason.HELD)
-    if verdict is None and not job.is_finished and not job.spec.cancel:
+    elif verdict is None and phase is Phase.UNADMITTED:
         verdict = refusal_verdict(job.status)
     if verdict is not None:
         condition = _condition(job, "False", verdict, at)
         return ReleaseJob(job, condition, verdict_status(job, verdict, at))
     cause = ReleaseCause.OUTDATED
-    if job.is_finished:
+    if phase is Phase.FINISHED:
         cause = ReleaseCause.FINISHED
-    elif job.spec.cancel:
+    elif phase is Phase.CANCELLING:
         cause = ReleaseCause.CANCELLED
     condition = Condition(
         type=PLACED,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.job import STEP_MAX, Progress
+from fairlead.api.bounds import STEP_MAX
+from fairlead.api.job import Progress
 from fairlead.api.times import format_time
 
 READ_BYTES_MAX = 256 * 1024

@@ -1,0 +1,89 @@
+"""The phase of a job: one function of the Job object, from which every part of Fairlead derives.
+
+The jobs and adoption controllers choose what to do by it, the scheduler whether to place the job,
+release its nodes or leave it alone, the fence which jobs a former leader may still place, and
+`fairlead why` what to say. docs/design/jobs.md shows the table for people.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fairlead.api.job import Job
+from fairlead.api.meta import find_condition, is_true
+from fairlead.api.names import ADMITTED
+
+
+class Phase(Enum):
+    """Where a job is in its life; a job is in exactly one phase."""
+
+    UNADMITTED = "Unadmitted"
+    QUEUED = "Queued"
+    PLACED = "Placed"
+    ACTIVE = "Active"
+    BETWEEN_ATTEMPTS = "BetweenAttempts"
+    REPAIRING = "Repairing"
+    STOPPING = "Stopping"
+    HELD = "Held"
+    CANCELLING = "Cancelling"
+    FINISHED = "Finished"
+
+
+#: The scheduler may write a placement in these phases, and in no other.
+PLACEABLE = frozenset((Phase.QUEUED, Phase.REPAIRING))
+#: A job in these phases has no use for a placement: the scheduler releases one that it has.
+RELEASABLE = frozenset((Phase.UNADMITTED, Phase.HELD, Phase.CANCELLING, Phase.FINISHED))
+#: The record of the current attempt is open: pods may exist, and the placement must stay.
+OPEN = frozenset((Phase.ACTIVE, Phase.STOPPING))
+
+
+def phase_of(job: Job) -> Phase:
+    """Return the phase of a job; the first row that matches counts.
+
+    "Record" is that of the current attempt in `status.attempts`, "placement" is
+    `status.placement`.
+
+    | Phase           | When                                                            |
+    | --------------- | --------------------------------------------------------------- |
+    | Finished        | Succeeded or Failed is True                                     |
+    | Stopping        | the record is open; `cancel`, `suspend`, or the job is deleted  |
+    | Active          | the record is open                                              |
+    | Cancelling      | `cancel`, or the job is deleted                                 |
+    | Held            | `suspend`                                                       |
+    | Unadmitted      | attempt 0, or Admitted is False (of an adopted group: not True) |
+    | BetweenAttempts | the record is closed                                            |
+    | Queued          | no placement                                                    |
+    | Placed          | the placement is of the current attempt                         |
+    | Repairing       | the placement is of another attempt                             |
+    """
+    status, spec = job.status, job.spec
+    if job.is_finished:
+        return Phase.FINISHED
+    record = status.current_attempt
+    is_cancelled = spec.cancel or job.metadata.deletion_timestamp is not None
+    if record is not None and record.finished_at is None:
+        return Phase.STOPPING if is_cancelled or spec.suspend else Phase.ACTIVE
+    if is_cancelled:
+        return Phase.CANCELLING
+    if spec.suspend:
+        return Phase.HELD
+    if not _is_admitted(job):
+        return Phase.UNADMITTED
+    if record is not None:
+        return Phase.BETWEEN_ATTEMPTS
+    if status.placement is None:
+        return Phase.QUEUED
+    is_current = status.placement.attempt == status.attempt
+    return Phase.PLACED if is_current else Phase.REPAIRING
+
+
+def _is_admitted(job: Job) -> bool:
+    """True for a job that may hold nodes.
+
+    Admitted is False while the API server refuses the job's pods, and after a hold. A group of
+    other tools' pods is admitted only while it is complete, so it must say True.
+    """
+    if job.spec.adopts is not None:
+        return job.status.attempt > 0 and is_true(job.status.conditions, ADMITTED)
+    admitted = find_condition(job.status.conditions, ADMITTED)
+    return job.status.attempt > 0 and (admitted is None or admitted.status != "False")
