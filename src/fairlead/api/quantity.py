@@ -43,6 +43,16 @@ def is_quantity(text: str) -> bool:
 
 def parse(text: str | float) -> Fraction:
     """Return the exact value of "500m", "1.5Gi", "2e3" or a bare number; QuantityError if none."""
+    return _parse_text(text) if type(text) is str else _parse(text)
+
+
+@lru_cache(maxsize=_CACHED_MAX)
+def _parse_text(text: str) -> Fraction:
+    """Pods by the thousand ask for the same amounts."""
+    return _parse(text)
+
+
+def _parse(text: str | float) -> Fraction:
     if isinstance(text, int) and abs(text) > AMOUNT_MAX:
         return Fraction(text)
     raw = str(text)
@@ -65,7 +75,6 @@ def to_base(resource: str, text: str | float) -> int:
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _text_to_base(resource: str, text: str) -> int:
-    """Pods by the thousand ask for the same amounts."""
     return _to_base(resource, text)
 
 

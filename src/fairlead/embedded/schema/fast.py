@@ -1,10 +1,11 @@
-"""The fast path of schemas: msgspec looks at a whole value in C, and only says whether it is clean.
+"""The fast path of schemas: msgspec looks at a whole value in C, and only says whether it fits.
 
-A value is clean when it holds no null where null is no value, every typed field has its exact type,
-required fields are there, and bounds, lengths and enums of texts are kept. `clean_test` derives a
-msgspec type from the schema; what such a type can't say stays in `residual_schema`, which is small
-for real kinds. A value that is not clean is not necessarily wrong: it then takes the slow path,
-which finds out and words it. So a clean value must be one that the slow path has nothing to say
+A value fits when it holds no field that would be dropped, no null where null is no value, every
+typed field has its exact type, required fields are there, and bounds, lengths and enums of texts
+are kept. `type_test` derives a msgspec type from the schema; what such a type can't say stays in
+`residual_schema`, and defaults in `sparse_defaults`: both are small for real kinds. A value that
+does not fit is not necessarily wrong: it takes the slow path, which finds out and words it. So the
+type may be too strict, but a value that fits must be one that the slow path has nothing to say
 against, beyond the residual schema; a property test holds the two against each other.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -20,16 +22,17 @@ from msgspec import UNSET, Meta, UnsetType
 from fairlead.api import quantity
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.faults import Check, Faults
-from fairlead.embedded.schema.fill import Fill, compile_fill
+from fairlead.embedded.schema.fill import EMBEDDED, META_FIELDS, PRESERVE, Fill, compile_fill
 from fairlead.embedded.schema.values import INT32, INT64
 
 Json: TypeAlias = Mapping[str, Any]
+Test: TypeAlias = Callable[[Any], bool]
 
 _PROPERTIES_MAX = 1_000
 LIST_TYPE = "x-kubernetes-list-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
 PATCH_STRATEGY = "x-kubernetes-patch-strategy"
-#: Members that say nothing about validity, or that the clean test has covered.
+#: Members that say nothing about validity, or that the type has covered.
 _ANNOTATIONS = frozenset((
     "description", "title", "default", "example", "externalDocs", "x-kubernetes-int-or-string",
     "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource",
@@ -39,62 +42,119 @@ _RESIDUAL = (
 )  # fmt: skip
 
 
-def clean_test(schema: Json) -> Callable[[Any], bool] | None:
-    """Return a function that is true for clean values, None when no type can be made."""
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """Defaults and checks values that fit."""
+
+    _fits: Test
+    _fill: Fill | None
+    _check: Check | None
+
+    def admit(self, value: Any) -> tuple[Any, Faults] | None:
+        """Return the value with its defaults, and its faults; None when it does not fit."""
+        if not self._fits(value):
+            return None
+        value = value if self._fill is None else self._fill(value)
+        return value, (self._check(value) if self._check is not None else None) or []
+
+
+def fast_path(schema: Json) -> FastPath | None:
+    """Return the fast path of a schema, None when no type can be made of it."""
+    fits = type_test(schema)
+    if fits is None:
+        return None
+    return FastPath(
+        fits, compile_fill(sparse_defaults(schema)), compile_check(residual_schema(schema))
+    )
+
+
+def type_test(schema: Json) -> Test | None:
+    """Return a function that is true for values that fit, None when no type can be made."""
+    return _test(_Types(), schema)
+
+
+def names_test(schema: Json, *, closed_by: str) -> Test | None:
+    """Return a function that is true for values of which no field is unknown, whatever their types.
+
+    None when no type can be made. A node whose key `closed_by` is true knows all its fields
+    although the schema preserves unknown ones.
+    """
+    return _test(_Types(only_names=True, closed_by=closed_by), schema)
+
+
+def _test(types: _Types, schema: Json) -> Test | None:
     try:
-        wanted = _type(schema)
+        wanted = types.of(schema)
     except (TypeError, ValueError, re.error):
         # A name that msgspec can't carry, such as one with a quote: only the slow path is left.
         return None
 
-    def is_clean(value: Any) -> bool:
+    def fits(value: Any) -> bool:
         try:
             msgspec.convert(value, wanted)
         except (msgspec.ValidationError, OverflowError):
             return False
         return True
 
-    return is_clean
+    return fits
 
 
-def _type(schema: Json) -> Any:
-    wanted: Any
-    match schema.get("type"):
-        case "object":
-            wanted = _object(schema)
-        case "array":
-            items = schema.get("items")
-            inner = _type(items) if isinstance(items, Mapping) else Any
-            wanted = _bounded(list[inner], schema, "minItems", "maxItems")
-        case "string":
-            wanted = _string(schema)
-        case "boolean":
-            wanted = bool
-        case "integer":
-            wanted = _integer(schema)
-        case "number":
-            wanted = _number(schema)
-        case _:
-            wanted = int | str if schema.get("x-kubernetes-int-or-string") else _untyped(schema)
-    return wanted | None if schema.get("nullable") else wanted
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """Turns schemas into types, node by node."""
 
+    only_names: bool = False
+    closed_by: str = ""
 
-def _object(schema: Json) -> Any:
-    properties: Json = schema.get("properties") or {}
-    extra = schema.get("additionalProperties")
-    if properties and (extra is not None or len(properties) > _PROPERTIES_MAX):
-        raise ValueError("too wide, or open and named at once: only the slow path knows it")
-    if not properties:
-        inner = _type(extra) if isinstance(extra, Mapping) else Any
-        return dict[str, inner]
-    required: set[str] = set(schema.get("required") or ())
-    fields: list[Any] = []
-    rename: dict[str, str] = {}
-    for i, (name, below) in enumerate(properties.items()):
-        field, wanted = f"f{i}", _type(below)
-        rename[field] = name
-        fields.append((field, wanted) if name in required else (field, wanted | UnsetType, UNSET))
-    return msgspec.defstruct("Clean", fields, rename=rename, kw_only=True, gc=False)
+    def of(self, schema: Json) -> Any:
+        wanted = self._of(schema)
+        return wanted | None if schema.get("nullable") or self.only_names else wanted
+
+    def _of(self, schema: Json) -> Any:
+        match schema.get("type"):
+            case "object":
+                return self._object(schema)
+            case "array":
+                items = schema.get("items")
+                inner = self.of(items) if isinstance(items, Mapping) else Any
+                return _bounded(list[inner], schema, "minItems", "maxItems")
+            case None if schema.keys() & {"properties", "items", "additionalProperties"}:
+                raise ValueError("an object or an array, as it comes: only the slow path knows it")
+            case _ if self.only_names:
+                return Any
+            case "string":
+                return _string(schema)
+            case "boolean":
+                return bool
+            case "integer":
+                return _integer(schema)
+            case "number":
+                return _number(schema)
+            case _:
+                is_union = schema.get("x-kubernetes-int-or-string")
+                return int | str if is_union else _untyped(schema)
+
+    def _object(self, schema: Json) -> Any:
+        properties: Json = schema.get("properties") or {}
+        extra = schema.get("additionalProperties")
+        if properties and (extra is not None or len(properties) > _PROPERTIES_MAX):
+            raise ValueError("too wide, or open and named at once: only the slow path knows it")
+        is_closed = bool(self.closed_by and schema.get(self.closed_by))
+        is_open = bool(schema.get(PRESERVE)) and not is_closed
+        if not properties and (extra is not None or is_open):
+            return dict[str, self.of(extra) if isinstance(extra, Mapping) else Any]
+        below = {name: self.of(part) for name, part in properties.items()}
+        if schema.get(EMBEDDED):
+            below = {**dict.fromkeys(sorted(META_FIELDS), Any), **below}
+        required: set[str] = set() if self.only_names else set(schema.get("required") or ())
+        fields: list[Any] = [
+            (f"f{i}", part) if name in required else (f"f{i}", part | UnsetType, UNSET)
+            for i, (name, part) in enumerate(below.items())
+        ]
+        return msgspec.defstruct(
+            "Fitting", fields, rename={f"f{i}": name for i, name in enumerate(below)},
+            kw_only=True, gc=False, forbid_unknown_fields=not is_open,
+        )  # fmt: skip
 
 
 def _bounded(base: Any, schema: Json, least: str, most: str) -> Any:
@@ -139,7 +199,7 @@ def _number(schema: Json) -> Any:
 
 
 def residual_schema(schema: Json) -> dict[str, Any]:
-    """Return the schema of what `clean_test` leaves open; {} when nothing is left to check."""
+    """Return the schema of what `type_test` leaves open; {} when nothing is left to check."""
     if "type" not in schema:
         if schema.get("format") == "quantity":
             return {}
@@ -166,7 +226,7 @@ def residual_schema(schema: Json) -> dict[str, Any]:
 
 
 def sparse_defaults(schema: Json) -> dict[str, Any]:
-    """Return the part of a schema that holds defaults: enough to fill in a clean value."""
+    """Return the part of a schema that holds defaults: enough to fill in a value that fits."""
     rest = _children(schema, sparse_defaults)
     if schema.get("default") is not None:
         rest["default"] = schema["default"]
@@ -199,36 +259,3 @@ def _children(schema: Json, part: Callable[[Json], dict[str, Any]]) -> dict[str,
         if inner:
             rest[key] = inner
     return rest
-
-
-# --- both paths together ----------------------------------------------------------------------
-
-
-def fast_check(schema: Json) -> Check | None:
-    """Return `compile_check(schema)`, behind the fast path."""
-    full, is_clean = compile_check(schema), clean_test(schema)
-    if full is None or is_clean is None:
-        return full
-    residual = compile_check(residual_schema(schema))
-
-    def check(value: Any) -> Faults | None:
-        if not is_clean(value):
-            return full(value)
-        return None if residual is None else residual(value)
-
-    return check
-
-
-def fast_fill(schema: Json) -> Fill | None:
-    """Return `compile_fill(schema)`, behind the fast path: a clean value has no nulls to drop."""
-    full, is_clean = compile_fill(schema), clean_test(schema)
-    if full is None or is_clean is None:
-        return full
-    sparse = compile_fill(sparse_defaults(schema))
-
-    def fill(value: Any) -> Any:
-        if not is_clean(value):
-            return full(value)
-        return value if sparse is None else sparse(value)
-
-    return fill

@@ -9,6 +9,8 @@ wire structs. A write takes three steps, in this order:
     value, dropped = schema.prune(value)   `strict_errors(dropped)` words them for fieldValidation
     causes = schema.validate(value)        422 when there are any
 
+`schema.admit` is the last three in one, with a fast path for values that need no change.
+
 For built-in kinds the schema is partial: unknown fields are kept and types decide over 400. For
 custom resources only `metadata` is decoded; everything else is a matter of validation.
 """
@@ -16,7 +18,7 @@ custom resources only `metadata` is decoded; everything else is a matter of vali
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -24,7 +26,7 @@ from fairlead.api import builtin_schemas
 from fairlead.api.builtin_schemas import COMPLETE, schema_of
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.embedded.schema.check import compile_check
-from fairlead.embedded.schema.fast import fast_check, fast_fill
+from fairlead.embedded.schema.fast import FastPath, Test, fast_path, names_test
 from fairlead.embedded.schema.faults import Check, Fault, FaultKind, format_path
 from fairlead.embedded.schema.fill import (
     EMBEDDED,
@@ -34,7 +36,6 @@ from fairlead.embedded.schema.fill import (
     compile_fill,
     compile_prune,
 )
-from fairlead.embedded.schema.known import fast_prune
 from fairlead.embedded.schema.rules import structural_faults
 
 __all__ = ["Schema", "SchemaError", "builtin_schema", "compile_schema", "strict_errors"]
@@ -77,6 +78,17 @@ class Schema:
     _fill: Fill | None = field(repr=False)
     _prune: Prune | None = field(repr=False)
     _find_unknown: Prune | None = field(repr=False)
+    #: True for values of which `_find_unknown` has nothing to say.
+    _has_known_names: Test | None = field(default=None, repr=False)
+    _fast: FastPath | None = field(default=None, repr=False)
+
+    def admit(self, value: Any) -> tuple[Any, list[str], list[StatusCause]]:
+        """Return what `default`, `prune` and `validate` make of a value, one after the other."""
+        found = None if self._fast is None else _bounded(self._fast.admit, value)
+        if found is not None:
+            return found[0], [], _causes(found[1])
+        value, dropped = self.prune(self.default(value))
+        return value, dropped, self.validate(value)
 
     def default(self, value: Any) -> Any:
         """Return `value` with defaults filled in, and without nulls where null is no value."""
@@ -89,24 +101,18 @@ class Schema:
 
     def validate(self, value: Any) -> list[StatusCause]:
         """Return every rule that `value` breaks, at most CAUSES_MAX; [] when it is valid."""
-        return [] if self._check is None else _bounded(self._causes, value)
-
-    def _causes(self, value: Any) -> list[StatusCause]:
-        faults = None if self._check is None else self._check(value)
-        if faults is None:
-            return []
-        causes = [fault.cause() for fault in faults[:CAUSES_MAX]]
-        if len(faults) > CAUSES_MAX:
-            more = f"and {len(faults) - CAUSES_MAX} more"
-            causes.append(StatusCause(reason="FieldValueInvalid", message=more))
-        return causes
+        return [] if self._check is None else _causes(_bounded(self._check, value) or ())
 
     def unknown_fields(self, value: Any) -> list[str]:
         """Return the paths of fields that nobody knows, for fieldValidation Strict and Warn.
 
         For built-in kinds these are kept nevertheless, unlike on the real server, which drops them.
         """
-        found = None if self._find_unknown is None else _bounded(self._find_unknown, value)
+        if self._find_unknown is None or (
+            self._has_known_names is not None and _bounded(self._has_known_names, value)
+        ):
+            return []
+        found = _bounded(self._find_unknown, value)
         return [] if found is None else [format_path(path) for path in found[1]]
 
     def require_decodable(self, value: Any, *, kind: str, version: str) -> None:
@@ -119,6 +125,14 @@ class Schema:
             if fault.kind in (FaultKind.TYPE, FaultKind.FORMAT) and fault.value != "null":
                 problem = _decode_problem(fault, self._decoded, kind)
                 raise BadRequest(f'{kind} in version "{version}" cannot be handled as a {problem}')
+
+
+def _causes(faults: Sequence[Fault]) -> list[StatusCause]:
+    causes = [fault.cause() for fault in faults[:CAUSES_MAX]]
+    if len(faults) > CAUSES_MAX:
+        more = f"and {len(faults) - CAUSES_MAX} more"
+        causes.append(StatusCause(reason="FieldValueInvalid", message=more))
+    return causes
 
 
 def _bounded(function: Any, value: Any) -> Any:
@@ -152,16 +166,17 @@ def compile_schema(openapi: Any, path: str = "openAPIV3Schema") -> Schema:
     metadata = _object_meta(closed=True)
     properties = {**(openapi.get("properties") or {}), "metadata": metadata}
     root = {**openapi, EMBEDDED: True, "properties": properties}
-    prune = fast_prune(root)
+    prune = compile_prune(root)
     decoded = {"type": "object", "properties": {"metadata": metadata}}
     return Schema(
         openapi=openapi,
         _decoded=decoded,
-        _check=fast_check(openapi),
-        _decode=fast_check(decoded),
-        _fill=fast_fill(root),
+        _check=compile_check(openapi),
+        _decode=compile_check(decoded),
+        _fill=compile_fill(root),
         _prune=prune,
         _find_unknown=prune,
+        _fast=fast_path(root),
     )
 
 
@@ -207,15 +222,17 @@ def _builtin(kind: str) -> Schema:
     metadata = {"metadata": _object_meta(closed=False)}
     unknown: dict[str, Any] = {"type": "object", PRESERVE: True, "properties": metadata}
     openapi = schema_of(kind) if kind in builtin_schemas.names() else unknown
-    check = fast_check(openapi)
+    check = compile_check(openapi)
+    root = {**openapi, EMBEDDED: True}
     return Schema(
         openapi=openapi,
         _decoded=openapi,
         _check=check,
         _decode=check,
-        _fill=fast_fill(openapi),
+        _fill=compile_fill(openapi),
         _prune=None,
-        _find_unknown=fast_prune({**openapi, EMBEDDED: True}, closed_by=COMPLETE),
+        _find_unknown=compile_prune(root, closed_by=COMPLETE),
+        _has_known_names=names_test(root, closed_by=COMPLETE),
     )
 
 
@@ -227,7 +244,7 @@ def pod_template_unknown_fields(template: Any) -> list[str]:
 @functools.cache
 def _pod_template() -> Schema:
     openapi = schema_of("PodTemplate")
-    prune = fast_prune(openapi, closed_by=COMPLETE)
+    prune = compile_prune(openapi, closed_by=COMPLETE)
     return Schema(openapi, openapi, None, None, None, None, prune)
 
 

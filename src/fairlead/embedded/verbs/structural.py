@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api.status import StatusCause
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
 from fairlead.embedded.verbs import errors, own_rules
@@ -73,11 +72,9 @@ def _same(obj: Obj, old: Obj, key: str) -> bool:
 def _admit(
     info: ResourceInfo, schema: Schema, obj: Obj, options: WriteOptions
 ) -> tuple[Obj, list[Finding]]:
-    obj = schema.default(obj)
-    obj, dropped = schema.prune(obj)
+    obj, dropped, causes = schema.admit(obj)
     if dropped and options.field_validation != "Ignore":
         _report(info, dropped, options)
-    causes: list[StatusCause] = schema.validate(obj)
     return obj, [*causes]
 
 
