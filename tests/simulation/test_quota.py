@@ -19,7 +19,8 @@ from fairlead.api.meta import find_condition
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import Forbidden
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient

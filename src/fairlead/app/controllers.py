@@ -13,7 +13,8 @@ from fairlead.api.core import PriorityClass
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.jobs.policy import JobsPolicy

@@ -6,7 +6,7 @@ Placed are changed, and where the attempt begins with its place, what tells of t
 in between wins; the job is then decided anew.
 
 A placement whose answer never came keeps its room until the job is seen to have moved on
-(`controllers/unanswered.py`).
+(`controllers/uncertain_placements.py`).
 
 A job whose writes are refused for good (422 and the like) is set aside until the loop says to look
 at it again; the room that it would take is not kept for it meanwhile.
@@ -26,9 +26,9 @@ from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.unanswered import Unanswered
+from fairlead.controllers.uncertain_placements import UncertainPlacements
 from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.decide.placement.actions import Action, FollowPods, PlaceJob, WriteVerdict
+from fairlead.decide.placement.actions import Action, PlaceJob, RecordActualPlacement, WriteVerdict
 from fairlead.decide.placement.outcome import changed_verdict, status_after
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
@@ -61,13 +61,11 @@ class SchedulerController:
     ) -> None:
         """Register on the mirrors. Without `events` nothing is told to people but by the status."""
         self.state = ClusterState(PriorityTable())
-        #: Verdicts of the last decision, by reason.
-        self.verdict_counts: dict[str, int] = {}
         self._client = client
         self._mirrors = mirrors
         self._policy = policy or PlacementPolicy()
         self._events = events
-        self._unanswered = Unanswered(self.state)
+        self._uncertain = UncertainPlacements(self.state)
         self._now = 0.0
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
         reader = mirrors.reader
@@ -101,12 +99,15 @@ class SchedulerController:
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the state as the mirrors have it."""
-        repeated = self._unanswered.take_due()
+        repeated = self._uncertain.take_due()
         self._now = now
         contains = not self._set_aside.is_strict
         decision = decide(self.state, self._policy, now, contains_faults=contains)
         for key, error in decision.faults.items():
             self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, Stage.DECIDE, error)
+        for key in decision.verdicts if len(self._set_aside) else ():
+            if key not in decision.faults:
+                self._set_aside.clear(JOBS, key, Stage.DECIDE)
         told = self._tell_set_aside(now)
         return replace(decision, actions=(*repeated, *decision.actions, *told))
 
@@ -145,15 +146,15 @@ class SchedulerController:
             )
         except ApiError as error:
             if isinstance(action, PlaceJob):
-                self._unanswered.note(action, error)
+                self._uncertain.note(action, error)
             raise
         self._tell(action)
         return Written.of(JOBS, written)
 
     def changed(self, key: ObjectKey) -> None:
         """Look at a job again that was set aside; all others are looked at when they change."""
-        if key in self._unanswered:
-            self._unanswered.repeat(key)
+        if key in self._uncertain:
+            self._uncertain.repeat(key)
         else:
             self.state.set_aside.pop(key, None)
 
@@ -167,20 +168,11 @@ class SchedulerController:
         self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
         self.state.set_aside[job.metadata.key] = None
 
-    def recorded(self, decision: Decision[Action]) -> None:
-        """Count verdicts by reason; a job that was judged is not set aside any more."""
-        counts: dict[str, int] = {}
-        for key, verdict in decision.verdicts.items():
-            if key not in decision.faults:
-                self._set_aside.clear(JOBS, key, Stage.DECIDE)
-            counts[verdict.reason.value] = counts.get(verdict.reason.value, 0) + 1
-        self.verdict_counts = counts
-
     def _tell(self, action: Action) -> None:
         """Emit an event when a job has got its place, or waits for another reason than before."""
         job = action.job
         kind = EventKind.NORMAL
-        if isinstance(action, FollowPods):
+        if isinstance(action, RecordActualPlacement):
             return
         if not isinstance(action, PlaceJob):
             before, verdict = job.status.verdict, action.verdict
@@ -214,7 +206,7 @@ class SchedulerController:
             self.state.node_changed(change.new)
 
     def _job_changed(self, change: Change[Job]) -> None:
-        self._unanswered.seen(change.key, change.new)
+        self._uncertain.seen(change.key, change.new)
         if change.new is None:
             self.state.job_deleted(change.key)
             return

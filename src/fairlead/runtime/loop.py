@@ -2,7 +2,7 @@
 
 Its cycle, read aloud: wait for a change, for `wake_at` or for a timer, and a little longer for what
 comes with it; wait until the mirrors are synced and have seen our own writes (the barrier); decide,
-which is pure; perform the actions, in order per object, objects side by side; record.
+which is pure; perform the actions, in order per object, objects side by side.
 
 The world's errors are handled here, by type. `Conflict`, `NotFound` and `AlreadyExists` mean that
 the decision was made on old news: the rest of that object's actions is dropped and the object is
@@ -93,10 +93,6 @@ class Controller(Protocol[A]):
 
         Or raise the error, if it is nothing that one object could be the cause of.
         """
-        ...
-
-    def recorded(self, decision: Decision[A]) -> None:
-        """Keep metrics of the decision; called after its actions."""
         ...
 
 
@@ -235,7 +231,6 @@ class ControllerLoop(Generic[A]):
             await self._barrier.wait()
             decision = self._decide(max(now, self._clock.now()))
             await self._perform(decision.actions)
-            self._controller.recorded(decision)
             now = await self._wait(decision.wake_at)
 
     def _decide(self, now: float) -> Decision[A]:

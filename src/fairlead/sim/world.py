@@ -1,5 +1,4 @@
-"""A simulated cluster: the real store, controllers and virtual nodes, under virtual time and
-faults.
+"""A simulated cluster: the real store, controllers and virtual nodes, in virtual time, with faults.
 
     workload -> store <- service <- in-process client <- FaultyClient <- scheduler, jobs controller
                   |                                   <- virtual nodes (fail and recover)
@@ -28,7 +27,8 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.api.status import ApiError, NotFound
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.policy import PlacementPolicy

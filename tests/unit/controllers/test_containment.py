@@ -16,9 +16,10 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.controllers import jobs as jobs_module
-from fairlead.controllers import jobs_writes
+from fairlead.controllers import pod_renderer
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.jobs import JobsController, JobsMirrors
+from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement import cycle
@@ -282,7 +283,7 @@ def test_a_gang_whose_pods_cannot_be_made_gives_its_nodes_back(
         def is_hit(bodies: Any, job: Job, *_: Any) -> bool:
             return is_bad(job)
 
-        with broken(monkeypatch, jobs_writes.PodBodies, "body", is_hit) as hits:
+        with broken(monkeypatch, pod_renderer.PodRenderer, "body", is_hit) as hits:
             async with running() as world:
                 await world.submit("bad", bad=True, count=2)
                 await world.submit("good", count=2)

@@ -17,8 +17,9 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import Invalid, NotFound
-from fairlead.controllers.jobs import JobsController, JobsMirrors
-from fairlead.controllers.jobs_templates import RAW_JOBS
+from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.jobs_mirrors import JobsMirrors
+from fairlead.controllers.pod_renderer import RAW_JOBS
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry

@@ -302,7 +302,6 @@ def test_an_impossible_job_is_told_once_with_a_warning() -> None:
         assert status.verdict.facts["largest"] == 8
         assert world.events.seen == [("a", "Warning", "NoNodeShapeFits")]
         assert world.client.count("patch") == 1
-        assert world.scheduler.verdict_counts == {"NoNodeShapeFits": 1}
 
     check(main)
 
@@ -319,7 +318,8 @@ def test_a_new_scheduler_takes_over_without_writing_anything() -> None:
         after.loop = ControllerLoop(controller, clock=LoopClock(EPOCH), rng=random.Random(4))
         async with running(after):
             await asyncio.sleep(600)
-            assert controller.verdict_counts == {"InsufficientCapacity": 1}
+            assert after.loop.ready
+            assert len(controller.state.queue) == 1
             assert world.client.count("patch") == patches
 
     check(main)

@@ -19,7 +19,7 @@ from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.decide.placement.actions import FollowPods, PlaceJob
+from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_node, make_placement
 
@@ -153,7 +153,7 @@ def test_the_placement_follows_once_all_members_are_on_nodes() -> None:
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
     state.pod_changed(make_member_pod(job, 1, node="a"))
     [action] = decide(state, PlacementPolicy(), EPOCH).actions
-    assert isinstance(action, FollowPods)
+    assert isinstance(action, RecordActualPlacement)
     assert action.placement.roles[0].nodes == ("b", "a")
     assert action.placement.attempt == 1
     state.job_changed(replace(job, status=replace(job.status, placement=action.placement)))

@@ -10,7 +10,7 @@ from fairlead.api.core import Pod, SchedulingGate
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition
 from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.decide.placement.actions import FollowPods, ReleaseJob
+from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,
@@ -130,7 +130,7 @@ def test_a_complete_set_of_forged_pods_moves_no_placement(forge) -> None:
     own = make_member_pod(job, node="node-0003")
     followed = ClusterState.of(make_nodes(4), [job], [own])
     actions = decide(followed, PlacementPolicy(), EPOCH).actions
-    assert [type(action) for action in actions] == [FollowPods]
+    assert [type(action) for action in actions] == [RecordActualPlacement]
     forged = ClusterState.of(make_nodes(4), [job], [forge(on_node(own, "node-0003"))])
     assert gpus_used(forged, "node-0003") == 1
     assert decide(forged, PlacementPolicy(), EPOCH).actions == ()

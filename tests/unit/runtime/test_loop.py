@@ -82,7 +82,9 @@ class Replicas:
                     actions.append(CreatePod(Job(), Pod(metadata=metadata)))
             for pod in held[count:]:
                 actions.append(DeletePod(*pod.metadata.key, pod.metadata.uid))  # noqa: PERF401
-        return Decision(actions=tuple(actions), wake_at=self.wake_at)
+        decision = Decision(actions=tuple(actions), wake_at=self.wake_at)
+        self.decisions.append(decision)
+        return decision
 
     def key_of(self, action: Action) -> ObjectKey:
         if isinstance(action, CreatePod):
@@ -118,9 +120,6 @@ class Replicas:
 
     def faulted(self, action: Action, error: Exception) -> None:
         self.faults.append((asyncio.get_running_loop().time(), error))
-
-    def recorded(self, decision: Decision[Action]) -> None:
-        self.decisions.append(decision)
 
 
 def owner(key: ObjectKey) -> ObjectKey:
@@ -421,10 +420,9 @@ async def test_a_timer_that_fires_a_hair_early_never_shows_in_the_decisions_inst
             self.wake_at = now + delay
             loop = asyncio.get_running_loop()  # what is due within its resolution fires at once
             loop.call_later(delay - 5e-7, self.decided_at.__len__)
-            return Decision(wake_at=self.wake_at)
-
-        def recorded(self, decision: Decision[Action]) -> None:
+            decision: Decision[Action] = Decision(wake_at=self.wake_at)
             self.decisions.append(decision)
+            return decision
 
     controller = Timed(FakeClient())
     async with running(controller):

@@ -57,7 +57,7 @@ class ReadSource:
 
 
 @dataclass(frozen=True, slots=True)
-class TellPod:
+class EmitPodWarning:
     """Tell people something about a pod that no job stands for yet."""
 
     key: tuple[str, str]
@@ -71,7 +71,7 @@ Action: TypeAlias = (
     | ReleaseMember
     | EvictMember
     | ReadSource
-    | TellPod
+    | EmitPodWarning
     | WriteJobStatus
     | EmitEvent
     | RecordHistory

@@ -22,7 +22,13 @@ from fairlead.api.job import Attempt, Job, JobState, MemberCounts
 from fairlead.api.meta import Condition, is_true
 from fairlead.api.times import parse_time
 from fairlead.decide.adoption import releasing
-from fairlead.decide.adoption.actions import Action, CreateJob, EvictMember, ReadSource, TellPod
+from fairlead.decide.adoption.actions import (
+    Action,
+    CreateJob,
+    EmitPodWarning,
+    EvictMember,
+    ReadSource,
+)
 from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
@@ -110,12 +116,12 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     return Decision((CreateJob(job_for(stand_in)),))
 
 
-def _told(view: GroupView, first: Member, told: EventReason, text: str) -> TellPod:
-    return TellPod(view.key, first.pod, told.value, text)
+def _told(view: GroupView, first: Member, told: EventReason, text: str) -> EmitPodWarning:
+    return EmitPodWarning(view.key, first.pod, told.value, text)
 
 
 def _tell_and_read(
-    view: GroupView, policy: AdoptionPolicy, now: float, told: TellPod
+    view: GroupView, policy: AdoptionPolicy, now: float, told: EmitPodWarning
 ) -> Decision[Action]:
     """Tell people what is wrong, and look now and then whether it still is."""
     source = view.group.source if view.group else None

@@ -2,7 +2,7 @@
 
 Our planner still says when: a gang is handed over only once it fits, and its placement keeps the
 room in our books. But no member names a node. kube-scheduler binds all or none, and where the gang
-ends up is written back as its placement (`fairlead.decide.placement.actions.FollowPods`).
+ends up is written back as its placement (`RecordActualPlacement`).
 
 For gangs that kube-scheduler can place as we mean it, and that it can place soon: without a
 topology, and not big. Its work for a group grows with the square of the members (measured, 1.36:

@@ -24,7 +24,7 @@ class PlaceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowPods:
+class RecordActualPlacement:
     """Write where another scheduler has put a placed gang; compare-and-swap."""
 
     job: Job
@@ -49,4 +49,4 @@ class WriteVerdict:
     verdict: VerdictStatus
 
 
-Action: TypeAlias = PlaceJob | FollowPods | ReleaseJob | WriteVerdict
+Action: TypeAlias = PlaceJob | RecordActualPlacement | ReleaseJob | WriteVerdict

@@ -24,7 +24,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import PLACED
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.admission.priority import priority_verdict
-from fairlead.decide.placement.actions import Action, FollowPods
+from fairlead.decide.placement.actions import Action, RecordActualPlacement
 from fairlead.decide.placement.judge import (
     BLOCKERS_MAX,
     eligible_nodes,
@@ -101,7 +101,7 @@ class _Cycle:
                 self._contained(key, partial(self._refuse, key, priority_verdict(unresolved)))
             for job, placement in self._state.strayed():
                 if not self._is_left_alone(job.metadata.key):
-                    self._actions.append(FollowPods(job, placement))
+                    self._actions.append(RecordActualPlacement(job, placement))
             while self._pass(transaction):
                 pass
             if self._state.queue.has_unseen:

@@ -12,7 +12,13 @@ from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.job_status import new_record, refusal_verdict, with_begun
-from fairlead.decide.placement.actions import Action, FollowPods, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.actions import (
+    Action,
+    PlaceJob,
+    RecordActualPlacement,
+    ReleaseJob,
+    WriteVerdict,
+)
 from fairlead.decide.placement.plan import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -48,7 +54,7 @@ def status_after(action: Action) -> JobStatus:
     """Return the job's status as the action leaves it."""
     status = action.job.status
     match action:
-        case FollowPods():
+        case RecordActualPlacement():
             return replace(status, placement=action.placement)
         case PlaceJob():
             if action.begun is not None:

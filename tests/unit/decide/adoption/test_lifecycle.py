@@ -13,10 +13,10 @@ from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.times import format_time
 from fairlead.decide.adoption.actions import (
     CreateJob,
+    EmitPodWarning,
     EvictMember,
     ReadSource,
     ReleaseMember,
-    TellPod,
 )
 from fairlead.decide.adoption.grouping import membership_of
 from fairlead.decide.adoption.lifecycle import decide_group
@@ -128,13 +128,15 @@ def test_the_owner_is_read_before_a_job_is_made_and_the_job_is_collected_with_it
 
 
 def test_who_starts_its_pods_one_by_one_is_told_how_to_be_a_gang() -> None:
-    (told,) = acts(TellPod, view(gated(0), facts=replace_facts(problem="starts in order: do X")))
+    (told,) = acts(
+        EmitPodWarning, view(gated(0), facts=replace_facts(problem="starts in order: do X"))
+    )
     assert told.reason == "NotAGang"
     assert told.message == "StatefulSet web is no gang: starts in order: do X"
 
 
 def test_a_size_that_nobody_says_is_asked_for() -> None:
-    (told,) = acts(TellPod, view(gated(0), facts=Facts(exists=False)))
+    (told,) = acts(EmitPodWarning, view(gated(0), facts=Facts(exists=False)))
     assert names.GROUP_SIZE in told.message
 
 

@@ -21,7 +21,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
 
 
-class Unanswered:
+class UncertainPlacements:
     """The placements of one scheduler that may come true late; their room is kept in the state."""
 
     def __init__(self, state: ClusterState) -> None:

@@ -13,7 +13,7 @@ from fairlead.api.status import (
     TooLarge,
     Unauthorized,
 )
-from fairlead.controllers.jobs_state import RefusalBook, refusal_of
+from fairlead.controllers.pod_refusals import PodRefusals, refusal_of
 from fairlead.decide.jobs.view import Refusal
 from fairlead.testing.builders import EPOCH, make_job
 
@@ -51,7 +51,7 @@ def test_the_words_of_a_refusal_tell_whether_it_would_come_again(
 
 
 def test_the_delays_between_tries_grow_and_a_success_ends_them() -> None:
-    book, job, now = RefusalBook(), make_job("a"), EPOCH
+    book, job, now = PodRefusals(), make_job("a"), EPOCH
     uid, delays = job.metadata.uid, list[float]()
     for _ in range(8):
         book.note(job, HELD, "exceeded quota", now)
@@ -61,7 +61,7 @@ def test_the_delays_between_tries_grow_and_a_success_ends_them() -> None:
         delays.append(refused.retry_at - now)
         now = refused.retry_at
     assert delays == [0.25, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
-    book.made(uid)
+    book.clear(uid)
     assert book.get(uid) is None
     book.note(job, HELD, "exceeded quota", now)
     refused = book.get(uid)
@@ -70,7 +70,7 @@ def test_the_delays_between_tries_grow_and_a_success_ends_them() -> None:
 
 
 def test_many_refusals_at_once_count_as_one_and_a_final_one_stays() -> None:
-    book, job = RefusalBook(), make_job("a")
+    book, job = PodRefusals(), make_job("a")
     for _ in range(1000):
         book.note(job, HELD, "exceeded quota", EPOCH)
     refused = book.get(job.metadata.uid)
@@ -78,7 +78,7 @@ def test_many_refusals_at_once_count_as_one_and_a_final_one_stays() -> None:
     assert refused.retry_at == EPOCH + 0.25
     book.note(job, REJECTED, "image: required", EPOCH + 0.1)
     book.note(job, HELD, "exceeded quota", EPOCH + 1)
-    book.made(job.metadata.uid)
+    book.clear(job.metadata.uid)
     refused = book.get(job.metadata.uid)
     assert refused is not None
     assert (refused.refusal, refused.message) == (REJECTED, "image: required")

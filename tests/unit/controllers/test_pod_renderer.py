@@ -15,7 +15,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Conflict, NotFound, Unavailable
-from fairlead.controllers.jobs_templates import PodBodies
+from fairlead.controllers.pod_renderer import PodRenderer
 from fairlead.decide.jobs.members import PodFactory, seats
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding, pinned_node
@@ -41,13 +41,13 @@ def _pods(job: Job) -> list[Pod]:
     return [factory.make(seat) for seat in seats(job, placement)]
 
 
-def _play(play: Callable[[FakeClient, PodBodies], Awaitable[None]]) -> None:
+def _play(play: Callable[[FakeClient, PodRenderer], Awaitable[None]]) -> None:
     client = FakeClient(latency_seconds=0.01)
-    run(play(client, PodBodies(client)))
+    run(play(client, PodRenderer(client)))
 
 
 def test_all_pods_of_a_generation_share_one_read() -> None:
-    async def play(client: FakeClient, bodies: PodBodies) -> None:
+    async def play(client: FakeClient, bodies: PodRenderer) -> None:
         job = await _submit(client)
         made = to_wire(await asyncio.gather(*[bodies.body(job, pod) for pod in _pods(job)]))
         assert client.count("get") == 1
@@ -66,7 +66,7 @@ def test_all_pods_of_a_generation_share_one_read() -> None:
 
 
 def test_a_pod_decided_on_another_generation_is_not_made() -> None:
-    async def play(client: FakeClient, bodies: PodBodies) -> None:
+    async def play(client: FakeClient, bodies: PodRenderer) -> None:
         old = await _submit(client)
         changed = {"spec": {"roles": [{**ROLE, "template": {"spec": {**SPEC, "dnsPolicy": "x"}}}]}}
         new = await client.patch(JOBS, "train", changed, namespace="default")
@@ -84,7 +84,7 @@ def test_a_pod_decided_on_another_generation_is_not_made() -> None:
 
 
 def test_a_failed_read_is_repeated_and_a_missing_job_is_not_found() -> None:
-    async def play(client: FakeClient, bodies: PodBodies) -> None:
+    async def play(client: FakeClient, bodies: PodRenderer) -> None:
         job = await _submit(client)
         pod = _pods(job)[0]
         client.fail_next("get", Unavailable("cut"))
@@ -100,8 +100,8 @@ def test_a_failed_read_is_repeated_and_a_missing_job_is_not_found() -> None:
 
 
 def test_no_more_templates_are_kept_than_the_bound() -> None:
-    async def play(client: FakeClient, _bodies: PodBodies) -> None:
-        bodies = PodBodies(client, templates_max=2)
+    async def play(client: FakeClient, _bodies: PodRenderer) -> None:
+        bodies = PodRenderer(client, templates_max=2)
         for i in range(5):
             job = await _submit(client, f"job-{i}")
             await bodies.body(job, _pods(job)[0])
@@ -110,8 +110,8 @@ def test_no_more_templates_are_kept_than_the_bound() -> None:
 
 
 def test_what_is_not_kept_decoded_is_decoded_again_and_not_read() -> None:
-    async def play(client: FakeClient, _bodies: PodBodies) -> None:
-        bodies = PodBodies(client, decoded_max=1)
+    async def play(client: FakeClient, _bodies: PodRenderer) -> None:
+        bodies = PodRenderer(client, decoded_max=1)
         jobs = [await _submit(client, f"job-{i}") for i in range(3)]
         made = [await bodies.body(job, _pods(job)[1]) for job in jobs * 2]
         assert made[:3] == made[3:]
@@ -131,7 +131,7 @@ def test_what_is_not_kept_decoded_is_decoded_again_and_not_read() -> None:
 def test_who_applies_by_the_servers_side_stays_tracked(
     managers: list[dict[str, str]], may: bool
 ) -> None:
-    async def play(client: FakeClient, bodies: PodBodies) -> None:
+    async def play(client: FakeClient, bodies: PodRenderer) -> None:
         job = await _submit(client)
         get = client.get
 
@@ -140,10 +140,12 @@ def test_who_applies_by_the_servers_side_stays_tracked(
             return {**stored, "metadata": {**stored["metadata"], "managedFields": managers}}
 
         client.get = tracked
-        assert await bodies.may_untrack(job) is may
+        assert await bodies.can_drop_managed_fields(job) is may
         labelled = {"metadata": {"labels": {"a": "b"}}}
         later = await client.patch(JOBS, "train", labelled, namespace="default")
-        assert not await bodies.may_untrack(later), "somebody may have applied it meanwhile"
+        assert not await bodies.can_drop_managed_fields(later), (
+            "somebody may have applied it meanwhile"
+        )
         await bodies.body(job, _pods(job)[0])
         assert client.count("get") == 1
 
@@ -171,7 +173,7 @@ WISH = {
 def test_a_later_pods_body_is_what_it_would_be_as_the_first(
     naming: PeerNaming, binding: Binding, affinity: dict[str, Any] | None
 ) -> None:
-    async def play(client: FakeClient, bodies: PodBodies) -> None:
+    async def play(client: FakeClient, bodies: PodRenderer) -> None:
         spec = SPEC if affinity is None else {**SPEC, "affinity": affinity}
         job = await _submit(client, spec=spec)
         placement = make_placement(["n0", "n1", "n2"])
@@ -179,7 +181,7 @@ def test_a_later_pods_body_is_what_it_would_be_as_the_first(
         for seat in seats(job, placement):
             pod = factory.make(seat, binding)
             body = to_wire(await bodies.body(job, pod))
-            assert body == to_wire(await PodBodies(client).body(job, pod))
+            assert body == to_wire(await PodRenderer(client).body(job, pod))
             assert msgspec.convert(body, Pod) == pod
             assert (pod.spec.node_name or pinned_node(pod.spec)) == seat.node
             if affinity is not None:

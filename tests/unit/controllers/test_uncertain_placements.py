@@ -18,7 +18,7 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
-from fairlead.controllers.unanswered import may_come_late
+from fairlead.controllers.uncertain_placements import may_come_late
 from fairlead.runtime.client import Request, Verb
 from fairlead.testing.builders import make_job, make_nodes, make_priority_class
 from fairlead.testing.fake_client import FakeClient

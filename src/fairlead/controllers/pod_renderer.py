@@ -80,7 +80,7 @@ class _Templates:
     first: dict[str, _First] = field(default_factory=dict)
 
 
-class PodBodies:
+class PodRenderer:
     """Makes the bodies of pods. `forget` a job that has ended or is gone."""
 
     def __init__(
@@ -117,7 +117,7 @@ class PodBodies:
         stored = await self._read(job)
         return _body(self._decode(job.metadata.uid, stored), job.status.attempt, pod)
 
-    async def may_untrack(self, job: Job) -> bool:
+    async def can_drop_managed_fields(self, job: Job) -> bool:
         """True when the server tracks who manages fields of a job, and nobody needs to know.
 
         Tracking more than doubles what each write costs the server (docs/design/performance.md);

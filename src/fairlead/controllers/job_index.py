@@ -1,0 +1,405 @@
+"""What the jobs controller knows of each job, kept per event so that a decision costs what changed.
+
+`JobIndex` follows the mirrors and marks the jobs to look at again. All of it follows from the
+mirrors and is built again from them after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import TypeAlias, TypeVar
+
+from fairlead.api import names
+from fairlead.api.core import ConfigMap, Node, Pod, Service
+from fairlead.api.job import Job, RestartPolicy, owner_reference_of
+from fairlead.api.meta import label_number
+from fairlead.api.podgroups import PodGroup
+from fairlead.api.times import parse_time
+from fairlead.controllers.jobs_mirrors import JobsMirrors
+from fairlead.decide.jobs.admission import dependency_state
+from fairlead.decide.jobs.pods import JobPods
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.view import DependencyState, JobView, NodeOutage, Owned, PodRefusal, Probe
+from fairlead.decide.pinning import Binding, node_of, own_binding
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Change
+from fairlead.runtime.reader import follow
+
+_NO_NODES: Mapping[str, int] = {}
+Dependent: TypeAlias = ConfigMap | Service | PodGroup
+D = TypeVar("D", ConfigMap, Service, PodGroup)
+O = TypeVar("O", Pod, ConfigMap, Service, PodGroup)  # noqa: E741 - an owned object
+
+
+@dataclass(slots=True)
+class JobParts:
+    """What belongs to one job besides its object, kept from its first sign to its last."""
+
+    pods: JobPods = field(default_factory=JobPods)
+    config_maps: dict[str, Owned] = field(default_factory=dict)
+    services: dict[str, Owned] = field(default_factory=dict)
+    pod_groups: dict[str, Owned] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing of the job is left."""
+        others = self.config_maps or self.services or self.pod_groups
+        return not (self.pods.attempts or others)
+
+
+@dataclass(slots=True)
+class _PlacedNodes:
+    """The nodes that a job's placement names, with how many members each holds."""
+
+    nodes: Mapping[str, int] = field(default_factory=lambda: _NO_NODES)
+    #: False until it was checked whether they all exist.
+    is_checked: bool = False
+
+
+class JobIndex:
+    """The parts, places and dependents of every job."""
+
+    def __init__(
+        self,
+        mirrors: JobsMirrors,
+        *,
+        mark: Callable[[ObjectKey], None],
+        on_finished: Callable[[str], None],
+        on_gone: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        """Register on the mirrors.
+
+        `mark` is called with each job to look at again, `on_finished` and `on_gone` with the uid of
+        a job that has ended, and of one that was deleted.
+        """
+        self._mirrors = mirrors
+        self._mark = mark
+        self._on_finished = on_finished
+        self._on_gone = on_gone
+        self._clock = clock
+        self._began_at = clock.now()
+        self._nodes = NodeBook()
+        #: By key and uid of the job: parts in another namespace are not its parts.
+        self._parts: dict[tuple[ObjectKey, str], JobParts] = {}
+        #: By key of the job; exactly those with a placement.
+        self._placed: dict[ObjectKey, _PlacedNodes] = {}
+        #: Jobs not yet admitted, by the job that they wait for.
+        self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
+        reader = mirrors.reader
+        self._unregister = [
+            follow(mirrors.jobs, self._on_job, reader),
+            follow(mirrors.pods, self._on_pod, reader),
+            follow(mirrors.nodes, self._on_node, reader),
+        ]
+        in_maps = partial(self._on_owned, attrgetter("config_maps"))
+        self._unregister.append(follow(mirrors.config_maps, in_maps, reader))
+        if mirrors.services is not None:
+            in_services = partial(self._on_owned, attrgetter("services"))
+            self._unregister.append(follow(mirrors.services, in_services, reader))
+        if mirrors.pod_groups is not None:
+            in_groups = partial(self._on_owned, attrgetter("pod_groups"))
+            self._unregister.append(follow(mirrors.pod_groups, in_groups, reader))
+
+    def close(self) -> None:
+        """Take the handlers off the mirrors."""
+        for unregister in self._unregister:
+            unregister()
+
+    def view(
+        self,
+        job: Job,
+        policy: JobsPolicy,
+        now: float,
+        *,
+        pod_refusal: PodRefusal | None,
+        probe: Probe | None,
+        counts_written_at: float,
+        late_until: float,
+    ) -> JobView:
+        """Return the input of a decision: what follows from the mirrors, and what answers told.
+
+        `late_until` 0: no creation of ours is unanswered; those of an earlier controller may be.
+        """
+        key, uid = job.metadata.key, job.metadata.uid
+        parts = self._parts.get((key, uid)) or JobParts()
+        placed = self._placed.get(key) or _PlacedNodes()
+        if not placed.is_checked:
+            for node in placed.nodes:
+                if self._mirrors.nodes.get("", node) is None:
+                    self._nodes.missing(node, now)
+            placed.is_checked = True
+        dependencies: dict[str, DependencyState] = {}
+        for namespace, name in waits_for(job):
+            dependencies[name] = dependency_state(self._mirrors.jobs.get(namespace, name))
+        return JobView(
+            job=job,
+            pods=parts.pods,
+            config_maps=parts.config_maps,
+            services=parts.services,
+            pod_groups=parts.pod_groups,
+            dependencies=dependencies,
+            node_troubles=troubles_of(self._nodes.troubles, placed.nodes, parts.pods.nodes),
+            bindings=self._nodes.bindings,
+            cordoned=self._nodes.cordoned,
+            pod_refusal=pod_refusal,
+            probe=probe,
+            counts_written_at=counts_written_at,
+            late_until=late_until or inherited_until(job, self._began_at, policy),
+        )
+
+    def _on_job(self, change: Change[Job]) -> None:
+        key, old, new = change.key, change.old, change.new
+        self._mark(key)
+        if dependency_state(old) is not dependency_state(new):
+            for dependent in self._dependents.get(key, ()):
+                self._mark(dependent)
+        for other in waits_for(old):
+            waiting = self._dependents[other]
+            waiting.pop(key, None)
+            if not waiting:
+                del self._dependents[other]
+        for other in waits_for(new):
+            self._dependents.setdefault(other, {})[key] = None
+        placement = new.status.placement if new is not None else None
+        before = old.status.placement if old is not None else None
+        if placement != before or (placement is not None and key not in self._placed):
+            self._replace_placed(key, new)
+        if new is not None and new.is_finished:
+            self._on_finished(new.metadata.uid)
+        if new is None and old is not None:
+            self._on_gone(old.metadata.uid)
+            self._forget_if_over(key, old.metadata.uid)
+
+    def _replace_placed(self, key: ObjectKey, job: Job | None) -> None:
+        before = self._placed.pop(key, None)
+        after = placed_nodes(job) if job is not None else {}
+        for node in after:
+            self._nodes.link(node, key)
+        for node in before.nodes if before is not None else ():
+            self._nodes.unlink(node, key)
+        if after:
+            self._placed[key] = _PlacedNodes(after)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        pod, is_there = subject(change)
+        owner = owner_reference_of(pod.metadata)
+        if owner is None:
+            return
+        key = (pod.metadata.namespace, owner.name)
+        pods = self._parts_of(key, owner.uid).pods
+        node = node_of(pod.spec)
+        count = pods.nodes.get(node, 0)
+        if is_there:
+            pods.put(pod)
+        else:
+            pods.drop(pod)
+        if pods.nodes.get(node, 0) > count:
+            self._nodes.link(node, key)
+        elif pods.nodes.get(node, 0) < count:
+            self._nodes.unlink(node, key)
+        self._forget_if_over(key, owner.uid)
+        self._mark(key)
+
+    def _on_node(self, change: Change[Node]) -> None:
+        for key in self._nodes.changed(change.key[1], change.new, self._clock.now()):
+            self._mark(key)
+
+    def _on_owned(
+        self, table_of: Callable[[JobParts], dict[str, Owned]], change: Change[D]
+    ) -> None:
+        """Keep what a job owns besides its pods in one of the tables of its parts."""
+        obj, is_there = subject(change)
+        key, owner = job_key_of(obj), owner_reference_of(obj.metadata)
+        if key is None or owner is None:
+            return
+        table = table_of(self._parts_of(key, owner.uid))
+        if is_there:
+            table[obj.metadata.name] = owned_of(obj)
+        else:
+            table.pop(obj.metadata.name, None)
+        self._forget_if_over(key, owner.uid)
+        self._mark(key)
+
+    def _parts_of(self, key: ObjectKey, uid: str) -> JobParts:
+        parts = self._parts.get((key, uid))
+        if parts is None:
+            parts = self._parts[key, uid] = JobParts()
+        return parts
+
+    def _forget_if_over(self, key: ObjectKey, uid: str) -> None:
+        """Drop the parts of a job that is gone once there are none.
+
+        While the job exists its parts stay: they hold what deleted pods had reported.
+        """
+        job = self._mirrors.jobs.get(*key)
+        if job is not None and job.metadata.uid == uid:
+            return
+        parts = self._parts.get((key, uid))
+        if parts is not None and parts.is_empty:
+            del self._parts[key, uid]
+
+
+def waits_for(job: Job | None) -> list[ObjectKey]:
+    """Return the jobs that a job waits for, which matters until it is admitted."""
+    if job is None or job.status.attempt > 0:
+        return []
+    return [(job.metadata.namespace, after.job) for after in job.spec.after]
+
+
+def inherited_until(job: Job, began_at: float, policy: JobsPolicy) -> float:
+    """Return until when a pod may come that an earlier controller asked for without an answer.
+
+    Which creations had no answer was forgotten with it. None is under way any more once the gang
+    has run for so long that even a repetition has arrived; a member's replacement may always be.
+    """
+    attempt = job.status.current_attempt
+    if attempt is None or attempt.begun_at is None or parse_time(attempt.begun_at) > began_at:
+        return 0.0
+    is_single = job.spec.restart.policy is RestartPolicy.MEMBER
+    last = began_at if is_single or attempt.started_at is None else parse_time(attempt.started_at)
+    return last + policy.late_pod_seconds
+
+
+def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:
+    """Return the key of the Fairlead job that controls an object, or None."""
+    owner = owner_reference_of(obj.metadata)
+    return None if owner is None else (obj.metadata.namespace, owner.name)
+
+
+def subject(change: Change[O]) -> tuple[O, bool]:
+    """Return the object that changed, and whether it is still there and still its job's.
+
+    An object that lost its owner (a job deleted with its dependents orphaned), or got another one,
+    is shown as it was: to the job that had it, it is gone. A new owner takes no part: we adopt
+    nothing that we did not make.
+    """
+    old, new = change.old, change.new
+    if new is None:
+        assert old is not None
+        return old, False
+    if old is not None:
+        owner = owner_reference_of(old.metadata)
+        now = owner_reference_of(new.metadata)
+        if owner is not None and (now is None or now.uid != owner.uid):
+            return old, False
+    return new, True
+
+
+def owned_of(obj: Dependent) -> Owned:
+    """Return what decisions ask of a ConfigMap or Service."""
+    return Owned(
+        name=obj.metadata.name,
+        uid=obj.metadata.uid,
+        attempt=label_number(obj.metadata.labels.get(names.ATTEMPT)) or 0,
+        is_terminating=obj.metadata.deletion_timestamp is not None,
+    )
+
+
+@dataclass(slots=True)
+class NodeBook:
+    """Which nodes are in trouble, and which jobs have members or reservations on which node."""
+
+    #: Nodes that are not ready; and those that do not exist, as long as a job is on them.
+    troubles: dict[str, NodeOutage] = field(default_factory=dict)
+    #: Exactly the jobs whose placement names the node, or that have a pod on it.
+    jobs: dict[str, dict[ObjectKey, int]] = field(default_factory=dict)
+    #: How members are bound on the nodes that say it.
+    bindings: dict[str, Binding] = field(default_factory=dict)
+    #: Nodes that an operator has cordoned.
+    cordoned: dict[str, None] = field(default_factory=dict[str, None])
+
+    def changed(self, name: str, node: Node | None, now: float) -> tuple[ObjectKey, ...]:
+        """Take note of a node as it is now; return the jobs to look at again."""
+        binding = own_binding(node.metadata.labels) if node is not None else None
+        if binding is not None:
+            self.bindings[name] = binding
+        else:
+            self.bindings.pop(name, None)
+        was_cordoned = name in self.cordoned
+        is_cordoned = node is not None and node.spec.unschedulable
+        if is_cordoned:
+            self.cordoned[name] = None
+        else:
+            self.cordoned.pop(name, None)
+        trouble = self._trouble(name, node, now)
+        if trouble == self.troubles.get(name) and was_cordoned == is_cordoned:
+            return ()
+        if trouble is None:
+            self.troubles.pop(name, None)
+        else:
+            self.troubles[name] = trouble
+        return tuple(self.jobs.get(name, ()))
+
+    def missing(self, name: str, now: float) -> None:
+        """Take note that a node is named by a job and does not exist."""
+        if name not in self.troubles:
+            self.troubles[name] = NodeOutage(name, now, is_gone=True)
+
+    def link(self, name: str, key: ObjectKey) -> None:
+        """Take note of one more reason for a job to be on a node."""
+        jobs = self.jobs.setdefault(name, {})
+        jobs[key] = jobs.get(key, 0) + 1
+
+    def unlink(self, name: str, key: ObjectKey) -> None:
+        """Take back what `link` noted."""
+        jobs = self.jobs[name]
+        jobs[key] -= 1
+        if jobs[key]:
+            return
+        del jobs[key]
+        if jobs:
+            return
+        del self.jobs[name]
+        trouble = self.troubles.get(name)
+        if trouble is not None and trouble.is_gone:
+            del self.troubles[name]
+
+    def _trouble(self, name: str, node: Node | None, now: float) -> NodeOutage | None:
+        if node is None:
+            return NodeOutage(name, now, is_gone=True) if name in self.jobs else None
+        old = self.troubles.get(name)
+        known_since = now if old is None or old.is_gone else old.since
+        for condition in node.status.conditions:
+            if condition.type == names.READY:
+                if condition.status == "True":
+                    return None
+                return NodeOutage(name, _instant(condition.last_transition_time, known_since))
+        # A node that has never reported is as good as silent.
+        return NodeOutage(name, _instant(node.metadata.creation_timestamp, known_since))
+
+
+def _instant(text: str | None, default: float) -> float:
+    try:
+        return default if text is None else parse_time(text)
+    except ValueError:
+        return default
+
+
+def placed_nodes(job: Job) -> Mapping[str, int]:
+    """Return the nodes of the placement and how many members each holds."""
+    if job.status.placement is None:
+        return _NO_NODES
+    out: dict[str, int] = {}
+    for role in job.status.placement.roles:
+        for node in role.nodes:
+            out[node] = out.get(node, 0) + 1
+    return out
+
+
+def troubles_of(
+    troubles: Mapping[str, NodeOutage], *nodes: Mapping[str, int]
+) -> dict[str, NodeOutage]:
+    """Return the troubled ones among these nodes, in name order; walks the smaller side."""
+    if not troubles:
+        return {}
+    found: Iterator[str]
+    if len(troubles) <= sum(map(len, nodes)):
+        found = (name for name in troubles if any(name in group for group in nodes))
+    else:
+        found = (name for group in nodes for name in group if name in troubles)
+    return {name: troubles[name] for name in sorted(found)}

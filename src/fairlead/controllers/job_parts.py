@@ -1,0 +1,157 @@
+"""Creates and deletes what belongs to a job: pods, peers, service, groups.
+
+What is made for a job is made under a derived name, so that making it again finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, assert_never
+
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.podgroups import GroupApi, pod_groups, workloads
+from fairlead.api.resources import CONFIG_MAPS, PODS, SERVICES, Resource
+from fairlead.api.status import ApiError
+from fairlead.controllers.pod_refusals import PodRefusals
+from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.controllers.uncertain_placements import may_come_late
+from fairlead.decide.jobs import native
+from fairlead.decide.jobs.actions import (
+    CreateConfigMap,
+    CreatePod,
+    CreatePodGroup,
+    CreateService,
+    DeleteConfigMap,
+    DeletePod,
+    DeletePodGroup,
+    DeleteService,
+)
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.view import Refusal
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.keyed_controller import part_key
+from fairlead.runtime.object_writer import NameTaken, ObjectWriter
+
+CreatePart: TypeAlias = CreatePod | CreateConfigMap | CreateService | CreatePodGroup
+DeletePart: TypeAlias = DeletePod | DeleteConfigMap | DeleteService | DeletePodGroup
+
+
+class PartWriter:
+    """Performs creates and deletes of parts of jobs, and keeps what the answers tell, by uid."""
+
+    def __init__(
+        self,
+        objects: ObjectWriter,
+        renderer: PodRenderer,
+        refusals: PodRefusals,
+        *,
+        policy: JobsPolicy,
+        clock: Clock,
+    ) -> None:
+        self._objects = objects
+        self._renderer = renderer
+        self._refusals = refusals
+        self._policy = policy
+        self._clock = clock
+        #: Until when a pod may appear whose creation got no answer.
+        self._late_until: dict[str, float] = {}
+
+    def late_until(self, uid: str) -> float:
+        """Return until when a pod of a job may appear whose creation got no answer; 0: none."""
+        return self._late_until.get(uid, 0.0)
+
+    def forget(self, uid: str) -> None:
+        """Drop what is kept of a job that is gone."""
+        self._late_until.pop(uid, None)
+
+    async def create(self, action: CreatePart) -> Written:
+        """Create a part, or find it; Conflict where an object of another owner has its name."""
+        job = action.job
+        match action:
+            case CreatePod(_, pod):
+                body = await self._renderer.body(job, pod)
+                return await self._create(PODS, job, pod.metadata.name, body)
+            case CreateConfigMap(_, config_map):
+                name = config_map.metadata.name
+                return await self._create(CONFIG_MAPS, job, name, to_wire(config_map))
+            case CreateService(_, service):
+                return await self._create(SERVICES, job, service.metadata.name, to_wire(service))
+            case CreatePodGroup():
+                return await self._create_group(job)
+            case _:
+                assert_never(action)
+
+    async def delete(self, action: DeletePart) -> Written | None:
+        """Delete a part; None when it is gone already."""
+        key = (action.namespace, action.name)
+        grace = action.grace_seconds if isinstance(action, DeletePod) else None
+        return await self._objects.delete(
+            self.kind_of(action), key, uid=action.uid, grace_seconds=grace
+        )
+
+    def kind_of(self, action: DeletePart) -> Resource[Any]:
+        """Return the kind of what is to be deleted."""
+        match action:
+            case DeletePod():
+                return PODS
+            case DeleteConfigMap():
+                return CONFIG_MAPS
+            case DeleteService():
+                return SERVICES
+            case DeletePodGroup():
+                return pod_groups(self._groups)
+            case _:
+                assert_never(action)
+
+    @property
+    def _groups(self) -> GroupApi:
+        assert self._policy.groups is not None
+        return self._policy.groups
+
+    async def _create_group(self, job: Job) -> Written:
+        """Create the group, and before it the job's Workload, which all its groups refer to."""
+        workload = native.workload_body(job)
+        await self._create(workloads(self._groups), job, job.metadata.name, workload)
+        group = native.pod_group_body(job, self._groups)
+        name = native.group_name(job, job.status.attempt)
+        return await self._create(pod_groups(self._groups), job, name, group)
+
+    async def _create(
+        self, resource: Resource[Any], job: Job, name: str, body: dict[str, Any]
+    ) -> Written:
+        uid, now = job.metadata.uid, self._clock.now
+        key = (job.metadata.namespace, name)
+        try:
+            written = await self._objects.create(resource, key, body, owner_uid=uid)
+        except NameTaken as error:
+            self._refusals.note(job, Refusal.NAME_TAKEN, error.message, now())
+            raise
+        except ApiError as error:
+            if resource is PODS and may_come_late(error):
+                self._late_until[uid] = now() + self._policy.late_pod_seconds
+            raise
+        self._refusals.clear(uid)
+        return written
+
+
+def created_part_key(action: CreatePart) -> ObjectKey:
+    """Return the key of a part that is created: parts of a job are acted on side by side."""
+    job_key = action.job.metadata.key
+    match action:
+        case CreatePod(_, pod):
+            return part_key(job_key, pod.metadata.name)
+        case CreateConfigMap(_, config_map):
+            return part_key(job_key, f"configmap:{config_map.metadata.name}")
+        case CreateService(_, service):
+            return part_key(job_key, f"service:{service.metadata.name}")
+        case CreatePodGroup(job):
+            return part_key(job_key, f"podgroup:{job.status.attempt}")
+        case _:
+            assert_never(action)
+
+
+def deleted_metadata(action: DeletePart) -> ObjectMeta:
+    """Return what a delete knows of its object."""
+    return ObjectMeta(action.name, namespace=action.namespace, uid=action.uid)

@@ -1,0 +1,165 @@
+"""Performs the actions on a job that several controllers share (`fairlead.decide.job_actions`).
+
+A status is written as a compare-and-swap of what changed, and never what the scheduler owns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.api.job import Job, JobStatus
+from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.resources import JOBS
+from fairlead.api.status import Invalid, Unavailable
+from fairlead.decide.job_actions import (
+    DeleteJob,
+    EmitEvent,
+    JobAction,
+    RecordHistory,
+    RemoveFinalizer,
+    WriteJobStatus,
+)
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind, EventSink
+from fairlead.runtime.history import History, HistoryError, record_of
+from fairlead.runtime.object_writer import ObjectWriter
+from fairlead.runtime.set_aside import SetAside, Stage
+
+#: A status that has been refused so often, in a row, cannot be written.
+REFUSALS_MAX = 3
+#: What a status must say about an attempt: without it the job would stay as it is.
+_ESSENTIAL = ("status.attempt", "status.conditions")
+#: One step of a path: an index or a name.
+_STEP = re.compile(r"\[(\d{1,9})\]|([^.\[\]]+)")
+
+
+class JobWriter:
+    """Performs a `JobAction`; keeps what the answers tell, by uid of the job."""
+
+    def __init__(
+        self,
+        objects: ObjectWriter,
+        *,
+        history: History,
+        events: EventSink,
+        set_aside: SetAside,
+        clock: Clock,
+    ) -> None:
+        """`set_aside` takes jobs whose status the API refuses in part."""
+        self._objects = objects
+        self._history = history
+        self._events = events
+        self._set_aside = set_aside
+        self._clock = clock
+        self._written_at: dict[str, float] = {}
+        #: Refusals of what a status must say, in a row.
+        self._refusals: dict[str, int] = {}
+
+    def written_at(self, uid: str) -> float:
+        """Return when the status of a job was last written; 0 when it was not."""
+        return self._written_at.get(uid, 0.0)
+
+    def is_status_refused(self, job: Job) -> bool:
+        """True when the API server refuses the status of a job in attempt after attempt."""
+        return self._refusals.get(job.metadata.uid, 0) >= REFUSALS_MAX
+
+    def forget(self, uid: str) -> None:
+        """Drop what is kept of a job that is gone."""
+        self._written_at.pop(uid, None)
+        self._refusals.pop(uid, None)
+
+    async def perform(self, action: JobAction) -> Written | None:
+        """Carry out one action; safe to repeat."""
+        match action:
+            case WriteJobStatus(job, status):
+                return await self._write_status(job, status)
+            case EmitEvent(job, type_, reason, message):
+                kind = EventKind(type_)
+                self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
+                return None
+            case RecordHistory(job):
+                return await self._record(job)
+            case DeleteJob(job):
+                return await self._objects.delete(JOBS, job.metadata.key, uid=job.metadata.uid)
+            case RemoveFinalizer(job, finalizer):
+                kept = [each for each in job.metadata.finalizers if each != finalizer]
+                return await self._objects.set_finalizers(JOBS, job.metadata, kept)
+            case _:
+                assert_never(action)
+
+    def faulted(self, action: JobAction, error: Exception) -> None:
+        """Set the job aside that an action was for."""
+        self._set_aside.note(JOBS, action.job.metadata, Stage.ACT, error)
+
+    async def _write_status(self, job: Job, status: JobStatus) -> Written | None:
+        """Send what changed.
+
+        What the API refuses for good is left out, so that a job ends all the same and its nodes
+        become free. Invalid where nothing remains of what must be said.
+        """
+        uid = job.metadata.uid
+        old, new = to_wire(_without_place(job.status)), to_wire(_without_place(status))
+        try:
+            written = await self._patch_status(job, merge_diff(old, new))
+        except Invalid as error:
+            self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+            fields = _refused_fields(error)
+            rest = merge_diff(old, without_fields(new, fields)) if fields else {}
+            if any(field.startswith(_ESSENTIAL) for field in fields):
+                self._refusals[uid] = self._refusals.get(uid, 0) + 1
+            elif fields and not rest:
+                return None
+            if rest:
+                return await self._patch_status(job, rest)
+            raise
+        self._refusals.pop(uid, None)
+        return written
+
+    async def _patch_status(self, job: Job, diff: dict[str, Any]) -> Written:
+        written = await self._objects.patch_status(JOBS, job.metadata, diff)
+        self._written_at[job.metadata.uid] = self._clock.now()
+        return written
+
+    async def _record(self, job: Job) -> None:
+        try:
+            await self._history.record(record_of(job))
+        except HistoryError as error:
+            # The job has not ended, for the world, until it is recorded: retry like any write.
+            raise Unavailable(str(error)) from error
+
+
+def _without_place(status: JobStatus) -> JobStatus:
+    return replace(status, placement=None, verdict=None)
+
+
+def _refused_fields(error: Invalid) -> list[str]:
+    """Return the paths in the status that the API names as wrong; [] for any other refusal."""
+    details = error.status.details
+    causes = details.causes if details is not None else ()
+    return [cause.field for cause in causes if cause.field.startswith("status.")]
+
+
+def without_fields(status: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of a status without what is at these paths, such as `status.attempts[0].end`.
+
+    Of an item of a list that is wrong as a whole, the list is left out.
+    """
+    out: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
+    for path in paths:
+        steps = _STEP.findall(path)[1:]
+        while steps and steps[-1][0]:
+            steps.pop()
+        at: Any = out
+        for index, name in steps[:-1]:
+            key: Any = int(index) if index else name
+            is_there = key in at if isinstance(at, dict) else isinstance(key, int) and key < len(at)
+            at = at[key] if is_there else {}
+        if steps and isinstance(at, dict):
+            at.pop(steps[-1][1], None)
+    return out

@@ -1,0 +1,114 @@
+"""What controllers that decide object by object have in common.
+
+Handlers of the mirrors `mark` the objects to look at again; `decide` takes what is marked or due,
+decides on each object alone, and collects the results. Ten thousand objects that nothing happens to
+add nothing to a cycle. A fault over one object stays with that object: it is set aside and looked
+at again when it changes, or after a delay that doubles.
+
+An action on a part of an object (a pod of a job) has a key of its own (`part_key`), so that parts
+are acted on side by side; `requeue` finds the object again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from fairlead.api.meta import ObjectMeta
+from fairlead.decide.verdict import Decision, ObjectKey, Verdict
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.queue import KeyQueue
+from fairlead.runtime.set_aside import Entry, SetAside, Stage
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedOptions:
+    """Bounds of one cycle; what is left over begins the next one, which starts at once."""
+
+    #: Objects that one cycle looks at.
+    keys_max: int = 512
+    #: Actions of one cycle after which no further object is looked at.
+    actions_max: int = 4096
+    #: Longest delay before an object that cannot be decided on is tried again.
+    retry_seconds_max: float = 600.0
+
+
+class KeyedDecider(Generic[A]):
+    """The queue of one controller's objects, and the decision over those that are marked or due."""
+
+    def __init__(
+        self,
+        mirror: Mirror[Any],
+        decide_one: Callable[[ObjectKey, float], Decision[A] | None],
+        *,
+        set_aside: SetAside,
+        on_fault: Callable[[Entry, float], Sequence[A]] | None = None,
+        options: KeyedOptions | None = None,
+    ) -> None:
+        """Decide on objects of `mirror`, by key, with `decide_one`; None: nothing to decide on.
+
+        `on_fault` returns the actions that report an object that was set aside.
+        """
+        self._mirror = mirror
+        self._decide_one = decide_one
+        self._set_aside = set_aside
+        self._on_fault = on_fault
+        self._options = options or KeyedOptions()
+        self._queue = KeyQueue[ObjectKey]()
+
+    def mark(self, key: ObjectKey) -> None:
+        """Look at an object in the next cycle."""
+        self._queue.add(key)
+
+    def mark_at(self, key: ObjectKey, instant: float) -> None:
+        """Look at an object at an instant, or earlier when it is marked."""
+        self._queue.add_at(key, instant)
+
+    def requeue(self, key: ObjectKey) -> None:
+        """Look again at the object that a key of an action belongs to (`Controller.changed`)."""
+        namespace, name = key
+        whole = name.partition("/")[0]
+        if whole:
+            self._queue.add((namespace, whole))
+
+    def decide(self, now: float) -> Decision[A]:
+        """Decide on the objects that are marked or due, in key order."""
+        actions: list[A] = []
+        verdicts: dict[ObjectKey, Verdict] = {}
+        for key in sorted(self._queue.pop(now, self._options.keys_max)):
+            if len(actions) >= self._options.actions_max:
+                self._queue.add(key)
+                continue
+            decision = self._contained(key, now)
+            if decision is None:
+                continue
+            actions.extend(decision.actions)
+            verdicts.update(decision.verdicts)
+            if decision.wake_at is not None:
+                self._queue.add_at(key, decision.wake_at)
+        wake_at = now if len(self._queue) else self._queue.wake_at()
+        return Decision(tuple(actions), verdicts, wake_at)
+
+    def _contained(self, key: ObjectKey, now: float) -> Decision[A] | None:
+        resource = self._mirror.resource
+        try:
+            decision = self._decide_one(key, now)
+        except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
+            found = self._mirror.get(*key)
+            metadata = found.metadata if found is not None else ObjectMeta(key[1], namespace=key[0])
+            entry = self._set_aside.note(resource, metadata, Stage.DECIDE, error)
+            delay = min(2.0 ** min(entry.count, 20), self._options.retry_seconds_max)
+            reports = self._on_fault(entry, now) if self._on_fault is not None else ()
+            return Decision(tuple(reports), wake_at=now + delay)
+        if decision is not None:
+            self._set_aside.clear(resource, key, Stage.DECIDE)
+        return decision
+
+
+def part_key(key: ObjectKey, part: str) -> ObjectKey:
+    """Return the key of actions on one part of an object; its actions run in order."""
+    namespace, name = key
+    return (namespace, f"{name}/{part}")

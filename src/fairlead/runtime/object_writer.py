@@ -1,0 +1,121 @@
+"""Writes of one object, each safe to repeat, as every controller makes them.
+
+A create finds what an earlier attempt created under the same derived name. A delete names the uid.
+Everything else is a merge patch that carries the resourceVersion it was decided on: a
+compare-and-swap. Each method returns the write that a mirror will show (for the barrier), or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairlead.api.job import owner_reference_of
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.resources import Resource
+from fairlead.api.status import AlreadyExists, Conflict, NotFound
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client, Propagation
+
+
+class NameTaken(Conflict):
+    """An object of this name exists and belongs to another owner."""
+
+
+class ObjectWriter:
+    """The writes of one controller. Errors are the client's, unless a method names others."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def create(
+        self, resource: Resource[Any], key: ObjectKey, body: Any, *, owner_uid: str = ""
+    ) -> Written:
+        """Create an object, or find the one that was created before.
+
+        NameTaken when it exists and its controlling owner is not the one of `owner_uid`.
+        """
+        namespace, name = key
+        answer = resource.only_metadata
+        try:
+            made = await self._client.create(answer, body, namespace=namespace)
+        except AlreadyExists:
+            made = await self._client.get(answer, name, namespace=namespace)
+            owner = owner_reference_of(made.metadata)
+            if owner_uid and (owner is None or owner.uid != owner_uid):
+                text = f"{resource.kind} {name} exists already and does not belong to this job"
+                raise NameTaken(text) from None
+        return Written.of(resource, made)
+
+    async def patch(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str = "",
+    ) -> Written:
+        """Patch the very version that `metadata` names; Conflict when it has changed."""
+        version = {"resourceVersion": metadata.resource_version, "uid": metadata.uid}
+        body = {**patch, "metadata": {**patch.get("metadata", {}), **version}}
+        written = await self._client.patch(
+            resource.only_metadata,
+            metadata.name,
+            body,
+            namespace=metadata.namespace,
+            subresource=subresource,
+        )
+        return Written.of(resource, written)
+
+    async def patch_status(
+        self, resource: Resource[Any], metadata: ObjectMeta, diff: Mapping[str, Any]
+    ) -> Written:
+        """Patch the status with a diff (`fairlead.api.meta.merge_diff`)."""
+        return await self.patch(resource, metadata, {"status": diff}, subresource="status")
+
+    async def set_finalizers(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        finalizers: Sequence[str],
+        *,
+        drop_managed_fields: bool = False,
+    ) -> Written:
+        """Write the finalizers; without the last one, an object that is being deleted is gone.
+
+        `drop_managed_fields` also resets the record of who manages which field, which ends the
+        tracking (Kubernetes documentation, "Server-Side Apply", "Clearing managedFields").
+        """
+        new: dict[str, Any] = {"finalizers": list(finalizers) or None}
+        if drop_managed_fields:
+            new["managedFields"] = [{}]
+        written = await self.patch(resource, metadata, {"metadata": new})
+        if not finalizers and metadata.deletion_timestamp is not None:
+            return Written.deletion(resource, metadata.key, metadata.uid)
+        return written
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        key: ObjectKey,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> Written | None:
+        """Delete the object of this uid (and version); None when it is gone already."""
+        namespace, name = key
+        try:
+            await self._client.delete(
+                resource,
+                name,
+                namespace=namespace,
+                grace_period_seconds=grace_seconds,
+                propagation=Propagation.BACKGROUND,
+                uid=uid,
+                resource_version=resource_version,
+            )
+        except NotFound:
+            return None
+        return Written.deletion(resource, key, uid)
