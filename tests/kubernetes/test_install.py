@@ -51,7 +51,8 @@ from fairlead.api.resources import (
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.app.controllers import Policies
 from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
-from fairlead.app.operator import LogSource, Operator, OperatorSettings
+from fairlead.app.operator import Operator, OperatorSettings
+from fairlead.app.replica import LogSource, ReplicaSettings
 from fairlead.cli.archive import TOKEN_PATH
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
@@ -283,9 +284,11 @@ async def accountant(cluster: ControlPlane, client: HttpClient) -> AsyncIterator
 async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator]:
     """One replica, until the end of the block; its webhook listens."""
     settings = OperatorSettings(
-        identity, host="127.0.0.1", port=0,
-        leader=LeaderOptions(times=LeaseTimes.of(6.0)),
-        policies=Policies(replace(POLICY, binding=Binding.NATIVE)),
+        ReplicaSettings(
+            identity, LeaderOptions(times=LeaseTimes.of(6.0)),
+            Policies(replace(POLICY, binding=Binding.NATIVE)),
+        ),
+        host="127.0.0.1", port=0,
         webhook=WebhookOptions(port=0, look_seconds=0.5),
     )  # fmt: skip
     listens = asyncio.Event()

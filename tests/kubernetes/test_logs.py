@@ -30,7 +30,8 @@ from tests.kubernetes.own_plane import own_plane
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
 from fairlead.app.messages import TOKEN_HEADER
-from fairlead.app.operator import LogSource, Operator, OperatorSettings
+from fairlead.app.operator import Operator, OperatorSettings
+from fairlead.app.replica import LogSource, ReplicaSettings
 from fairlead.app.stores import open_stores
 from fairlead.kube.client import HttpClient
 from fairlead.kube.podlogs import HttpLogReader
@@ -87,8 +88,8 @@ def _certificate(directory: Path) -> Path:
 async def operator(client: HttpClient, store: str) -> AsyncIterator[int]:
     """One replica in this process, on a store; the port of its webhook and archive."""
     settings = OperatorSettings(
-        identity="replica", host="127.0.0.1", port=0,
-        leader=LeaderOptions("fairlead-test", "default"),
+        ReplicaSettings("replica", LeaderOptions("fairlead-test", "default")),
+        host="127.0.0.1", port=0,
         webhook=WebhookOptions(
             host="127.0.0.1", port=0, directory=_certificate(Path(store).parent), look_seconds=0.5
         ),

@@ -23,6 +23,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.status import ApiError
+from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -34,7 +35,6 @@ from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.logs import SILENT
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
@@ -57,7 +57,7 @@ class World:
         self._rng = random.Random(1)
         metrics = Metrics(CollectorRegistry(), version="test")
         self.controllers = Controllers(
-            Policies(), client, MemoryHistory(), clock=clock, metrics=metrics, log=SILENT
+            Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics)
         )
         self.services = list(self.controllers.services())
         self.supervisor: Supervisor | None = None

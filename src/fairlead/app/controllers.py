@@ -1,15 +1,20 @@
-"""Scheduler, jobs and adoption controller as services, made anew at each start; shared mirrors."""
+"""The controllers as services of a supervisor, and the mirrors that they share.
+
+The embedded cluster, the operator and the simulator all compose their controllers here; they differ
+in the client, the clock, the random streams and the policies that they pass. Each start of a
+service makes a new controller: whatever the one before knew is in the API.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from fairlead.api.core import PriorityClass
+from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
@@ -21,12 +26,9 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.unscheduled import UnscheduledPods
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
-from fairlead.runtime.logs import Logger
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
@@ -53,22 +55,24 @@ class Controllers:
         client: Client,
         history: History,
         *,
-        clock: Clock,
-        metrics: Metrics,
-        log: Logger,
+        context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
     ) -> None:
+        """`priority_classes` is given where another part of the process runs that mirror."""
         self._policies = policies
         self._client = client
         self._history = history
-        self._clock = clock
-        self._metrics = metrics
-        self._log = log
-        self._events = Recorder(client, clock, COMPONENT, rng=_rng(), log=log)
+        self._context = context
+        self._clock = context.clock
+        self._metrics = context.metrics
+        self._log = context.log
+        self._events = Recorder(
+            client, context.clock, COMPONENT, rng=context.streams("events"), log=context.log
+        )
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
-            client, priority_classes=priority_classes, clock=clock, metrics=metrics,
-            events=self._events, log=log, has_quotas=policies.jobs.binding is not None,
+            client, self._events, context=context, priority_classes=priority_classes,
+            has_quotas=policies.jobs.binding is not None,
         )  # fmt: skip
         self._loops: dict[str, ControllerLoop[Any]] = {}
 
@@ -80,9 +84,7 @@ class Controllers:
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
         ]
-        if (
-            self._policies.jobs.binding is not None
-        ):  # there is another scheduler, which binds what we pin
+        if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
             services.append(Service("adoption", self._run_adoption, is_ready=ready))
         else:
@@ -121,7 +123,8 @@ class Controllers:
 
     async def _run_jobs(self) -> None:
         shared, reader = self.mirrors, self._reader("jobs")
-        own = JobsMirrors.make(self._client, self._policies.jobs, clock=self._clock, rng=_rng())
+        rng = self._context.streams("own-mirrors/jobs")
+        own = JobsMirrors.make(self._client, self._policies.jobs, clock=self._clock, rng=rng)
         mirrors = replace(
             own, jobs=shared.jobs, pods=shared.pods, nodes=shared.nodes, reader=reader
         )
@@ -159,8 +162,8 @@ class Controllers:
     ) -> None:
         """Run the controller, and mirrors of its own, until a fault of its code."""
         loop = ControllerLoop(
-            controller, clock=self._clock, rng=_rng(), observer=self._metrics, log=self._log,
-            options=LoopOptions(runs_mirrors=False),
+            controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
+            observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
         )  # fmt: skip
         self._loops[controller.name] = loop
         for mirror in own:
@@ -174,7 +177,3 @@ class Controllers:
                 await loop.run()
         finally:
             self._metrics.forget_mirrors(own)
-
-
-def _rng() -> random.Random:
-    return random.Random()  # noqa: S311 # jitter, not secrets

@@ -23,6 +23,7 @@ from fairlead.api import crd
 from fairlead.api.meta import merge_diff
 from fairlead.api.resources import CRDS
 from fairlead.api.status import AlreadyExists
+from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
 from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.nodes import Nodes
@@ -126,8 +127,8 @@ class Cluster:
             # Store and controllers end together, so no write arrives late after a start.
             jobs = JobsPolicy(checkpoint_root=str(data / "checkpoints"), late_pod_seconds=1.0)
             controllers = Controllers(
-                self._settings.controllers.policies(jobs), client, history, clock=self._clock,
-                metrics=self._metrics, log=self._log,
+                self._settings.controllers.policies(jobs), client, history,
+                context=ProcessContext(self._clock, self._metrics, self._log),
             )  # fmt: skip
             nodes = Nodes(
                 self._settings,

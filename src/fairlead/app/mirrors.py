@@ -6,22 +6,27 @@ cluster's pods are decoded, listed and kept once instead of once per reader.
 
 from __future__ import annotations
 
-import random
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.job import Job
+from fairlead.api.core import PriorityClass
 from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, RESOURCE_QUOTAS
+from fairlead.api.resources import (
+    JOBS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    Resource,
+)
+from fairlead.app.context import ProcessContext
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventSink
-from fairlead.runtime.logs import Logger
-from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.mirror import HasMetadata, Mirror
 from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
+
+T = TypeVar("T", bound=HasMetadata)
 
 
 class SharedMirrors:
@@ -30,32 +35,37 @@ class SharedMirrors:
     def __init__(
         self,
         client: Client,
+        events: EventSink,
         *,
+        context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
         has_quotas: bool = False,
-        clock: Clock,
-        metrics: Metrics,
-        events: EventSink,
-        log: Logger,
     ) -> None:
-        """`priority_classes` is given where somebody else in the process runs that mirror."""
+        """`priority_classes` is given where another part of the process runs that mirror."""
         #: Objects that cannot be decoded, of these kinds and of those that a reader has alone.
-        self.set_aside = SetAside("mirrors", events=events, log=log)
-        metrics.watch_set_aside(self.set_aside)
-        make = partial(Mirror, client, clock=clock, log=log, set_aside=self.set_aside)
-        self.nodes: Mirror[Node] = make(NODES, rng=_rng())
-        self.jobs: Mirror[Job] = make(JOBS, rng=_rng())
-        self.pods: Mirror[Pod] = make(PODS, rng=_rng())
+        self.set_aside = SetAside("mirrors", events=events, log=context.log)
+        self._metrics = context.metrics
+        self._metrics.watch_set_aside(self.set_aside)
+
+        def make(resource: Resource[T]) -> Mirror[T]:
+            rng = context.streams(f"mirrors/{resource.plural}")
+            return Mirror(
+                client, resource, clock=context.clock, rng=rng, log=context.log,
+                set_aside=self.set_aside,
+            )  # fmt: skip
+
+        self.nodes = make(NODES)
+        self.jobs = make(JOBS)
+        self.pods = make(PODS)
         self._own: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods]
         if priority_classes is None:
-            priority_classes = make(PRIORITY_CLASSES, rng=_rng())
+            priority_classes = make(PRIORITY_CLASSES)
             self._own.append(priority_classes)
         self.priority_classes = priority_classes
         self.quotas: Mirror[ResourceQuota] | None = None
         if has_quotas:
-            self.quotas = make(RESOURCE_QUOTAS, rng=_rng())
+            self.quotas = make(RESOURCE_QUOTAS)
             self._own.append(self.quotas)
-        self._metrics = metrics
 
     def services(self) -> list[Service]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""
@@ -78,7 +88,3 @@ class SharedMirrors:
 
 def _is_synced(mirror: Mirror[Any]) -> bool:
     return mirror.synced
-
-
-def _rng() -> random.Random:
-    return random.Random()  # noqa: S311 # jitter, not secrets

@@ -1,66 +1,42 @@
-"""One replica of the controllers on a real cluster.
+"""The operator: one replica of the controllers as a process on a real cluster.
 
-    HttpClient -> LeaderElector -> LeaderClient (writes during the term only) -> scheduler, jobs
-    probes and metrics over HTTP, for the kubelet and Prometheus
-    webhook and archive over HTTPS, for API servers: on every replica, leader or not
-
-The controllers are those of the embedded cluster, unchanged; only how peers are named differs. They
-exist while this replica leads, and are made anew for each term: whatever they knew is in the API.
+election and controllers (`replica.py`)
+probes and metrics over HTTP, for the kubelet and Prometheus
+webhook and archive over HTTPS, for API servers: on every replica, leader or not
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fairlead import __version__
-from fairlead.api.core import PriorityClass
-from fairlead.api.resources import PRIORITY_CLASSES
 from fairlead.app.archive_api import ArchiveApi
-from fairlead.app.controllers import Controllers, Policies
-from fairlead.controllers.logs import KeepingClient, LogKeeper
-from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.app.context import ProcessContext
+from fairlead.app.replica import LogSource, Replica, ReplicaSettings
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.discovery import discover_groups
-from fairlead.runtime.fencing import LeaderClient, fence
-from fairlead.runtime.history import History, LogReader, LogStore
-from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
+from fairlead.runtime.history import History
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
-from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.supervisor import Health, Service, Supervisor
 from fairlead.webhook.service import Webhook, WebhookOptions
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """What a replica is told. `identity` must be unique to the process."""
+    """What a process of the operator is started with."""
 
-    identity: str
+    replica: ReplicaSettings
     host: str = "0.0.0.0"  # noqa: S104 # the kubelet and Prometheus come from outside the pod
     port: int = 8080
-    leader: LeaderOptions = field(default_factory=LeaderOptions)
-    policies: Policies = field(
-        default_factory=lambda: Policies(JobsPolicy(peer_naming=PeerNaming.DNS))
-    )
     #: Answer API servers that ask about new pods and jobs, and, on the same port, what its readers
     #: ask of the archive; None: neither.
     webhook: WebhookOptions | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogSource:
-    """Where logs of members are kept, and how they are read before they are gone."""
-
-    store: LogStore
-    reader: LogReader
 
 
 class ProbesFailed(Exception):
@@ -92,45 +68,36 @@ class Operator:
         self._archive = archive
         self._client = client
         self._history = history
-        self._clock = clock
-        self._log = log
-        self._rng = random.Random()  # noqa: S311 # jitter, not secrets
         registry = CollectorRegistry()
-        self._metrics = Metrics(registry, version=__version__)
-        self._fenced = Counter(
+        metrics = Metrics(registry, version=__version__)
+        fenced = Counter(
             "fairlead_fenced_jobs_total", "Jobs touched at the start of a term.", registry=registry
         )
-        self.elector = LeaderElector(
-            client, settings.identity, clock=clock, rng=self._rng, options=settings.leader, log=log
+        context = ProcessContext(clock, metrics, log)
+        self._replica = replica = Replica(
+            settings.replica, client, history, context=context, archive=archive, fenced=fenced.inc
         )
+        self.elector = replica.elector
         leading = Gauge("fairlead_leader", "1 while this replica leads.", registry=registry)
         leading.set_function(lambda: float(self.elector.is_leading))
-        self._controllers: Supervisor | None = None
+        self._metrics = metrics
         self.webhook: Webhook | None = None
-        #: Read on every replica, since each answers API servers that ask about jobs.
-        self._priority_classes: Mirror[PriorityClass] = Mirror(
-            client, PRIORITY_CLASSES, clock=clock, rng=self._rng, log=log
-        )
-        self._metrics.watch_mirror(self._priority_classes)
-        services = [
-            Service("leader", lambda: self.elector.run(self._lead)),
-            Service("mirror-priorityclasses", self._priority_classes.run),
-        ]
+        services = replica.services()
         if settings.webhook is not None:
             self.webhook = webhook = Webhook(
                 settings.webhook,
                 client,
                 registry,
                 clock=clock,
-                rng=self._rng,
+                rng=context.streams("webhook"),
                 log=log,
-                priority_classes=self._priority_classes,
+                priority_classes=replica.priority_classes,
                 others={"/fairlead/v1/": self._archive_api().answer},
             )
             services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
         self._supervisor = Supervisor(
-            services,
-            clock=clock, rng=self._rng, log=log, crashed=self._metrics.crashed,
+            services, clock=clock, rng=context.streams("supervisor"), log=log,
+            crashed=metrics.crashed,
         )  # fmt: skip
 
     def _archive_api(self) -> ArchiveApi:
@@ -166,37 +133,6 @@ class Operator:
                 ) from error
             yield
 
-    async def _lead(self, term: Term) -> None:
-        client = LeaderClient(self._client, term)
-        keeper: LogKeeper | None = None
-        if (archive := self._archive) is not None:
-            keeper = LogKeeper(archive.reader, archive.store, clock=self._clock, log=self._log)
-            client = KeepingClient(self._client, term, keeper)
-        policies, jobs_policy = self._settings.policies, self._settings.policies.jobs
-        if jobs_policy.binding is not None:
-            jobs_policy = replace(jobs_policy, groups=await discover_groups(client))
-        served = jobs_policy.groups.value if jobs_policy.groups is not None else ""
-        self._log.info("Discovered", pod_groups=served)
-        controllers = Controllers(
-            replace(policies, jobs=jobs_policy), client, self._history, clock=self._clock,
-            metrics=self._metrics, log=self._log, priority_classes=self._priority_classes,
-        )  # fmt: skip
-        jobs = controllers.mirrors.jobs
-        touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)
-        self._fenced.inc(touched)
-        self._log.info("Fenced", jobs=touched, term=term.token)
-        services = controllers.services()
-        if keeper is not None:
-            services.append(Service("logs", partial(keeper.run, controllers.mirrors.pods)))
-        self._controllers = Supervisor(
-            services, clock=self._clock, rng=self._rng, log=self._log,
-            crashed=self._metrics.crashed,
-        )  # fmt: skip
-        try:
-            await self._controllers.run()
-        finally:
-            self._controllers = None
-
     # Probes
 
     @asynccontextmanager
@@ -228,7 +164,7 @@ class Operator:
         lines = [_line("lease", is_ok=self.elector.is_in_touch, text=f"held by {self._holder()}")]
         is_ok = self.elector.is_in_touch
         if self.elector.term is not None:
-            controllers = self._controllers
+            controllers = self._replica.controllers
             health = controllers.health() if controllers is not None else Health(True, ())
             is_started = bool(health.services)
             is_ok = is_ok and is_started and health.ready

@@ -10,7 +10,8 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 
-from fairlead.app.operator import LogSource, Operator, OperatorSettings, ProbesFailed
+from fairlead.app.operator import Operator, OperatorSettings, ProbesFailed
+from fairlead.app.replica import LogSource
 from fairlead.app.stores import open_stores
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient
@@ -59,14 +60,14 @@ def run_operator(
                 _stop_on_signals(operator.stop)
                 await operator.run(
                     lambda port: log.info(
-                        "Started", identity=settings.identity, server=connection.server,
+                        "Started", identity=settings.replica.identity, server=connection.server,
                         port=port, pid=os.getpid(),
                         webhook_port=operator.webhook.port if operator.webhook else 0,
                     )
                 )  # fmt: skip
         finally:
             await client.close()
-        log.info("Stopped", identity=settings.identity)
+        log.info("Stopped", identity=settings.replica.identity)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

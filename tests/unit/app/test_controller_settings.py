@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.api import crd
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES
+from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import (
     ControllerSettings,
     JobsSettings,
@@ -36,7 +37,6 @@ from fairlead.input.sections import description_of, fields_of, plain
 from fairlead.install.manifests import SETTINGS_CHECKSUM, Install, manifests
 from fairlead.install.values import Values
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.logs import SILENT
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Service, Supervisor
 from fairlead.sim.loop import run
@@ -109,8 +109,8 @@ async def _placed(settings: ControllerSettings) -> list[str]:
         await client.create(NODES, {"metadata": {"name": name}})
         await client.patch(NODES, name, {"status": status}, subresource="status")
     controllers = Controllers(
-        settings.policies(JobsPolicy()), client, MemoryHistory(), clock=clock,
-        metrics=Metrics(CollectorRegistry(), version="test"), log=SILENT,
+        settings.policies(JobsPolicy()), client, MemoryHistory(),
+        context=ProcessContext(clock, Metrics(CollectorRegistry(), version="test")),
     )  # fmt: skip
     services = [Service("api", service.run), *controllers.services()]
     async with asyncio.TaskGroup() as group:

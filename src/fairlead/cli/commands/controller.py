@@ -97,6 +97,7 @@ def controller(
         identity_of,
         run_operator,
     )
+    from fairlead.app.replica import ReplicaSettings
     from fairlead.app.settings import parse_listen
     from fairlead.cli.archive import direct_store
     from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -112,11 +113,13 @@ def controller(
     connection = replica_connection(choice, os.environ)
     namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or NAMESPACE_DEFAULT
     settings = OperatorSettings(
-        identity=identity_of(os.environ),
+        ReplicaSettings(
+            identity_of(os.environ),
+            LeaderOptions(lease, namespace, LeaseTimes.of(float(lease_seconds))),
+            policies,
+        ),
         host=host,
         port=port,
-        leader=LeaderOptions(lease, namespace, LeaseTimes.of(float(lease_seconds))),
-        policies=policies,
         webhook=_webhook(webhook_listen, webhook_cert_dir, namespace),
     )
     store = direct_store(history, os.environ)

@@ -1,0 +1,120 @@
+"""One candidate for the leadership: elects, and runs the controllers while it leads.
+
+    client -> LeaderElector -> LeaderClient (writes during the term only) -> controllers, supervised
+
+The controllers exist while this replica leads, and are new in each term: whatever those of an
+earlier term knew is in the API. The operator runs one replica per process; a simulated world runs
+several of them on one API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from fairlead.api.core import PriorityClass
+from fairlead.api.resources import PRIORITY_CLASSES
+from fairlead.app.context import ProcessContext
+from fairlead.app.controllers import Controllers, Policies
+from fairlead.controllers.logs import KeepingClient, LogKeeper
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.runtime.client import Client
+from fairlead.runtime.discovery import discover_groups
+from fairlead.runtime.fencing import LeaderClient, fence
+from fairlead.runtime.history import History, LogReader, LogStore
+from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.supervisor import Service, Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """`identity` must be unique to the process."""
+
+    identity: str
+    leader: LeaderOptions = field(default_factory=LeaderOptions)
+    policies: Policies = field(
+        default_factory=lambda: Policies(JobsPolicy(peer_naming=PeerNaming.DNS))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Where logs of members are kept, and how they are read before they are gone."""
+
+    store: LogStore
+    reader: LogReader
+
+
+class Replica:
+    """The election and what the leader runs; `services` are for the process's supervisor."""
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        client: Client,
+        history: History,
+        *,
+        context: ProcessContext,
+        archive: LogSource | None = None,
+        fenced: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`fenced` is called at the start of each term with the number of jobs touched."""
+        self._settings = settings
+        self._client = client
+        self._history = history
+        self._context = context
+        self._archive = archive
+        self._fenced = fenced
+        self._rng = context.streams("leader")
+        self.elector = LeaderElector(
+            client, settings.identity, clock=context.clock, rng=self._rng,
+            options=settings.leader, log=context.log,
+        )  # fmt: skip
+        #: What supervises the controllers; None while this replica does not lead.
+        self.controllers: Supervisor | None = None
+        #: Read by every replica, since each answers API servers that ask about jobs.
+        self.priority_classes: Mirror[PriorityClass] = Mirror(
+            client, PRIORITY_CLASSES, clock=context.clock,
+            rng=context.streams("mirrors/priorityclasses"), log=context.log,
+        )  # fmt: skip
+        context.metrics.watch_mirror(self.priority_classes)
+
+    def services(self) -> list[Service]:
+        """Return what this replica runs, leader or not."""
+        return [
+            Service("leader", lambda: self.elector.run(self._lead)),
+            Service("mirror-priorityclasses", self.priority_classes.run),
+        ]
+
+    async def _lead(self, term: Term) -> None:
+        context, policies = self._context, self._settings.policies
+        client = LeaderClient(self._client, term)
+        keeper: LogKeeper | None = None
+        if (archive := self._archive) is not None:
+            keeper = LogKeeper(archive.reader, archive.store, clock=context.clock, log=context.log)
+            client = KeepingClient(self._client, term, keeper)
+        if policies.jobs.binding is not None:
+            served = await discover_groups(client)
+            policies = replace(policies, jobs=replace(policies.jobs, groups=served))
+            context.log.info("Discovered", pod_groups=served.value if served else "")
+        controllers = Controllers(
+            policies, client, self._history, context=context,
+            priority_classes=self.priority_classes,
+        )  # fmt: skip
+        jobs = controllers.mirrors.jobs
+        touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)
+        self._fenced(touched)
+        context.log.info("Fenced", jobs=touched, term=term.token)
+        services = controllers.services()
+        if keeper is not None:
+            services.append(Service("logs", partial(keeper.run, controllers.mirrors.pods)))
+        self.controllers = Supervisor(
+            services, clock=context.clock, rng=self._rng, log=context.log,
+            crashed=context.metrics.crashed,
+        )  # fmt: skip
+        try:
+            await self.controllers.run()
+        finally:
+            self.controllers = None
