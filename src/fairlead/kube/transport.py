@@ -39,8 +39,9 @@ from fairlead.api.status import (
     error_from_status,
 )
 from fairlead.kube.exec_auth import Credential, PluginCredentials, PluginError
-from fairlead.kube.http1 import Answer, ConnectError, Http1Options, Http1Pool, RequestError
+from fairlead.kube.http1 import Answer, ConnectError, RequestError
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
+from fairlead.kube.pool import Http1Options, Http1Pool
 from fairlead.runtime.clock import SystemClock
 
 R = TypeVar("R", Answer, aiohttp.ClientResponse)
@@ -183,7 +184,7 @@ class Transport:
             )  # fmt: skip
             connection = self.connection
             self._pool = Http1Pool(connection.server, self._tls, options, connection.server_name)
-        return await self._pool.request(method, target, headers, body)
+        return await self._pool.request(method, target, headers.items(), body)
 
     async def _send_by_proxy(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None

@@ -11,14 +11,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from fairlead.kube.http1 import (
-    HEAD_BYTES_MAX,
-    Answer,
-    ConnectError,
-    Http1Options,
-    Http1Pool,
-    RequestError,
-)
+from fairlead.kube.http1 import HEAD_BYTES_MAX, Answer, ConnectError, RequestError
+from fairlead.kube.pool import Http1Options, Http1Pool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -83,7 +77,7 @@ def case(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 async def ask(pool: Http1Pool, method: str = "GET", body: bytes | None = None) -> Answer:
-    return await pool.request(method, "/path?a=b", {"Accept": "x"}, body)
+    return await pool.request(method, "/path?a=b", [("Accept", "x")], body)
 
 
 @case
@@ -179,7 +173,7 @@ def test_what_came_before_a_request_is_not_its_answer(surplus: bytes) -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
             pool = _pool(listening.sockets[0].getsockname()[1])
             for name in ("one", "two", "three"):
-                answer = await pool.request("POST", f"/{name}", {}, b"")
+                answer = await pool.request("POST", f"/{name}", [], b"")
                 assert answer.body == f"/base/{name}".encode()
                 if name == "two":  # the kernel has it at once; nothing of ours has read it
                     made = socket.socket(
@@ -264,7 +258,7 @@ async def test_what_would_smuggle_in_a_header_is_not_sent() -> None:
     async with pool_of(Server((OK,))) as pool:
         for target, value in (("/a\r\nX: y", "x"), ("/a b", "x"), ("/a", "x\r\nY: z"), ("/", "\n")):
             with pytest.raises(RequestError):
-                await pool.request("GET", target, {"Accept": value}, None)
+                await pool.request("GET", target, [("Accept", value)], None)
 
 
 @case
