@@ -40,7 +40,7 @@ from fairlead.api.resources import (
 from fairlead.api.status import ApiError, NotFound
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 
 NODE_COUNT = 7_500
 CONNECTIONS = 64

@@ -78,8 +78,9 @@ async def in_process() -> AsyncIterator[Client]:
 @asynccontextmanager
 async def over_http() -> AsyncIterator[Client]:
     from fairlead.embedded.http.server import serve
-    from fairlead.kube.client import HttpClient, HttpOptions
+    from fairlead.kube.client import HttpClient
     from fairlead.kube.kubeconfig import Connection
+    from fairlead.kube.protocol import HttpOptions
 
     async with (
         service(SystemClock()) as served,

@@ -24,8 +24,9 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
-from fairlead.kube.client import HttpClient, HttpOptions
+from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
+from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.client import EventType
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

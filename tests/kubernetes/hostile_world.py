@@ -38,7 +38,7 @@ from fairlead.api.status import AlreadyExists, ApiError, NotFound
 from fairlead.install.manifests import NAME
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 

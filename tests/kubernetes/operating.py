@@ -36,7 +36,7 @@ from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder

@@ -28,7 +28,7 @@ from fairlead.api.status import ApiError, Expired, Forbidden, Unavailable
 from fairlead.decide.verdict import ObjectKey
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection, load_connection
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.client import Client, EventType, WatchEvent
 from fairlead.runtime.mirror import Mirror
 

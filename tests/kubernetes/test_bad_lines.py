@@ -37,7 +37,7 @@ from tests.kubernetes.own_plane import own_plane
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Timeout
 from fairlead.kube.client import HttpClient
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 
 pytestmark = pytest.mark.kubernetes
 #: Impatient, so that a test need not wait for minutes.

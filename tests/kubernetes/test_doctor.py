@@ -17,7 +17,7 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 
 pytestmark = pytest.mark.kubernetes
 EVENTS, LISTS = 300, 120

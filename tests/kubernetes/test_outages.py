@@ -39,7 +39,7 @@ from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import Timeout
 from fairlead.kube.client import HttpClient
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.mirror import Change
 
 pytestmark = pytest.mark.kubernetes

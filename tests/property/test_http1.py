@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from fairlead.api.status import ApiError, BadRequest, NotFound, Timeout, Unavailable
 from fairlead.kube.http1 import HEAD_BYTES_MAX
 from fairlead.kube.kubeconfig import Connection
-from fairlead.kube.transport import HttpOptions, Transport
+from fairlead.kube.protocol import HttpOptions
+from fairlead.kube.transport import Transport
 from fairlead.sim.loop import VirtualTimeLoop
 
 BODY_BYTES_MAX = 1 << 20

@@ -17,7 +17,7 @@ from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.podlogs import HttpLogReader
-from fairlead.kube.transport import HttpOptions
+from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.history import HistoryError
 from fairlead.runtime.logs import LogFormat, LogLevel, configure

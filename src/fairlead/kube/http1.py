@@ -44,7 +44,12 @@ class Answer:
 
 
 def encode(
-    method: str, host: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+    method: str,
+    target: str,
+    headers: Iterable[tuple[str, str]],
+    *,
+    host: str,
+    body: bytes | None,
 ) -> bytes:
     """Return the bytes of a request; `target` is path and query, quoted. RequestError."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]

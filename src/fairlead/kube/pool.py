@@ -67,7 +67,7 @@ class Http1Pool:
         ConnectError; ConnectionError when the connection breaks or what comes is not one answer
         within the limits; RequestError.
         """
-        data = encode(method, self._host_header, self._base + target, headers, body)
+        data = encode(method, self._base + target, headers, host=self._host_header, body=body)
         async with self._free:
             connection = self._take()
             if connection is not None:

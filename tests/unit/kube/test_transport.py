@@ -16,7 +16,9 @@ import pytest
 
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.kube.kubeconfig import Connection
-from fairlead.kube.transport import HttpOptions, Transport, probe
+from fairlead.kube.protocol import HttpOptions
+from fairlead.kube.sockets import probe
+from fairlead.kube.transport import Transport
 from fairlead.webhook import certificates
 
 MISSING = b'{"kind":"Status","code":404,"reason":"NotFound","message":"no such thing"}'
