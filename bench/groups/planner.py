@@ -19,7 +19,7 @@ from bench import bare
 from bench.harness import Report, cpu_slowness
 from fairlead.api.job import Job
 from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.model.cluster import ClusterState
+from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes
 
 NODES, GPUS = 7_500, 8
@@ -61,9 +61,9 @@ def _add(
 
 def _gang(nodes) -> float:  # type: ignore[no-untyped-def]
     """Return the CPU seconds of the decision that places one gang on an empty cluster."""
-    state = ClusterState.of(nodes)
+    state = PlacementState.of(nodes)
     decide(state, PlacementPolicy(), EPOCH)  # the table is built, its columns are not yet cut
-    state.job_changed(make_job("gang", count=MEMBERS, gpus=1))
+    state.cluster.job_changed(make_job("gang", count=MEMBERS, gpus=1))
     gc.collect()
     start = time.process_time()
     decision = decide(state, PlacementPolicy(), EPOCH)
@@ -74,12 +74,12 @@ def _gang(nodes) -> float:  # type: ignore[no-untyped-def]
 
 def _small(nodes) -> float:  # type: ignore[no-untyped-def]
     """Return the CPU seconds per small job, placed over as many decisions as it takes."""
-    state = ClusterState.of(nodes)
+    state = PlacementState.of(nodes)
     waiting: dict[tuple[str, str], Job] = {}
     for i in range(SMALL_JOBS):
         job = make_job(f"small-{i}", count=1, gpus=1, created=EPOCH + i)
         waiting[job.metadata.key] = job
-        state.job_changed(job)
+        state.cluster.job_changed(job)
     taken = 0.0
     now = EPOCH + SMALL_JOBS
     while waiting:
@@ -90,7 +90,7 @@ def _small(nodes) -> float:  # type: ignore[no-untyped-def]
         assert decision.actions, "every decision comes nearer to the end"
         for action in decision.actions:
             job = as_written(action)
-            state.job_changed(job)
+            state.cluster.job_changed(job)
             if job.status.placement is not None:
                 del waiting[job.metadata.key]
         now += 1
@@ -99,15 +99,15 @@ def _small(nodes) -> float:  # type: ignore[no-untyped-def]
 
 def _event(nodes) -> float:  # type: ignore[no-untyped-def]
     """Return the CPU seconds of taking in one job and its end, with a full queue."""
-    state = ClusterState.of(nodes[:1])
+    state = PlacementState.of(nodes[:1])
     for i in range(SMALL_JOBS):
-        state.job_changed(make_job(f"small-{i}", count=9, gpus=1, created=EPOCH + i))
+        state.cluster.job_changed(make_job(f"small-{i}", count=9, gpus=1, created=EPOCH + i))
     jobs = [make_job(f"new-{i}", count=9, gpus=1, created=EPOCH + i) for i in range(EVENTS)]
     gc.collect()
     start = time.process_time()
     for job in jobs:
-        state.job_changed(job)
-        state.job_deleted(job.metadata.key)
+        state.cluster.job_changed(job)
+        state.cluster.job_deleted(job.metadata.key)
     return (time.process_time() - start) / len(jobs)
 
 

@@ -16,7 +16,7 @@ from fairlead.decide.explain import explain
 from fairlead.decide.forecast import GRACE_SECONDS_DEFAULT, Forecast
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.model.cluster import ClusterState
+from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(
@@ -37,8 +37,8 @@ class World:
     bounds: dict[str, float] = field(default_factory=dict[str, float])
     placed: dict[str, float] = field(default_factory=dict[str, float])
 
-    def state(self) -> ClusterState:
-        return ClusterState.of(self.nodes, self.jobs.values())
+    def state(self) -> PlacementState:
+        return PlacementState.of(self.nodes, self.jobs.values())
 
     def run(self) -> None:
         """Run until nothing will happen any more, asking for forecasts at every instant."""

@@ -13,9 +13,9 @@ from fairlead.api.core import Node, Pod, Taint, Toleration
 from fairlead.api.job import Attempt, Job, Topology
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, would_fit
 from fairlead.decide.placement.actions import Action, PlaceJob
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
-from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
@@ -106,9 +106,9 @@ def applied(jobs: Iterable[Job], decision: Decision[Action]) -> list[Job]:
     return list(out.values())
 
 
-def used(state: ClusterState) -> dict[str, dict[str, int]]:
+def used(state: PlacementState) -> dict[str, dict[str, int]]:
     """What is in use by node name and resource, zeros left out."""
-    table = state.table
+    table = state.cluster.table
     out: dict[str, dict[str, int]] = {}
     for slot, name in enumerate(table.names):
         amounts = {r: int(table.used[table.row(r), slot]) for r in sorted(table.resources)}
@@ -117,36 +117,38 @@ def used(state: ClusterState) -> dict[str, dict[str, int]]:
     return dict(sorted(out.items()))
 
 
-def grown_beyond(before: ClusterState, after: ClusterState) -> list[tuple[str, str]]:
+def grown_beyond(before: PlacementState, after: PlacementState) -> list[tuple[str, str]]:
     """The nodes and resources whose use has grown and is more than there is."""
     old = used(before)
     out = []
     for name, amounts in used(after).items():
-        slot = after.table.slot(name)
+        slot = after.cluster.table.slot(name)
         for resource, amount in amounts.items():
-            over = amount > after.table.owned(resource)[slot]
+            over = amount > after.cluster.table.owned(resource)[slot]
             if over and amount > old.get(name, {}).get(resource, 0):
                 out.append((name, resource))
     return out
 
 
-def room(state: ClusterState) -> dict[str, list[list[int]]]:
+def room(state: PlacementState) -> dict[str, list[list[int]]]:
     """What the fit table says of each node for every waiting class, by node name."""
-    slots = sorted((n, s) for s, n in enumerate(state.table.names) if n)
+    slots = sorted((n, s) for s, n in enumerate(state.cluster.table.names) if n)
     out = {}
     for key in sorted(state.jobs):
         gang = state.jobs[key].gang
         assert isinstance(gang, GangRequest)
-        rows = [state.fits.fits(role.member) for role in gang.roles]
+        rows = [state.cluster.fits.fits(role.member) for role in gang.roles]
         out["/".join(key)] = [[int(row[s]) for _, s in slots] for row in rows]
-        assert [int(r.sum()) for r in rows] == [state.fits.total(r.member) for r in gang.roles]
+        assert [int(r.sum()) for r in rows] == [
+            state.cluster.fits.total(r.member) for r in gang.roles
+        ]
     return out
 
 
-def packing(state: ClusterState) -> dict[str, int]:
+def packing(state: PlacementState) -> dict[str, int]:
     """The packing order by node name."""
-    key = state.table.key
-    return {name: int(key[slot]) for slot, name in enumerate(state.table.names) if name}
+    key = state.cluster.table.key
+    return {name: int(key[slot]) for slot, name in enumerate(state.cluster.table.names) if name}
 
 
 def summary(decision: Decision[Action]) -> list[tuple[object, ...]]:
@@ -160,9 +162,9 @@ def summary(decision: Decision[Action]) -> list[tuple[object, ...]]:
 @given(a_cluster(), policies)
 def test_no_node_is_given_more_than_it_has(cluster, policy):
     nodes, jobs, pods = cluster
-    before = ClusterState.of(nodes, jobs, pods)
+    before = PlacementState.of(nodes, jobs, pods)
     decision = decide(before, policy, EPOCH)
-    after = ClusterState.of(nodes, applied(jobs, decision), pods)
+    after = PlacementState.of(nodes, applied(jobs, decision), pods)
     assert grown_beyond(before, after) == []
 
 
@@ -171,7 +173,7 @@ def test_no_node_is_given_more_than_it_has(cluster, policy):
 def test_a_gang_is_placed_whole_on_nodes_that_may_take_it_or_not_at_all(cluster, policy):
     nodes, jobs, pods = cluster
     by_name = {node.metadata.name: node for node in nodes}
-    for action in decide(ClusterState.of(nodes, jobs, pods), policy, EPOCH).actions:
+    for action in decide(PlacementState.of(nodes, jobs, pods), policy, EPOCH).actions:
         if not isinstance(action, PlaceJob):
             continue
         job = action.job
@@ -202,12 +204,12 @@ def test_a_gang_is_placed_whole_on_nodes_that_may_take_it_or_not_at_all(cluster,
 @given(a_cluster(), policies, st.randoms(use_true_random=False))
 def test_the_order_in_which_objects_arrive_does_not_matter(cluster, policy, random):
     nodes, jobs, pods = cluster
-    expected = decide(ClusterState.of(nodes, jobs, pods), policy, EPOCH)
-    state = ClusterState()
+    expected = decide(PlacementState.of(nodes, jobs, pods), policy, EPOCH)
+    state = PlacementState()
     events = [
-        *((state.node_changed, n) for n in nodes),
-        *((state.job_changed, j) for j in jobs),
-        *((state.pod_changed, p) for p in pods),
+        *((state.cluster.node_changed, n) for n in nodes),
+        *((state.cluster.job_changed, j) for j in jobs),
+        *((state.cluster.pod_changed, p) for p in pods),
     ]
     random.shuffle(events)
     for handler, obj in events:
@@ -222,24 +224,24 @@ def test_the_order_in_which_objects_arrive_does_not_matter(cluster, policy, rand
 @given(a_cluster(), policies)
 def test_deciding_again_after_the_writes_changes_nothing(cluster, policy):
     nodes, jobs, pods = cluster
-    state = ClusterState.of(nodes, jobs, pods)
+    state = PlacementState.of(nodes, jobs, pods)
     decision = decide(state, policy, EPOCH)
     jobs = applied(jobs, decision)
     for job in jobs:
-        state.job_changed(job)
+        state.cluster.job_changed(job)
     assert summary(decide(state, policy, EPOCH)) == []
-    assert summary(decide(ClusterState.of(nodes, jobs, pods), policy, EPOCH)) == []
+    assert summary(decide(PlacementState.of(nodes, jobs, pods), policy, EPOCH)) == []
 
 
 @BOUNDED
 @given(a_cluster(), policies)
 def test_every_waiting_job_gets_a_verdict_whose_numbers_add_up(cluster, policy):
     nodes, jobs, pods = cluster
-    state = ClusterState.of(nodes, jobs, pods)
+    state = PlacementState.of(nodes, jobs, pods)
     decision = decide(state, policy, EPOCH)
     waiting = {j.metadata.key for j in jobs if j.status.attempt and not j.spec.suspend}
     assert waiting <= decision.verdicts.keys()
-    after = ClusterState.of(nodes, applied(jobs, decision), pods)
+    after = PlacementState.of(nodes, applied(jobs, decision), pods)
     for key, verdict in decision.verdicts.items():
         facts, gang = verdict.facts, state.jobs[key].gang
         assert isinstance(gang, GangRequest)
@@ -256,12 +258,12 @@ def test_every_waiting_job_gets_a_verdict_whose_numbers_add_up(cluster, policy):
         if verdict.reason is Reason.NO_NODE_SHAPE_FITS:
             assert facts["largest"] < facts["asked"]
         if verdict.outcome is Outcome.IMPOSSIBLE:
-            assert fits_empty(after, gang).outcome is Outcome.IMPOSSIBLE
+            assert fits_empty(after.cluster, gang).outcome is Outcome.IMPOSSIBLE
         elif verdict.outcome is Outcome.WAITING and len(gang.roles) == 1:
-            assert fits_empty(after, gang).reason is Reason.PLACED
+            assert fits_empty(after.cluster, gang).reason is Reason.PLACED
         if verdict.outcome is Outcome.WAITING:
             expected = Reason.PLACED if verdict.reason is Reason.BEHIND_EARLIER_JOB else None
-            now = would_fit(after, gang)
+            now = would_fit(after.cluster, gang)
             assert (now.reason is Reason.PLACED) == (expected is Reason.PLACED)
             if expected is None:
                 assert (now.reason, now.facts) == (verdict.reason, verdict.facts)
@@ -271,29 +273,29 @@ def test_every_waiting_job_gets_a_verdict_whose_numbers_add_up(cluster, policy):
 @given(a_cluster(), st.data())
 def test_a_transaction_rolls_back_exactly(cluster, data):
     nodes, jobs, pods = cluster
-    state = ClusterState.of(nodes, jobs, pods)
-    before_used, before_room = state.table.used.copy(), room(state)
-    before_key = state.table.key.copy()
+    state = PlacementState.of(nodes, jobs, pods)
+    before_used, before_room = state.cluster.table.used.copy(), room(state)
+    before_key = state.cluster.table.key.copy()
     gangs = [e.gang for e in state.jobs.values()]
-    with state.transaction() as transaction:
+    with state.cluster.transaction() as transaction:
         for gang in gangs:
             assert isinstance(gang, GangRequest)
             slots = np.array(data.draw(st.sets(st.integers(0, 6), max_size=3).map(sorted)), int)
             transaction.take(slots, np.ones(len(slots), int), gang.roles[0].member)
             mark = transaction.mark()
-            state.fits.fits(gang.roles[0].member)
+            state.cluster.fits.fits(gang.roles[0].member)
             transaction.take(slots, np.ones(len(slots), int), gang.roles[-1].member)
-            state.fits.fits(gang.roles[-1].member)
+            state.cluster.fits.fits(gang.roles[-1].member)
             transaction.rollback_to(mark)
-    assert np.array_equal(state.table.used[: len(before_used)], before_used)
-    assert np.array_equal(state.table.key, before_key)
+    assert np.array_equal(state.cluster.table.used[: len(before_used)], before_used)
+    assert np.array_equal(state.cluster.table.key, before_key)
     assert room(state) == before_room
     for gang in gangs:
-        would_fit(state, gang)
-        fits_empty(state, gang)
+        would_fit(state.cluster, gang)
+        fits_empty(state.cluster, gang)
     decide(state, PATIENT, EPOCH)
-    assert np.array_equal(state.table.used[: len(before_used)], before_used)
-    assert np.array_equal(state.table.key, before_key)
+    assert np.array_equal(state.cluster.table.used[: len(before_used)], before_used)
+    assert np.array_equal(state.cluster.table.key, before_key)
     assert room(state) == before_room
 
 
@@ -304,18 +306,18 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[tuple[str, str], Job] = {}
         self.pods: dict[tuple[str, str], Pod] = {}
-        self.state = ClusterState()
+        self.state = PlacementState()
 
     def put_job(self, job: Job) -> None:
         self.jobs[job.metadata.key] = job
-        self.state.job_changed(job)
+        self.state.cluster.job_changed(job)
 
     def put_pod(self, pod: Pod) -> None:
         self.pods[pod.metadata.key] = pod
-        self.state.pod_changed(pod)
+        self.state.cluster.pod_changed(pod)
 
-    def rebuilt(self) -> ClusterState:
-        return ClusterState.of(self.nodes.values(), self.jobs.values(), self.pods.values())
+    def rebuilt(self) -> PlacementState:
+        return PlacementState.of(self.nodes.values(), self.jobs.values(), self.pods.values())
 
     def decide(self, policy: PlacementPolicy, now: float) -> Decision[Action]:
         decision = decide(self.state, policy, now)
@@ -331,7 +333,7 @@ def begun(data: st.DataObject, policy: PlacementPolicy) -> World:
     nodes, jobs, pods = data.draw(a_cluster())
     for node in nodes:
         world.nodes[node.metadata.name] = node
-        world.state.node_changed(node)
+        world.state.cluster.node_changed(node)
     for job in jobs:
         world.put_job(job)
     for pod in pods:
@@ -353,11 +355,11 @@ def step(world: World, data: st.DataObject, number: int) -> None:
     if kind == "node":
         node = data.draw(a_node())
         world.nodes[node.metadata.name] = node
-        world.state.node_changed(node)
+        world.state.cluster.node_changed(node)
     elif kind == "node_gone" and world.nodes:
         name = data.draw(st.sampled_from(sorted(world.nodes)))
         del world.nodes[name]
-        world.state.node_deleted(name)
+        world.state.cluster.node_deleted(name)
     elif kind == "job":
         world.put_job(data.draw(a_job(name=f"k{number}")))
     elif kind == "pod":
@@ -367,7 +369,7 @@ def step(world: World, data: st.DataObject, number: int) -> None:
         key = data.draw(st.sampled_from(sorted(world.pods)))
         pod = world.pods.pop(key)
         if data.draw(st.booleans()):
-            world.state.pod_deleted(key)
+            world.state.cluster.pod_deleted(key)
         else:
             world.put_pod(
                 msgspec.structs.replace(
@@ -402,7 +404,7 @@ def job_step(world: World, data: st.DataObject, kind: str) -> None:
     job = world.jobs[key]
     if kind == "job_gone":
         del world.jobs[key]
-        world.state.job_deleted(key)
+        world.state.cluster.job_deleted(key)
     elif kind == "member" and job.status.placement is not None:
         world.put_pod(make_member_pod(job, data.draw(st.integers(0, job.spec.roles[0].count - 1))))
     elif kind == "forged":
@@ -459,11 +461,11 @@ def test_no_pod_on_a_node_is_left_out_of_account_whatever_it_says_of_itself(data
     bound: dict[str, int] = {}
     for pod in world.pods.values():
         if pod.spec.node_name and not pod.is_terminal:
-            amounts = dict(world.state.reader.request(pod.spec))
+            amounts = dict(world.state.cluster.reader.request(pod.spec))
             node = pod.spec.node_name
             bound[node] = bound.get(node, 0) + amounts.get("nvidia.com/gpu", 0)
     counted = used(world.state)
-    is_offered = world.state.table.find_row("nvidia.com/gpu") is not None
+    is_offered = world.state.cluster.table.find_row("nvidia.com/gpu") is not None
     for node, amount in bound.items() if is_offered else ():
         assert counted.get(node, {}).get("nvidia.com/gpu", 0) >= amount
 

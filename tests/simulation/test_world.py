@@ -15,7 +15,7 @@ from msgspec.structs import replace as msgspec_replace
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.decide.placement.repair import Wounds, wounds_of
+from fairlead.decide.placement.repair import RepairScope, repair_scope
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 from fairlead.model.nodes import NodeTable
@@ -220,14 +220,14 @@ def test_the_checkers_notice_a_gang_that_returns_to_a_node_from_which_it_was_dra
 ) -> None:
     """The canary: an eviction is taken for a deletion, and the gang's place is confirmed."""
 
-    def blind(state: ClusterState, job: Job, gang: GangRequest) -> Wounds | None:
+    def blind(state: ClusterState, job: Job, gang: GangRequest) -> RepairScope | None:
         cordoned, state.table.cordoned = state.table.cordoned, state.table.exists & False
         try:
-            return wounds_of(state, job, gang)
+            return repair_scope(state, job, gang)
         finally:
             state.table.cordoned = cordoned
 
-    monkeypatch.setattr("fairlead.decide.placement.cycle.wounds_of", blind)
+    monkeypatch.setattr("fairlead.decide.placement.cycle.repair_scope", blind)
     monkeypatch.setattr("fairlead.decide.jobs.open_attempt.cordoned_seat", lambda _: None)
     monkeypatch.setattr("fairlead.decide.jobs.failure_cause._DISRUPTIONS", {})
     with pytest.raises(PromiseBroken, match=r"7: attempt .* is back on v.*, which is cordoned"):

@@ -30,6 +30,7 @@ from fairlead.controllers.uncertain_placements import UncertainPlacements
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import Action, PlaceJob, RecordActualPlacement, WriteVerdict
 from fairlead.decide.placement.outcome import changed_verdict, status_after
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
@@ -60,7 +61,7 @@ class SchedulerController:
         events: EventSink | None = None,
     ) -> None:
         """Register on the mirrors. Without `events` nothing is told to people but by the status."""
-        self.state = ClusterState(PriorityTable())
+        self.state = PlacementState(ClusterState(PriorityTable()))
         self._client = client
         self._mirrors = mirrors
         self._policy = policy or PlacementPolicy()
@@ -156,17 +157,17 @@ class SchedulerController:
         if key in self._uncertain:
             self._uncertain.repeat(key)
         else:
-            self.state.set_aside.pop(key, None)
+            self.state.write_blocked.pop(key, None)
 
     def failed(self, action: Action, error: ApiError) -> None:
         """Leave the job alone until `changed` is called for it."""
-        self.state.set_aside[self.key_of(action)] = None
+        self.state.write_blocked[self.key_of(action)] = None
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the job aside, and leave it alone until `changed` is called for it."""
         job = action.job
         self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
-        self.state.set_aside[job.metadata.key] = None
+        self.state.write_blocked[job.metadata.key] = None
 
     def _tell(self, action: Action) -> None:
         """Emit an event when a job has got its place, or waits for another reason than before."""
@@ -191,26 +192,26 @@ class SchedulerController:
             )
 
     def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
-        self.state.priority_class_changed(change.key[1], change.new)
+        self.state.cluster.priority_class_changed(change.key[1], change.new)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         if change.new is None:
-            self.state.quotas.remove(change.key)
+            self.state.cluster.quotas.remove(change.key)
         else:
-            self.state.quotas.put(change.new)
+            self.state.cluster.quotas.put(change.new)
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is None:
-            self.state.node_deleted(change.key[1])
+            self.state.cluster.node_deleted(change.key[1])
         else:
-            self.state.node_changed(change.new)
+            self.state.cluster.node_changed(change.new)
 
     def _job_changed(self, change: Change[Job]) -> None:
         self._uncertain.seen(change.key, change.new)
         if change.new is None:
-            self.state.job_deleted(change.key)
+            self.state.cluster.job_deleted(change.key)
             return
-        self.state.job_changed(change.new)
+        self.state.cluster.job_changed(change.new)
         for attempt in change.new.status.attempts:
             # Its room is free only where its pods are seen, and seen to have gone.
             if attempt.pods_version:
@@ -218,9 +219,9 @@ class SchedulerController:
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         if change.new is None:
-            self.state.pod_deleted(change.key)
+            self.state.cluster.pod_deleted(change.key)
         else:
-            self.state.pod_changed(change.new)
+            self.state.cluster.pod_changed(change.new)
 
 
 def _owned_part(status: JobStatus) -> dict[str, Any]:

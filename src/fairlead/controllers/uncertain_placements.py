@@ -17,14 +17,14 @@ from __future__ import annotations
 from fairlead.api.job import Job
 from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.cluster import ClusterState
 
 
 class UncertainPlacements:
     """The placements of one scheduler that may come true late; their room is kept in the state."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PlacementState) -> None:
         self._state = state
         self._open: dict[ObjectKey, PlaceJob] = {}
         #: Those to be sent again in the next decision.
@@ -46,7 +46,7 @@ class UncertainPlacements:
         if entry is None or not _is_same(entry.job, action.job):
             return  # it has moved on while we waited
         self._open[key] = action
-        self._state.hold(action.job, action.placement)
+        self._state.reserve_uncertain(action.job, action.placement)
 
     def seen(self, key: ObjectKey, job: Job | None) -> None:
         """Let go of what the job, as it is now, has made impossible or shows; before it is booked.
@@ -58,7 +58,7 @@ class UncertainPlacements:
             return
         del self._open[key]
         self._due.pop(key, None)
-        self._state.let_go(key)
+        self._state.release_uncertain(key)
 
     def repeat(self, key: ObjectKey) -> None:
         """Let the next decision send it again."""

@@ -21,7 +21,9 @@ from fairlead.decide.forecast import Forecast, Unknown, ends_at, forecast
 from fairlead.decide.jobs.admission import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement import PlacementPolicy
-from fairlead.decide.placement.judge import eligible_nodes, resource_order
+from fairlead.decide.placement.queue import OrderKey, QueueEntry
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
 from fairlead.decide.reasons import Reason, resource_word
 from fairlead.decide.verdict import ObjectKey, Verdict
@@ -29,7 +31,6 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import is_device
 from fairlead.model.phase import Phase, phase_of
-from fairlead.model.queue import JobEntry, OrderKey
 from fairlead.model.requests import MemberClass, request_of
 
 AHEAD_MAX = 10
@@ -139,7 +140,7 @@ class Explanation:
 
 
 def explain(
-    state: ClusterState, key: ObjectKey, now: float, policy: PlacementPolicy | None = None
+    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy | None = None
 ) -> Explanation | None:
     """Return why a job is where it is; None when it is unknown or has ended.
 
@@ -151,16 +152,16 @@ def explain(
     verdict = _settled(state, entry.job, now)
     gang = entry.gang
     if verdict is not None or isinstance(gang, InvalidGang):
-        verdict = verdict or would_fit(state, gang)
+        verdict = verdict or would_fit(state.cluster, gang)
         return Explanation(key, verdict, _since(entry.job, verdict))
     verdict = _waiting_verdict(state, entry, gang)
     explanation = Explanation(
         key,
         verdict,
         _since(entry.job, verdict),
-        arithmetic=_arithmetic(state, gang),
+        arithmetic=_arithmetic(state.cluster, gang),
         ahead=_ahead(state, entry.order),
-        suggestions=tuple(_suggestions(state, gang)),
+        suggestions=tuple(_suggestions(state.cluster, gang)),
     )
     if verdict.reason not in _CAPACITY_REASONS:
         return explanation
@@ -174,7 +175,7 @@ def explain(
 # The verdict
 
 
-def _settled(state: ClusterState, job: Job, now: float) -> Verdict | None:
+def _settled(state: PlacementState, job: Job, now: float) -> Verdict | None:
     """Return the verdict of a job that does not wait for a place; None when it does."""
     match phase_of(job):
         case Phase.FINISHED | Phase.QUEUED | Phase.REPAIRING:
@@ -205,7 +206,7 @@ def _placed(status: JobStatus, now: float) -> Verdict | None:
     return Verdict(Reason.PLACED, {"nodes_used": len(nodes), "members": members})
 
 
-def _unadmitted(state: ClusterState, job: Job) -> Verdict | None:
+def _unadmitted(state: PlacementState, job: Job) -> Verdict | None:
     """Return why a job may have no place yet; None when it is about to be admitted."""
     if job.spec.adopts is not None:
         return _gathering(job)
@@ -232,7 +233,7 @@ def _gathering(job: Job) -> Verdict:
     return Verdict(Reason.GROUP_INCOMPLETE, facts)
 
 
-def _waiting_verdict(state: ClusterState, entry: JobEntry, gang: GangRequest) -> Verdict:
+def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest) -> Verdict:
     """Return the planner's verdict now; what the scheduler wrote where only it can know."""
     told = entry.job.status.verdict
     if told is not None and told.reason in _WRITTEN:
@@ -242,7 +243,7 @@ def _waiting_verdict(state: ClusterState, entry: JobEntry, gang: GangRequest) ->
             namespace, _, name = str(told.facts.get("job", "")).partition("/")
             blockers = ((namespace, name),)
         return Verdict(reason, dict(told.facts), blockers)
-    verdict = would_fit(state, gang)
+    verdict = would_fit(state.cluster, gang)
     if verdict.reason is Reason.PLACED:
         ahead = state.queue.position(entry.order)
         return Verdict(Reason.PENDING_EVALUATION, {"ahead": ahead})
@@ -273,19 +274,19 @@ def _arithmetic(state: ClusterState, gang: GangRequest) -> tuple[Amounts, ...]:
     return tuple(out)
 
 
-def _ahead(state: ClusterState, order: OrderKey) -> Ahead:
+def _ahead(state: PlacementState, order: OrderKey) -> Ahead:
     position = state.queue.position(order)
     first = state.queue.first(min(position, AHEAD_MAX))
     return Ahead(position, len(state.queue), tuple(o.job_key for o in first))
 
 
-def _holders(state: ClusterState, verdict: Verdict, gang: GangRequest) -> tuple[Holder, ...]:
+def _holders(state: PlacementState, verdict: Verdict, gang: GangRequest) -> tuple[Holder, ...]:
     resource = str(verdict.facts.get("resource", "")) or _leading_resource(gang)
     out: list[Holder] = []
     for key in verdict.blockers[:HOLDERS_MAX]:
-        claim = state.ledger.claim(key)
+        claim = state.cluster.ledger.claim(key)
         if claim is not None:
-            nodes = len(state.ledger.slots(key))
+            nodes = len(state.cluster.ledger.slots(key))
             end = ends_at(state.jobs[key].job)
             out.append(Holder(key, resource, claim.amount(resource), nodes, end))
     return tuple(out)

@@ -23,10 +23,10 @@ from fairlead.api.names import SUCCEEDED
 from fairlead.api.times import parse_time
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.placement.judge import eligible_nodes
 from fairlead.decide.placement.outcome import status_after
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import InvalidGang
 from fairlead.model.phase import Phase, phase_of
 
@@ -58,7 +58,7 @@ class Forecast:
 
 
 def forecast(
-    state: ClusterState, key: ObjectKey, now: float, policy: PlacementPolicy
+    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
 ) -> Forecast | Unknown:
     """Return by when a waiting job starts.
 
@@ -98,7 +98,7 @@ class _Ahead:
     """The cluster from now on, one end after the other."""
 
     def __init__(
-        self, state: ClusterState, key: ObjectKey, now: float, policy: PlacementPolicy
+        self, state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
     ) -> None:
         self._state = state
         self._key = key
@@ -110,12 +110,14 @@ class _Ahead:
         self._waits_for: list[ObjectKey] = []
         gang = state.jobs[key].gang
         assert not isinstance(gang, InvalidGang)
-        self._eligible = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+        self._eligible = eligible_nodes(
+            state.cluster, [role.member.constraints for role in gang.roles]
+        )
         self._dependents = _dependents(state)
 
     def run(self) -> Forecast | Unknown:
         self._admit_new()
-        for claim in self._state.ledger.claims_by_size():
+        for claim in self._state.cluster.ledger.claims_by_size():
             job = self._state.jobs[claim.key].job
             if not job.is_finished and claim.key != self._key:
                 self._expect_end(job)
@@ -137,7 +139,7 @@ class _Ahead:
     def restore(self) -> None:
         """Put the state back."""
         for job in self._before.values():
-            self._state.job_changed(job)
+            self._state.cluster.job_changed(job)
 
     def _unknown(self) -> Unknown:
         if self._has_restart:
@@ -180,7 +182,7 @@ class _Ahead:
 
     def _end(self, key: ObjectKey) -> None:
         job = self._state.jobs[key].job
-        slots = self._state.ledger.slots(key)
+        slots = self._state.cluster.ledger.slots(key)
         if any(self._eligible[slot] for slot in slots):
             self._waits_for.append(key)
         conditions = (*job.status.conditions, _ENDED)
@@ -188,10 +190,10 @@ class _Ahead:
 
     def _change(self, job: Job, status: JobStatus) -> None:
         self._before.setdefault(job.metadata.key, self._state.jobs[job.metadata.key].job)
-        self._state.job_changed(replace(job, status=status))
+        self._state.cluster.job_changed(replace(job, status=status))
 
 
-def _dependents(state: ClusterState) -> frozenset[ObjectKey]:
+def _dependents(state: PlacementState) -> frozenset[ObjectKey]:
     """Return the jobs whose end may let another one into the queue."""
     return frozenset(
         (entry.job.metadata.namespace, after.job)

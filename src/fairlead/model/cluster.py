@@ -1,5 +1,4 @@
-"""The cluster as a decision sees it: nodes, who uses them, who waits. Kept per event, in
-O(change).
+"""The cluster as a decision sees it: nodes, who uses them, jobs. Kept per event, in O(change).
 
     state = ClusterState()
     state.node_changed(node); state.pod_changed(pod); state.job_changed(job)      # in any order
@@ -12,22 +11,20 @@ object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Placement
-from fairlead.api.times import parse_time
 from fairlead.model.fits import FitTable
-from fairlead.model.gangs import InvalidGang, JobKey, gang_of
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger, claim_of
 from fairlead.model.nodes import Ints, NodeTable
-from fairlead.model.phase import RELEASABLE, Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
-from fairlead.model.queue import JobEntry, OrderKey, WaitQueue
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import MemberClass, RequestReader
 
@@ -84,8 +81,21 @@ class Transaction:
         self._is_open = False
 
 
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """A job, what its gang asks for, and its priority or why it has none."""
+
+    job: Job
+    gang: GangRequest | InvalidGang
+    priority: int | Unresolved
+
+
+#: Called with a job that changed and its entry; None when the job is gone.
+JobObserver: TypeAlias = Callable[[JobKey, JobEntry | None], None]
+
+
 class ClusterState:
-    """Nodes, claims, pods and waiting jobs.
+    """Nodes, claims, pods and jobs.
 
     `priorities` resolves the jobs' priorities. Without it their `spec.priority` is taken as it
     stands, which is for clients that explain a cluster and may not list its PriorityClasses.
@@ -97,20 +107,10 @@ class ClusterState:
         self.table = NodeTable(self.reader)
         self.fits = FitTable(self.table)
         self.ledger = Ledger(self.table, self.reader)
-        self.queue = WaitQueue(self.fits)
         self.quotas = QuotaTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
-        #: Jobs whose placement must be given back.
-        self.releasable: dict[JobKey, None] = {}
-        #: Jobs that were admitted, have no placement and are held.
-        self.held: dict[JobKey, None] = {}
-        #: Admitted jobs without a placement whose PriorityClass gives them no priority, and why.
-        self.unresolved: dict[JobKey, Unresolved] = {}
-        #: Jobs that are left alone for now: writing on them keeps failing.
-        self.set_aside: dict[JobKey, None] = {}
-        #: Jobs with a placement of an earlier attempt, to confirm or repair.
-        self.repairable: dict[JobKey, None] = {}
+        self._job_observers: list[JobObserver] = []
 
     @classmethod
     def of(
@@ -126,9 +126,13 @@ class ClusterState:
             state.pod_changed(pod)
         return state
 
-    def strayed(self) -> Iterator[tuple[Job, Placement]]:
+    def on_job_change(self, observer: JobObserver) -> None:
+        """Call `observer` after each change of a job has been taken in."""
+        self._job_observers.append(observer)
+
+    def moved(self) -> Iterator[tuple[Job, Placement]]:
         """Yield the jobs that another scheduler has put elsewhere, and where they are now."""
-        for key, attempt, roles in self.ledger.strayed():
+        for key, attempt, roles in self.ledger.moved():
             job = self.jobs[key].job
             old = job.status.placement
             if old is not None and attempt == str(old.attempt) == str(job.status.attempt):
@@ -178,50 +182,27 @@ class ClusterState:
             gang = before.gang
         else:
             gang = gang_of(job.spec, self.reader)
-        priority = self._priority_of(job)
-        unresolved = None if isinstance(priority, int) else priority
-        entry = JobEntry(job, gang, order_of(job, priority if isinstance(priority, int) else 0))
-        self.jobs[key] = entry
+        entry = self.jobs[key] = JobEntry(job, gang, self._priority_of(job))
         self._claim(entry)
-        phase = phase_of(job)
-        waits = phase is Phase.QUEUED
-        self._enqueue(before, entry, waits=waits and unresolved is None)
-        self.unresolved.pop(key, None)
-        if waits and unresolved is not None:
-            self.unresolved[key] = unresolved
-        has_place = job.status.placement is not None
-        _put(self.releasable, key, present=_is_releasable(job, phase))
-        _put(self.repairable, key, present=phase is Phase.REPAIRING)
-        is_held = phase is Phase.HELD and job.status.attempt > 0
-        _put(self.held, key, present=is_held and not has_place)
+        self._notify(key, entry)
 
     def job_deleted(self, key: JobKey) -> None:
         """Take in that a job is gone; its claim goes with it, its pods are counted as pods."""
-        before = self.jobs.pop(key, None)
-        if before is None:
+        if self.jobs.pop(key, None) is None:
             return
-        self.queue.remove(before)
         self.ledger.set_claim(key, None)
-        self.unresolved.pop(key, None)
-        for keys in (self.releasable, self.repairable, self.held, self.set_aside):
-            keys.pop(key, None)
+        self._notify(key, None)
 
-    def hold(self, job: Job, placement: Placement) -> None:
-        """Keep the room of a placement that was sent and may be written yet, or be so already.
+    def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
+        """Reserve a placement whose write has an unknown outcome, beside what the job has.
 
-        Until `let_go`; the job is left alone meanwhile (`set_aside`).
+        Until `ledger.release_uncertain`. False when the job is not known, or cannot be read.
         """
-        key = job.metadata.key
-        entry = self.jobs.get(key)
+        entry = self.jobs.get(job.metadata.key)
         if entry is None or isinstance(entry.gang, InvalidGang):
-            return
-        self.set_aside[key] = None
-        self.ledger.hold(claim_of(job, entry.gang, placement))
-
-    def let_go(self, key: JobKey) -> None:
-        """End what `hold` began."""
-        self.set_aside.pop(key, None)
-        self.ledger.let_go(key)
+            return False
+        self.ledger.reserve_uncertain(claim_of(job, entry.gang, placement))
+        return True
 
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
@@ -229,52 +210,13 @@ class ClusterState:
         if placement is None or job.is_finished or isinstance(entry.gang, InvalidGang):
             self.ledger.set_claim(job.metadata.key, None)
             return
-        claim = claim_of(job, entry.gang, placement)
-        self.ledger.set_claim(job.metadata.key, claim)
+        self.ledger.set_claim(job.metadata.key, claim_of(job, entry.gang, placement))
 
     def _priority_of(self, job: Job) -> int | Unresolved:
         if self._priorities is None:
             return job.spec.priority or 0
         return self._priorities.resolve(job.spec, job.metadata.namespace)
 
-    def _enqueue(self, before: JobEntry | None, entry: JobEntry, *, waits: bool) -> None:
-        if before is not None and before.group is not None:
-            if waits and before.gang is entry.gang and before.order == entry.order:
-                entry.group = before.group
-                self.queue.mark_written(entry)
-                return
-            self.queue.remove(before)
-        if waits:
-            self.queue.add(entry)
-
-
-def order_of(job: Job, priority: int) -> OrderKey:
-    """Return the place in the queue of a job with this priority."""
-    created = job.metadata.creation_timestamp
-    return OrderKey(
-        -priority,
-        parse_time(created) if created else 0.0,
-        job.metadata.namespace,
-        job.metadata.name,
-    )
-
-
-def _is_releasable(job: Job, phase: Phase) -> bool:
-    """True for a job that has a placement, or a verdict at its end, and no more use for it.
-
-    Not while the record of an attempt is open: its pods may still be on their way to the API, and
-    the nodes that a release frees would be given away before they arrive (docs/design/jobs.md,
-    "The hand-over"). Opening the record and releasing are compare-and-swaps on the same status, so
-    exactly one of them wins. The claim of a deleted job goes with the job.
-    """
-    if phase not in RELEASABLE or job.metadata.deletion_timestamp is not None:
-        return False
-    is_over = phase is Phase.FINISHED
-    return job.status.placement is not None or (is_over and job.status.verdict is not None)
-
-
-def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:
-    if present:
-        keys[key] = None
-    else:
-        keys.pop(key, None)
+    def _notify(self, key: JobKey, entry: JobEntry | None) -> None:
+        for observer in self._job_observers:
+            observer(key, entry)

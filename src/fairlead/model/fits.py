@@ -24,7 +24,7 @@ ROWS_MAX = 1024
 _MASKS_SPARE_MAX = 256
 
 #: Classes without a row that are looked at per call of `within_reach`.
-_ROWLESS_MAX = 64
+_UNCACHED_MAX = 64
 
 _UNLIMITED = np.iinfo(np.int32).max
 #: The need of a row without waiting gangs: no sum of fits reaches it.
@@ -37,7 +37,7 @@ _ROWS_START = 8
 class Mask:
     """Which nodes a set of constraints admits."""
 
-    __slots__ = ("changed_at", "eligible", "endured", "matches")
+    __slots__ = ("changed_at", "eligible", "keeps_running", "matches")
 
     def __init__(self, capacity: int) -> None:
         #: The node as such: it exists, labels and lasting taints admit it.
@@ -45,7 +45,7 @@ class Mask:
         #: It matches and can start pods now: ready, not cordoned, no passing taint.
         self.eligible: Bools = np.zeros(capacity, dtype=np.bool_)
         #: Pods that are there may stay: it exists, is ready, has no NoExecute taint.
-        self.endured: Bools = np.zeros(capacity, dtype=np.bool_)
+        self.keeps_running: Bools = np.zeros(capacity, dtype=np.bool_)
         #: Differs once an admitted node, or which nodes are admitted, has changed.
         self.changed_at = 0
 
@@ -54,7 +54,7 @@ class Mask:
         added = np.zeros(capacity - len(self.matches), dtype=np.bool_)
         self.matches = np.concatenate([self.matches, added])
         self.eligible = np.concatenate([self.eligible, added])
-        self.endured = np.concatenate([self.endured, added])
+        self.keeps_running = np.concatenate([self.keeps_running, added])
 
 
 class FitTable:
@@ -71,9 +71,9 @@ class FitTable:
         self._needs: dict[MemberClass, int] = {}
         self._need_of_row: Ints = np.zeros(0, dtype=np.int64)
         #: Classes with a need and no row, the one that was looked at longest ago first.
-        self._rowless: dict[MemberClass, None] = {}
+        self._uncached: dict[MemberClass, None] = {}
         #: Those of them that were not looked at yet.
-        self._rowless_new: list[MemberClass] = []
+        self._uncached_new: list[MemberClass] = []
         self._may_have_idle_rows = False
         #: The rows that share a mask; None when it must be made anew.
         self._rows_by_mask: list[tuple[Mask, Ints]] | None = None
@@ -106,7 +106,7 @@ class FitTable:
         """Say from how many members on a class is worth a look; None: nobody waits with it."""
         if count is None:
             del self._needs[member]
-            self._rowless.pop(member, None)
+            self._uncached.pop(member, None)
             if member in self._index:
                 self._need_of_row[self._index[member]] = _NO_NEED
             return
@@ -114,8 +114,8 @@ class FitTable:
         self._needs[member] = count
         row = self._row(member)
         if row is None:
-            self._rowless[member] = None
-            self._rowless_new.append(member)
+            self._uncached[member] = None
+            self._uncached_new.append(member)
         else:
             self._need_of_row[row] = count
 
@@ -127,22 +127,22 @@ class FitTable:
         self.sync()
         rows = np.flatnonzero(self._totals >= self._need_of_row).tolist()
         out = [member for row in rows if (member := self._member_of_row[row]) is not None]
-        new = [member for member in self._rowless_new if member in self._rowless]
-        self._rowless_new.clear()
-        for member in dict.fromkeys([*new, *list(self._rowless)[:_ROWLESS_MAX]]):
-            del self._rowless[member]
+        new = [member for member in self._uncached_new if member in self._uncached]
+        self._uncached_new.clear()
+        for member in dict.fromkeys([*new, *list(self._uncached)[:_UNCACHED_MAX]]):
+            del self._uncached[member]
             if self._may_have_idle_rows and (row := self._row(member)) is not None:
                 self._need_of_row[row] = self._needs[member]
             else:
-                self._rowless[member] = None
+                self._uncached[member] = None
             if self.total(member) >= self._needs[member]:
                 out.append(member)
         return out
 
     @property
-    def has_rowless(self) -> bool:
+    def has_uncached(self) -> bool:
         """True when `within_reach` does not look at every class in every call."""
-        return len(self._rowless) > _ROWLESS_MAX
+        return len(self._uncached) > _UNCACHED_MAX
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take now. Shared: do not change it."""
@@ -222,14 +222,14 @@ class FitTable:
 
     def _judge(self, constraints: Constraints, mask: Mask, slots: Ints) -> None:
         table = self._table
-        lasting, passing, endured = table.labels.tolerated(constraints, slots)
+        lasting, passing, keeps_running = table.labels.tolerated(constraints, slots)
         matches = table.exists[slots] & table.labels.selected(constraints, slots) & lasting
         eligible = matches & table.ready[slots] & ~table.cordoned[slots] & passing
         if (mask.matches[slots] != matches).any() or (mask.eligible[slots] != eligible).any():
             mask.changed_at = self._changes
         mask.matches[slots] = matches
         mask.eligible[slots] = eligible
-        mask.endured[slots] = table.exists[slots] & table.ready[slots] & endured
+        mask.keeps_running[slots] = table.exists[slots] & table.ready[slots] & keeps_running
 
     def _refresh(self, slots: Ints) -> None:
         if len(slots) == 1:

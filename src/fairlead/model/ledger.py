@@ -116,13 +116,13 @@ class Ledger:
         #: (-devices, -milli-CPU, job), the largest holder first.
         self._by_size: list[tuple[int, int, JobKey]] = []
         #: By key of the job.
-        self._held: dict[JobKey, Claim] = {}
+        self._uncertain: dict[JobKey, Claim] = {}
         self._pods: dict[JobKey, _PodUse] = {}
         #: Keys of the pods of each job, and of each member, in order of arrival.
         self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
         self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
         #: How many bound pods of a job have no place.
-        self._strays: Counter[Owner] = Counter()
+        self._misplaced: Counter[Owner] = Counter()
         #: How many pods of a job may still be bound.
         self._unbound: Counter[Owner] = Counter()
 
@@ -159,24 +159,24 @@ class Ledger:
         if before is not None:  # last: where only a ghost is left, its pods now keep it
             self._book_claim(before, -1)
 
-    def hold(self, claim: Claim) -> None:
-        """Book places that a job may have got and nobody has seen yet, beside what it has.
+    def reserve_uncertain(self, claim: Claim) -> None:
+        """Reserve a placement whose write has an unknown outcome, beside what the job has.
 
-        Nobody's pods are covered by them, and they are no claim that the job could give back.
+        It covers no pods, and it is no claim that the job could release.
         """
-        self.let_go(claim.key)
+        self.release_uncertain(claim.key)
         seen = self._claims.get(claim.key)
         had = {at: place[0] for at, place in seen.places.items()} if seen is not None else {}
         roles = tuple(
             (role, request, tuple(n for i, n in enumerate(nodes) if had.get((role, i)) != n))
             for role, request, nodes in claim.roles
         )
-        self._held[claim.key] = Claim(claim.key, claim.uid, roles)
-        self._book_claim(self._held[claim.key], 1)
+        self._uncertain[claim.key] = Claim(claim.key, claim.uid, roles)
+        self._book_claim(self._uncertain[claim.key], 1)
 
-    def let_go(self, key: JobKey) -> None:
-        """Take back what `hold` booked for a job, if anything."""
-        held = self._held.pop(key, None)
+    def release_uncertain(self, key: JobKey) -> None:
+        """Take back what `reserve_uncertain` booked for a job, if anything."""
+        held = self._uncertain.pop(key, None)
         if held is not None:
             self._book_claim(held, -1)
 
@@ -216,14 +216,14 @@ class Ledger:
             if others:
                 self._settle(self._pods[next(iter(others))])
 
-    def strayed(self) -> Iterator[tuple[JobKey, str, tuple[RolePlacement, ...]]]:
+    def moved(self) -> Iterator[tuple[JobKey, str, tuple[RolePlacement, ...]]]:
         """Yield the jobs whose members are all on nodes, some on others than claimed.
 
         With the attempt that their pods say they are of, and the nodes that they are on. Pods of
         other tools do not lead: they are held to their places. Nor do pods that ask for less than
         the place that would follow them: it would take what was not checked.
         """
-        for owner in self._strays:
+        for owner in self._misplaced:
             claim = self._claims_by_owner.get(owner)
             if claim is None or claim.is_adopted:
                 continue
@@ -242,7 +242,7 @@ class Ledger:
     def book_resource(self, resource: str) -> None:
         """Book what claims and pods use of a resource that has just got its row."""
         table, used = self._table, dict[str, int]()
-        for claim in (*self._claims.values(), *self._held.values()):
+        for claim in (*self._claims.values(), *self._uncertain.values()):
             for _, request, nodes in claim.roles:
                 amount = _amount(request, resource)
                 for node in nodes if amount else ():
@@ -280,9 +280,9 @@ class Ledger:
             return
         if use.owner is not None and not use.is_seated:
             if sign > 0:
-                self._strays[use.owner] += 1
+                self._misplaced[use.owner] += 1
             else:
-                _subtract(self._strays, use.owner)
+                _subtract(self._misplaced, use.owner)
         if not use.booked:
             return
         table = self._table

@@ -9,7 +9,7 @@ from fairlead.api.meta import Condition
 from fairlead.cli.commands.change import CANCEL, HOLD, RELEASE, adopted_problem, is_of_another
 from fairlead.cli.views.jobs import where_or_why
 from fairlead.decide.explain import explain
-from fairlead.model.cluster import ClusterState
+from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_node
 
 ADOPTS = Adopts("Job", "train", "batch/v1", "uid")
@@ -36,7 +36,7 @@ def test_an_incomplete_group_says_how_many_of_its_members_exist() -> None:
     job = incomplete()
     said = "3 of 4 members exist; Job train creates the others"
     assert where_or_why(job) == f"GroupIncomplete: {said}"
-    state = ClusterState.of([make_node("n")], [job])
+    state = PlacementState.of([make_node("n")], [job])
     explanation = explain(state, job.metadata.key, EPOCH)
     assert explanation is not None
     assert explanation.verdict.message == said

@@ -8,8 +8,8 @@ from fairlead.api.times import format_time
 from fairlead.decide.explain import Explanation, explain
 from fairlead.decide.forecast import Forecast, Unknown
 from fairlead.decide.placement import fits_empty, would_fit
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
@@ -36,15 +36,15 @@ def holder(name: str, *nodes: str, limit: int | None, started: float = EPOCH) ->
     )
 
 
-def answer(state: ClusterState, name: str = "j") -> Explanation:
+def answer(state: PlacementState, name: str = "j") -> Explanation:
     found = explain(state, ("default", name), NOW)
     assert found is not None
     return found
 
 
-def busy(job: Job, *more: Job) -> ClusterState:
+def busy(job: Job, *more: Job) -> PlacementState:
     """Four nodes, three of them held."""
-    return ClusterState.of(
+    return PlacementState.of(
         make_nodes(4),
         [
             holder("long", "node-0000", limit=7200),
@@ -99,7 +99,7 @@ def test_a_small_job_behind_a_big_one_is_not_promised_the_big_ones_place() -> No
         make_job("all-b", count=2, created=EPOCH + 1, time_limit_seconds=300),
         make_job("j", created=EPOCH + 2),
     ]
-    found = bound(answer(ClusterState.of(make_nodes(2), jobs)))
+    found = bound(answer(PlacementState.of(make_nodes(2), jobs)))
     assert found.may_start_by == EPOCH + 1050 + 330
     assert found.waits_for == (("default", "all-b"), ("default", "all-a"))
 
@@ -107,7 +107,7 @@ def test_a_small_job_behind_a_big_one_is_not_promised_the_big_ones_place() -> No
 def test_what_may_come_first_without_a_known_time_makes_the_start_unknown() -> None:
     def forecast_with(*jobs: Job) -> Forecast | Unknown | None:
         hold = holder("h", "node-0000", limit=2000)
-        return answer(ClusterState.of(make_nodes(1), [hold, make_job("j"), *jobs])).forecast
+        return answer(PlacementState.of(make_nodes(1), [hold, make_job("j"), *jobs])).forecast
 
     assert isinstance(forecast_with(), Forecast)
     after = make_job("d", attempt=0, created=EPOCH - 1, spec={"after": (After(job="h"),)})
@@ -115,12 +115,12 @@ def test_what_may_come_first_without_a_known_time_makes_the_start_unknown() -> N
     endless = make_job("e", priority=5)
     assert forecast_with(endless) is Unknown.NO_TIME_LIMIT
     other = make_pod("p", node="node-0000", gpus=1)
-    state = ClusterState.of(make_nodes(1), [make_job("j")], [other])
+    state = PlacementState.of(make_nodes(1), [make_job("j")], [other])
     assert answer(state).forecast is Unknown.NO_ROOM
 
 
 def test_a_holder_over_its_limit_ends_now_at_the_latest() -> None:
-    state = ClusterState.of(make_nodes(1), [holder("h", "node-0000", limit=10), make_job("j")])
+    state = PlacementState.of(make_nodes(1), [holder("h", "node-0000", limit=10), make_job("j")])
     assert bound(answer(state)).may_start_by == NOW
 
 
@@ -130,24 +130,24 @@ def test_every_suggestion_would_start_and_one_step_more_would_not() -> None:
         make_role("worker", count=5, gpus=6, memory="300Gi"),
         make_role("server", count=2, gpus=1, memory="10Gi"),
     ]
-    state = ClusterState.of(make_nodes(4), [make_job("j", roles=roles)], pods)
+    state = PlacementState.of(make_nodes(4), [make_job("j", roles=roles)], pods)
     found = answer(state)
     gang = state.jobs["default", "j"].gang
     assert isinstance(gang, GangRequest)
-    assert would_fit(state, gang).reason is not Reason.PLACED
+    assert would_fit(state.cluster, gang).reason is not Reason.PLACED
     assert [(s.role, s.change, s.after) for s in found.suggestions] == [
         ("worker", "count", 3),
         ("worker", GPU, 4),
     ]
     for count, gpus, fits in ((3, 6, True), (4, 6, False), (5, 4, True), (5, 5, False)):
         changed = [make_role("worker", count=count, gpus=gpus, memory="300Gi"), roles[1]]
-        other = ClusterState.of(make_nodes(4), [make_job("j", roles=changed)], pods)
+        other = PlacementState.of(make_nodes(4), [make_job("j", roles=changed)], pods)
         changed_gang = other.jobs["default", "j"].gang
-        assert (would_fit(other, changed_gang).reason is Reason.PLACED) == fits
+        assert (would_fit(other.cluster, changed_gang).reason is Reason.PLACED) == fits
 
 
 def test_an_impossible_request_gets_the_largest_possible_one() -> None:
-    state = ClusterState.of(make_nodes(2), [make_job("j", gpus=16)])
+    state = PlacementState.of(make_nodes(2), [make_job("j", gpus=16)])
     found = answer(state)
     assert found.verdict.reason is Reason.NO_NODE_SHAPE_FITS
     assert [s.after for s in found.suggestions] == [8]
@@ -176,7 +176,7 @@ def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
         make_job("after-nobody", attempt=0, spec={"after": (After(job="nosuch"),)}),
         make_job("stopping", cancel=True),
     ]
-    state = ClusterState.of(make_nodes(2), jobs)
+    state = PlacementState.of(make_nodes(2), jobs)
     reasons = {name: answer(state, name).verdict.reason for name in [j.metadata.name for j in jobs]
                if name != "failed"}  # fmt: skip
     assert reasons == {
@@ -206,7 +206,7 @@ def test_what_only_the_scheduler_can_know_is_taken_from_the_status() -> None:
         since=format_time(EPOCH),
     )
     head = holder("head", "node-0000", limit=3600)
-    state = ClusterState.of([make_node("node-0000")], [head, make_job("j", verdict=told)])
+    state = PlacementState.of([make_node("node-0000")], [head, make_job("j", verdict=told)])
     found = answer(state)
     assert (found.verdict.reason, found.since) == (Reason.BEHIND_EARLIER_JOB, EPOCH)
     assert [h.key for h in found.holders] == [head.metadata.key]
@@ -215,8 +215,12 @@ def test_what_only_the_scheduler_can_know_is_taken_from_the_status() -> None:
 def test_explaining_changes_nothing() -> None:
     state = busy(make_job("j", count=2))
     gang = state.jobs["default", "j"].gang
-    before = (state.table.used.copy(), would_fit(state, gang), fits_empty(state, gang))
+    before = (
+        state.cluster.table.used.copy(),
+        would_fit(state.cluster, gang),
+        fits_empty(state.cluster, gang),
+    )
     first = answer(state)
     assert answer(state) == first
-    assert (state.table.used == before[0]).all()
-    assert (would_fit(state, gang), fits_empty(state, gang)) == before[1:]
+    assert (state.cluster.table.used == before[0]).all()
+    assert (would_fit(state.cluster, gang), fits_empty(state.cluster, gang)) == before[1:]

@@ -15,7 +15,7 @@ from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
-from fairlead.model.cluster import ClusterState
+from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_nodes
 
 from .jobs_world import World, new_job
@@ -417,7 +417,7 @@ def test_a_gang_whose_pods_are_refused_gives_its_place_back_at_once(refusal: Ref
     assert world.status.state == "Waiting"
     assert (world.status.infrastructure_failures, world.status.user_failures) == (0, 0)
     assert world.job is not None
-    state = ClusterState.of(make_nodes(0), [world.job])
+    state = PlacementState.of(make_nodes(0), [world.job])
     assert list(state.releasable) == [world.job.metadata.key]
 
 

@@ -20,7 +20,7 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
-from fairlead.model.cluster import ClusterState
+from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_node, make_placement
 
 from .jobs_world import World, new_job
@@ -149,14 +149,14 @@ def test_a_refused_group_waits_for_long_and_then_gives_the_whole_place_up() -> N
 def test_the_placement_follows_once_all_members_are_on_nodes() -> None:
     job = make_job("gang", count=2, gpus=4, placement=make_placement(["a", "a"]))
     nodes = [make_node("a", gpus=8), make_node("b", gpus=8)]
-    state = ClusterState.of(nodes, [job], [make_member_pod(job, 0, node="b")])
+    state = PlacementState.of(nodes, [job], [make_member_pod(job, 0, node="b")])
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
-    state.pod_changed(make_member_pod(job, 1, node="a"))
+    state.cluster.pod_changed(make_member_pod(job, 1, node="a"))
     [action] = decide(state, PlacementPolicy(), EPOCH).actions
     assert isinstance(action, RecordActualPlacement)
     assert action.placement.roles[0].nodes == ("b", "a")
     assert action.placement.attempt == 1
-    state.job_changed(replace(job, status=replace(job.status, placement=action.placement)))
+    state.cluster.job_changed(replace(job, status=replace(job.status, placement=action.placement)))
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
 
 
@@ -164,7 +164,7 @@ def test_until_then_both_the_place_that_was_kept_and_the_new_one_are_taken() -> 
     job = make_job("gang", count=2, gpus=8, placement=make_placement(["a", "b"]))
     other = make_job("other", count=1, gpus=8)
     nodes = [make_node(name, gpus=8) for name in "abc"]
-    state = ClusterState.of(nodes, [job, other], [make_member_pod(job, 0, node="c")])
+    state = PlacementState.of(nodes, [job, other], [make_member_pod(job, 0, node="c")])
     actions = decide(state, PlacementPolicy(), EPOCH).actions
     assert not any(isinstance(action, PlaceJob) for action in actions)
 
@@ -175,5 +175,5 @@ def test_pods_of_another_attempt_do_not_move_a_placement() -> None:
     job = replace(
         job, status=replace(job.status, attempt=2, placement=make_placement(["a"], attempt=2))
     )
-    state = ClusterState.of([make_node("a"), make_node("b")], [job], [old])
+    state = PlacementState.of([make_node("a"), make_node("b")], [job], [old])
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()

@@ -13,6 +13,7 @@ from fairlead.api.times import format_time
 from fairlead.decide.attempts.job_status import new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
@@ -45,10 +46,10 @@ def workers(decision: Decision[Action], job: str) -> list[str]:
     return list(places(decision)[job]["worker"])
 
 
-def apply(state: ClusterState, decision: Decision[Action]) -> None:
+def apply(state: PlacementState, decision: Decision[Action]) -> None:
     for action in decision.actions:
         assert isinstance(action, PlaceJob | ReleaseJob | WriteVerdict)
-        state.job_changed(as_written(action))
+        state.cluster.job_changed(as_written(action))
 
 
 def waiting_since(since: float) -> tuple[Condition, ...]:
@@ -56,7 +57,7 @@ def waiting_since(since: float) -> tuple[Condition, ...]:
 
 
 def test_of_two_jobs_that_each_want_everything_one_runs_and_the_other_waits() -> None:
-    state = ClusterState.of(make_nodes(4), [make_job("a", count=4), make_job("b", count=4)])
+    state = PlacementState.of(make_nodes(4), [make_job("a", count=4), make_job("b", count=4)])
     decision = decide(state, POLICY, EPOCH)
     assert workers(decision, "a") == [f"node-{i:04}" for i in range(4)]
     verdict = decision.verdicts["default", "b"]
@@ -65,12 +66,12 @@ def test_of_two_jobs_that_each_want_everything_one_runs_and_the_other_waits() ->
     assert verdict.blockers == (("default", "a"),)
     apply(state, decision)
     assert decide(state, POLICY, EPOCH + 60).actions == ()
-    state.job_deleted(("default", "a"))
+    state.cluster.job_deleted(("default", "a"))
     assert workers(decide(state, POLICY, EPOCH + 99), "b") == [f"node-{i:04}" for i in range(4)]
 
 
 def test_what_is_written_is_the_whole_answer() -> None:
-    state = ClusterState.of(make_nodes(2), [make_job("a", count=2)])
+    state = PlacementState.of(make_nodes(2), [make_job("a", count=2)])
     [action] = decide(state, POLICY, EPOCH).actions
     assert isinstance(action, PlaceJob)
     assert (action.placement.attempt, action.placement.placed_at) == (1, format_time(EPOCH))
@@ -85,13 +86,13 @@ ADMITTED = (Condition(type="Admitted", status="True"),)
 
 def test_a_first_attempt_begins_with_its_place() -> None:
     job = make_job("a", count=2, conditions=ADMITTED)
-    [action] = decide(ClusterState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
+    [action] = decide(PlacementState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
     assert isinstance(action, PlaceJob)
     assert action.begun == new_record(job, EPOCH)
     written = as_written(action)
     assert written.status.current_attempt == action.begun
     held = msgspec.structs.replace(written, spec=msgspec.structs.replace(job.spec, suspend=True))
-    assert decide(ClusterState.of(make_nodes(2), [held]), POLICY, EPOCH).actions == ()
+    assert decide(PlacementState.of(make_nodes(2), [held]), POLICY, EPOCH).actions == ()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_first_attempt_begins_with_its_place() -> None:
     ids=["pods of an earlier one may be left", "pods of another tool"],
 )
 def test_other_attempts_begin_when_their_own_controller_says_so(job: Job) -> None:
-    [action] = decide(ClusterState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
+    [action] = decide(PlacementState.of(make_nodes(2), [job]), POLICY, EPOCH).actions
     assert isinstance(action, PlaceJob)
     assert action.begun is None
 
@@ -113,14 +114,14 @@ def test_a_job_that_is_not_admitted_neither_gets_nor_keeps_a_place(reason: str) 
     refused = [Condition("Admitted", "False", reason, "exceeded quota: team")]
     nodes, other = make_nodes(2), make_job("b", count=2, created=EPOCH + 1)
     waiting = make_job("a", count=2, conditions=refused)
-    decision = decide(ClusterState.of(nodes, [waiting, other]), POLICY, EPOCH)
+    decision = decide(PlacementState.of(nodes, [waiting, other]), POLICY, EPOCH)
     assert list(places(decision)) == ["b"]
     ended = (Attempt(number=1, finished_at=format_time(EPOCH), reason=reason),)
     placement = make_placement([n.metadata.name for n in nodes])
     placed = make_job(
         "a", count=2, conditions=refused, placement=placement, status={"attempts": ended}
     )
-    [release, *_] = decide(ClusterState.of(nodes, [placed, other]), POLICY, EPOCH).actions
+    [release, *_] = decide(PlacementState.of(nodes, [placed, other]), POLICY, EPOCH).actions
     assert isinstance(release, ReleaseJob)
     if reason != "Held":
         assert release.verdict is not None
@@ -130,7 +131,7 @@ def test_a_job_that_is_not_admitted_neither_gets_nor_keeps_a_place(reason: str) 
 
 
 def test_a_gang_that_lacks_one_place_gets_none() -> None:
-    state = ClusterState.of(make_nodes(3), [make_job("a", count=4), make_job("b", count=3)])
+    state = PlacementState.of(make_nodes(3), [make_job("a", count=4), make_job("b", count=3)])
     decision = decide(state, POLICY, EPOCH)
     assert list(places(decision)) == ["b"]
 
@@ -142,7 +143,7 @@ def test_priority_goes_before_age_and_age_before_name() -> None:
         make_job("a", created=EPOCH + 1),
         make_job("urgent", created=EPOCH + 2, priority=1),
     ]
-    decision = decide(ClusterState.of(make_nodes(4), jobs), POLICY, EPOCH)
+    decision = decide(PlacementState.of(make_nodes(4), jobs), POLICY, EPOCH)
     assert list(places(decision)) == ["urgent", "c", "a", "b"]
 
 
@@ -150,7 +151,7 @@ def test_small_members_fill_the_fullest_nodes_and_leave_free_nodes_whole() -> No
     nodes = make_nodes(4)
     pods = [make_pod("x", node="node-0002", gpus=6), make_pod("y", node="node-0001", gpus=3)]
     jobs = [make_job("small", count=3, gpus=1), make_job("large", count=2, gpus=8)]
-    decision = decide(ClusterState.of(nodes, jobs, pods), POLICY, EPOCH)
+    decision = decide(PlacementState.of(nodes, jobs, pods), POLICY, EPOCH)
     assert workers(decision, "small") == ["node-0001", "node-0002", "node-0002"]
     assert workers(decision, "large") == ["node-0000", "node-0003"]
 
@@ -158,18 +159,18 @@ def test_small_members_fill_the_fullest_nodes_and_leave_free_nodes_whole() -> No
 def test_members_without_devices_leave_the_nodes_with_devices_alone() -> None:
     nodes = [make_node("a-gpu"), make_node("z-cpu", gpus=0)]
     jobs = [make_job("prep", gpus=0, cpu=4)]
-    assert workers(decide(ClusterState.of(nodes, jobs), POLICY, EPOCH), "prep") == ["z-cpu"]
+    assert workers(decide(PlacementState.of(nodes, jobs), POLICY, EPOCH), "prep") == ["z-cpu"]
 
 
 def test_ties_go_by_node_name_however_the_nodes_arrived() -> None:
     nodes = [make_node(n) for n in ("c", "a", "b")]
-    state = ClusterState.of(nodes, [make_job("j", count=2)])
+    state = PlacementState.of(nodes, [make_job("j", count=2)])
     assert workers(decide(state, POLICY, EPOCH), "j") == ["a", "b"]
 
 
 def test_roles_are_placed_largest_first_and_reported_in_their_own_order() -> None:
     roles = [make_role("driver", gpus=1), make_role("worker", count=2, gpus=8)]
-    state = ClusterState.of(make_nodes(3), [make_job("j", roles=roles)])
+    state = PlacementState.of(make_nodes(3), [make_job("j", roles=roles)])
     placed = places(decide(state, POLICY, EPOCH))["j"]
     assert list(placed) == ["driver", "worker"]
     assert placed == {"driver": ("node-0002",), "worker": ("node-0000", "node-0001")}
@@ -184,7 +185,7 @@ def test_nodes_that_are_out_take_nobody_and_keep_whom_they_have() -> None:
     ]
     running = make_job("running", gpus=4, placement=make_placement(["cordoned"]))
     job = make_job("j", gpus=1, tolerations=[Toleration(key="team", value="a")])
-    decision = decide(ClusterState.of(nodes, [running, job]), POLICY, EPOCH)
+    decision = decide(PlacementState.of(nodes, [running, job]), POLICY, EPOCH)
     assert places(decision) == {"j": {"worker": ("own-team",)}}
     assert len(decision.actions) == 1
 
@@ -209,7 +210,7 @@ def test_a_gang_goes_to_the_smallest_domain_with_room_for_all(
 ) -> None:
     nodes = [*rack("a", 5), *rack("b", 2), *rack("c", 3), make_node("0-nowhere")]
     job = make_job("j", count=count, topology=Topology(key="rack", required=required))
-    decision = decide(ClusterState.of(nodes, [job]), POLICY, EPOCH)
+    decision = decide(PlacementState.of(nodes, [job]), POLICY, EPOCH)
     if expected is None:
         assert decision.verdicts["default", "j"].reason is Reason.NO_DOMAIN_FITS
     else:
@@ -222,7 +223,7 @@ def test_a_job_that_fits_runs_past_an_earlier_one_that_does_not() -> None:
     jobs[0] = msgspec.structs.replace(
         jobs[0], status=msgspec.structs.replace(jobs[0].status, conditions=waiting_since(EPOCH))
     )
-    state = ClusterState.of(make_nodes(2), jobs, pods)
+    state = PlacementState.of(make_nodes(2), jobs, pods)
     assert list(places(decide(state, POLICY, EPOCH + 899))) == ["later"]
 
 
@@ -233,7 +234,7 @@ def starving(pods: list[object], *later: Job, now: float = EPOCH + 900) -> Decis
         make_node("b", labels={"p": "1"}),
         make_node("c", labels={"p": "2"}),
     ]
-    return decide(ClusterState.of(nodes, [head, *later], pods), POLICY, now)
+    return decide(PlacementState.of(nodes, [head, *later], pods), POLICY, now)
 
 
 def test_a_starving_job_keeps_later_ones_off_the_nodes_that_it_could_use() -> None:
@@ -261,7 +262,7 @@ def test_a_job_that_can_never_run_starves_nobody() -> None:
                    conditions=waiting_since(EPOCH))  # fmt: skip
     nodes = [make_node("a"), make_node("b", labels={"p": "1"}, ready=False)]
     later = make_job("later", created=EPOCH + 2)
-    state = ClusterState.of(nodes, [impossible, out, later])
+    state = PlacementState.of(nodes, [impossible, out, later])
     assert list(places(decide(state, POLICY, EPOCH + 5000))) == ["later"]
 
 
@@ -270,29 +271,29 @@ def test_a_job_whose_pods_a_quota_would_refuse_keeps_no_nodes_from_others() -> N
     later = make_job("later", created=EPOCH + 1)
     third = make_job("third", count=2, created=EPOCH + 2, conditions=waiting_since(EPOCH))
     pod = make_pod("x", node="node-0000", gpus=8)
-    state = ClusterState.of(make_nodes(2), [head, later, third], [pod])
+    state = PlacementState.of(make_nodes(2), [head, later, third], [pod])
     assert places(decide(state, POLICY, EPOCH + 900)) == {}, "the head keeps the node for itself"
     amounts = {"requests.nvidia.com/gpu": 16}, {"requests.nvidia.com/gpu": 8}
     quota = ResourceQuota(
         ObjectMeta(name="team", namespace="poor"), status=ResourceQuotaStatus(*amounts)
     )
-    state.quotas.put(quota)
+    state.cluster.quotas.put(quota)
     decision = decide(state, POLICY, EPOCH + 900)
     assert list(places(decision)) == ["later"]
     verdict = decision.verdicts["poor", "head"]
     assert (verdict.reason, verdict.outcome) == (Reason.AWAITING_QUOTA, Outcome.WAITING)
     assert "exceeded quota: team" in verdict.message
-    alone = ClusterState.of(make_nodes(1), [head])
-    alone.quotas.put(quota)
+    alone = PlacementState.of(make_nodes(1), [head])
+    alone.cluster.quotas.put(quota)
     assert decide(alone, POLICY, EPOCH).verdicts["poor", "head"].reason is not verdict.reason
-    alone.node_changed(make_node("other"))
-    alone.pod_changed(pod)
+    alone.cluster.node_changed(make_node("other"))
+    alone.cluster.pod_changed(pod)
     assert decide(alone, POLICY, EPOCH).verdicts["poor", "head"].reason is verdict.reason
-    state.job_deleted(("default", "later"))
-    state.job_changed(make_job("small", created=EPOCH + 3))
+    state.cluster.job_deleted(("default", "later"))
+    state.cluster.job_changed(make_job("small", created=EPOCH + 3))
     assert places(decide(state, POLICY, EPOCH + 900)) == {}, "the next head keeps it"
-    state.quotas.remove(("poor", "team"))
-    state.pod_deleted(("default", "x"))
+    state.cluster.quotas.remove(("poor", "team"))
+    state.cluster.pod_deleted(("default", "x"))
     assert list(places(decide(state, POLICY, EPOCH + 901))) == ["head"]
 
 
@@ -306,7 +307,7 @@ def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None
         ),
         make_job("running", gpus=1, placement=placed),
     ]
-    decision = decide(ClusterState.of(make_nodes(1), jobs), POLICY, EPOCH)
+    decision = decide(PlacementState.of(make_nodes(1), jobs), POLICY, EPOCH)
     released = {a.job.metadata.name: a for a in decision.actions if isinstance(a, ReleaseJob)}
     assert {name: a.placed.reason for name, a in released.items()} == {
         "cancelled": "Cancelled",
@@ -320,7 +321,7 @@ def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None
 
 
 def test_a_held_job_is_told_so_once() -> None:
-    state = ClusterState.of(make_nodes(1), [make_job("held", suspend=True)])
+    state = PlacementState.of(make_nodes(1), [make_job("held", suspend=True)])
     decision = decide(state, POLICY, EPOCH)
     assert [type(a) for a in decision.actions] == [WriteVerdict]
     assert decision.verdicts["default", "held"].reason is Reason.HELD
@@ -329,7 +330,7 @@ def test_a_held_job_is_told_so_once() -> None:
 
 
 def test_work_per_decision_is_bounded_and_the_rest_follows_at_once() -> None:
-    state = ClusterState.of(make_nodes(4), [make_job(f"j{i}", gpus=1) for i in range(9)])
+    state = PlacementState.of(make_nodes(4), [make_job(f"j{i}", gpus=1) for i in range(9)])
     policy = PlacementPolicy(placements_max=4)
     names: list[str] = []
     for expected in (4, 4, 1):
@@ -344,10 +345,10 @@ def test_work_per_decision_is_bounded_and_the_rest_follows_at_once() -> None:
 
 
 def test_a_job_set_aside_is_left_alone_until_it_is_called_back() -> None:
-    state = ClusterState.of(make_nodes(1), [make_job("a"), make_job("b")])
-    state.set_aside["default", "a"] = None
+    state = PlacementState.of(make_nodes(1), [make_job("a"), make_job("b")])
+    state.write_blocked["default", "a"] = None
     assert list(places(decide(state, POLICY, EPOCH))) == ["b"]
-    state.set_aside.clear()
+    state.write_blocked.clear()
     assert list(places(decide(state, POLICY, EPOCH))) == ["a"]
 
 
@@ -362,9 +363,9 @@ def test_a_job_set_aside_does_not_starve_and_hides_no_job_that_does() -> None:
     )
     later = [make_job(f"later{i}", created=EPOCH + 2 + i) for i in (1, 2)]
     nodes = [make_node("a", labels={"p": "1"}), make_node("b", labels={"p": "1"}), make_node("c")]
-    state = ClusterState.of(nodes, [aside, head, *later], [make_pod("x", node="a", gpus=1)])
+    state = PlacementState.of(nodes, [aside, head, *later], [make_pod("x", node="a", gpus=1)])
     assert places(decide(state, POLICY, EPOCH + 900)) == {}
-    state.set_aside["default", "aside"] = None
+    state.write_blocked["default", "aside"] = None
     decision = decide(state, POLICY, EPOCH + 900)
     assert places(decision) == {"later1": {"worker": ("c",)}}
     assert decision.verdicts["default", "later2"].facts == {"job": "default/head"}
@@ -374,7 +375,7 @@ def test_what_was_tried_for_one_job_takes_no_room_from_the_next_ones_verdict() -
     """Past its bounds a decision says of jobs that would fit that they wait for their turn."""
     jobs = [make_job(name, count=i, created=EPOCH + i) for i, name in enumerate("abc", 1)]
     policy = PlacementPolicy(placements_max=1)
-    decision = decide(ClusterState.of(make_nodes(4), jobs), policy, EPOCH)
+    decision = decide(PlacementState.of(make_nodes(4), jobs), policy, EPOCH)
     assert list(places(decision)) == ["a"]
     assert {key[1]: v.reason for key, v in decision.verdicts.items() if key[1] != "a"} == {
         "b": Reason.PENDING_EVALUATION, "c": Reason.PENDING_EVALUATION,
@@ -383,7 +384,7 @@ def test_what_was_tried_for_one_job_takes_no_room_from_the_next_ones_verdict() -
 
 def test_ten_thousand_equal_jobs_are_told_in_bounded_steps_and_then_cost_nothing() -> None:
     jobs = [make_job(f"w{i:05}", created=EPOCH + i) for i in range(2000)]
-    state = ClusterState.of([make_node("n", gpus=8)], jobs, [make_pod("x", node="n", gpus=1)])
+    state = PlacementState.of([make_node("n", gpus=8)], jobs, [make_pod("x", node="n", gpus=1)])
     written = 0
     while (decision := decide(state, POLICY, EPOCH)).actions:
         assert len(decision.actions) <= POLICY.writes_max
@@ -391,7 +392,7 @@ def test_ten_thousand_equal_jobs_are_told_in_bounded_steps_and_then_cost_nothing
         written += len(decision.actions)
         apply(state, decision)
     assert written == 2000
-    state.pod_changed(make_pod("y", node="n", gpus=1))
+    state.cluster.pod_changed(make_pod("y", node="n", gpus=1))
     decision = decide(state, POLICY, EPOCH + 1)
     assert (decision.actions, decision.wake_at) == ((), EPOCH + POLICY.refresh_seconds)
     decision = decide(state, POLICY, EPOCH + 10)
@@ -412,12 +413,12 @@ def test_a_gang_that_rests_is_tried_again_once_room_appears(job: Job) -> None:
     nodes = [*rack("a", 2), *rack("b", 2)]
     pods = [make_pod("x", node="a-0", gpus=8), make_pod("y", node="b-0", gpus=8)]
     later = make_job("k", created=EPOCH + 1)
-    state = ClusterState.of(nodes, [job], pods)
+    state = PlacementState.of(nodes, [job], pods)
     for second in range(3):
         assert places(decide(state, POLICY, EPOCH + second)) == {}
-    state.job_changed(later)
+    state.cluster.job_changed(later)
     assert "j" not in places(decide(state, POLICY, EPOCH + 3))
-    state.pod_deleted(("default", "x"))
+    state.cluster.pod_deleted(("default", "x"))
     assert next(iter(places(decide(state, POLICY, EPOCH + 4)))) == "j"
 
 
@@ -426,7 +427,7 @@ def test_a_gang_of_several_roles_is_tried_again_when_less_room_suits_it_better()
     nodes = [make_node("x", gpus=4, cpu=128), make_node("y", gpus=5, cpu=8)]
     roles = [make_role("large", gpus=4), make_role("small", gpus=3, cpu=100)]
     jobs = [make_job("gang", roles=roles), make_job("single", gpus=1, created=EPOCH + 1)]
-    state = ClusterState.of(nodes, jobs)
+    state = PlacementState.of(nodes, jobs)
     assert places(decide(state, POLICY, EPOCH)) == {
         "single": {"worker": ("x",)},
         "gang": {"large": ("y",), "small": ("x",)},
@@ -434,14 +435,17 @@ def test_a_gang_of_several_roles_is_tried_again_when_less_room_suits_it_better()
 
 
 def test_what_if_answers_agree_with_what_would_happen_and_change_nothing() -> None:
-    state = ClusterState.of(make_nodes(2), [make_job("a", gpus=4, placement=make_placement(
+    state = PlacementState.of(make_nodes(2), [make_job("a", gpus=4, placement=make_placement(
         ["node-0000"]))])  # fmt: skip
-    verdict = would_fit(state, simple_gang(2, {GPU: 8}))
+    verdict = would_fit(state.cluster, simple_gang(2, {GPU: 8}))
     assert verdict.facts == {"resource": GPU, "asked": 16, "free": 12, "total": 16, "short": 4}
     assert verdict.blockers == (("default", "a"),)
-    assert fits_empty(state, simple_gang(2, {GPU: 8})).reason is Reason.PLACED
-    assert fits_empty(state, simple_gang(3, {GPU: 8})).reason is Reason.EXCEEDS_CLUSTER
-    assert would_fit(state, simple_gang(3, {GPU: 4})).facts == {"nodes_used": 2, "members": 3}
+    assert fits_empty(state.cluster, simple_gang(2, {GPU: 8})).reason is Reason.PLACED
+    assert fits_empty(state.cluster, simple_gang(3, {GPU: 8})).reason is Reason.EXCEEDS_CLUSTER
+    assert would_fit(state.cluster, simple_gang(3, {GPU: 4})).facts == {
+        "nodes_used": 2,
+        "members": 3,
+    }
     assert decide(state, POLICY, EPOCH).actions == ()
 
 

@@ -11,8 +11,8 @@ from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -40,7 +40,7 @@ def wounded(*nodes: str, lost: tuple[str, ...] = (), **kwargs: object) -> Job:
 
 
 def outcome(nodes: list[Node], *jobs: Job, now: float = EPOCH, pods: tuple[object, ...] = ()):
-    decision = decide(ClusterState.of(nodes, jobs, pods), POLICY, now)
+    decision = decide(PlacementState.of(nodes, jobs, pods), POLICY, now)
     return next(a for a in decision.actions if a.job.metadata.name == "gang"), decision
 
 
@@ -149,7 +149,7 @@ def repairing(since: float) -> VerdictStatus:
 def test_a_gang_that_finds_no_replacement_in_time_gives_everything_back() -> None:
     nodes = [make_node("a")]
     job = wounded("a", "gone", verdict=repairing(EPOCH))
-    assert decide(ClusterState.of(nodes, [job]), POLICY, EPOCH + 299).actions[1:] == ()
+    assert decide(PlacementState.of(nodes, [job]), POLICY, EPOCH + 299).actions[1:] == ()
     action, decision = outcome(nodes, job, now=EPOCH + 300)
     assert isinstance(action, ReleaseJob)
     assert action.verdict is not None
@@ -178,13 +178,13 @@ def test_what_a_whole_move_gives_up_goes_to_nobody_in_the_same_decision() -> Non
 def test_a_whole_move_that_fails_leaves_the_old_places_to_the_gang_in_the_same_decision() -> None:
     gang = wounded("a", "gone", verdict=repairing(EPOCH))
     waiting = make_job("other", created=EPOCH + 9)
-    state = ClusterState.of([make_node("a")], [gang, waiting])
+    state = PlacementState.of([make_node("a")], [gang, waiting])
     decision = decide(state, POLICY, EPOCH + 300)
     [release] = [a for a in decision.actions if a.job.metadata.name == "gang"]
     assert isinstance(release, ReleaseJob)
     assert [a for a in decision.actions if isinstance(a, PlaceJob)] == []
     assert decision.verdicts["default", "other"].reason is Reason.INSUFFICIENT_CAPACITY
-    state.job_changed(as_written(release))
+    state.cluster.job_changed(as_written(release))
     [place] = [a for a in decide(state, POLICY, EPOCH + 301).actions if isinstance(a, PlaceJob)]
     assert place.job.metadata.name == "other", "once the release is written, the node is free"
 

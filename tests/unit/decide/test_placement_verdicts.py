@@ -9,9 +9,9 @@ from fairlead.api.job import Job, Topology, VerdictStatus
 from fairlead.api.times import format_time
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.outcome import verdict_status
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
-from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -27,7 +27,7 @@ GPU = "nvidia.com/gpu"
 
 
 def verdict(nodes: list[Node], job: Job, *others: Job, pods: tuple[object, ...] = ()) -> Verdict:
-    decision = decide(ClusterState.of(nodes, [job, *others], pods), PlacementPolicy(), EPOCH)
+    decision = decide(PlacementState.of(nodes, [job, *others], pods), PlacementPolicy(), EPOCH)
     return decision.verdicts[job.metadata.key]
 
 
@@ -172,11 +172,11 @@ def test_blockers_are_the_largest_holders_within_reach_and_at_most_ten() -> None
 
 
 def test_a_reason_keeps_its_since_while_its_numbers_change() -> None:
-    state = ClusterState.of(make_nodes(1), [make_job("a", count=1)],
+    state = PlacementState.of(make_nodes(1), [make_job("a", count=1)],
                             [make_pod("x", node="node-0000", gpus=1)])  # fmt: skip
     [first] = decide(state, PlacementPolicy(), EPOCH).actions
-    state.job_changed(as_written(first))
-    state.pod_changed(make_pod("y", node="node-0000", gpus=1))
+    state.cluster.job_changed(as_written(first))
+    state.cluster.pod_changed(make_pod("y", node="node-0000", gpus=1))
     [second] = decide(state, PlacementPolicy(), EPOCH + 60).actions
     assert second.verdict.facts["short"] == 2
     assert second.verdict.since == first.verdict.since

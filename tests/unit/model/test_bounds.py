@@ -15,8 +15,8 @@ from fairlead.api.core import (
 )
 from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, Job
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import InvalidGang
 from fairlead.model.nodes import RESOURCES_PER_NODE_MAX, ROWS_MAX
 from fairlead.testing.builders import (
@@ -31,14 +31,14 @@ from fairlead.testing.builders import (
 FPGA = "example.com/fpga"
 
 
-def verdict_of(state: ClusterState, job: Job) -> Reason:
+def verdict_of(state: PlacementState, job: Job) -> Reason:
     return decide(state, PlacementPolicy(), EPOCH).verdicts[job.metadata.key].reason
 
 
-def used(state: ClusterState, resource: str, node: str) -> int:
-    slot = state.table.slot(node)
+def used(state: PlacementState, resource: str, node: str) -> int:
+    slot = state.cluster.table.slot(node)
     assert slot is not None
-    return int(state.table.used[state.table.row(resource), slot])
+    return int(state.cluster.table.used[state.cluster.table.row(resource), slot])
 
 
 def with_affinity(job: Job, *requirements: NodeSelectorRequirement) -> Job:
@@ -52,72 +52,72 @@ def with_affinity(job: Job, *requirements: NodeSelectorRequirement) -> Job:
 
 
 def test_what_no_node_offers_has_no_row_whoever_asks_for_it() -> None:
-    rows = ClusterState.of([make_node("n1")]).table.resources
+    rows = PlacementState.of([make_node("n1")]).cluster.table.resources
     job = make_job("a", extra={FPGA: 1})
     pod = make_pod("p", node="n1", extra={"example.com/other": 1})
-    state = ClusterState.of([make_node("n1")], [job], [pod])
+    state = PlacementState.of([make_node("n1")], [job], [pod])
     assert verdict_of(state, job) is Reason.NO_NODE_SHAPE_FITS
-    assert state.table.resources == rows
+    assert state.cluster.table.resources == rows
 
 
 def test_a_job_for_what_no_node_offers_is_impossible_and_says_which_resource() -> None:
     job = make_job("a", extra={FPGA: 1})
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     verdict = decide(state, PlacementPolicy(), EPOCH).verdicts[job.metadata.key]
     assert verdict.message == f"a member of role worker needs 1 {FPGA}; the largest node has 0"
 
 
 def test_a_job_that_waited_for_a_resource_is_placed_once_a_node_offers_it() -> None:
     job = make_job("a", extra={FPGA: 1})
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     assert verdict_of(state, job) is Reason.NO_NODE_SHAPE_FITS
-    state.node_changed(make_node("n2", extra={FPGA: 1}, resource_version=2))
+    state.cluster.node_changed(make_node("n2", extra={FPGA: 1}, resource_version=2))
     assert verdict_of(state, job) is Reason.PLACED
 
 
 def test_what_is_used_of_a_resource_is_booked_when_the_first_node_offers_it() -> None:
     placed = make_job("a", count=2, extra={FPGA: 2}, placement=make_placement(["n1", "n1"]))
     stray = make_pod("p", node="n1", extra={FPGA: 3})
-    state = ClusterState.of([], [placed], [stray])
-    state.node_changed(make_node("n1", extra={FPGA: 8}))
+    state = PlacementState.of([], [placed], [stray])
+    state.cluster.node_changed(make_node("n1", extra={FPGA: 8}))
     assert used(state, FPGA, "n1") == 7
-    state.pod_deleted(stray.metadata.key)
+    state.cluster.pod_deleted(stray.metadata.key)
     assert used(state, FPGA, "n1") == 4
-    state.job_deleted(placed.metadata.key)
+    state.cluster.job_deleted(placed.metadata.key)
     assert used(state, FPGA, "n1") == 0
 
 
 def test_the_row_of_a_resource_goes_with_the_last_node_that_offers_it_and_comes_back() -> None:
     placed = make_job("a", gpus=0, extra={FPGA: 2}, placement=make_placement(["n1"]))
     waiting = make_job("b", gpus=0, extra={FPGA: 7})
-    state = ClusterState.of([make_node("n1", extra={FPGA: 8})], [placed, waiting])
+    state = PlacementState.of([make_node("n1", extra={FPGA: 8})], [placed, waiting])
     assert verdict_of(state, waiting) is Reason.INSUFFICIENT_CAPACITY
-    state.node_changed(make_node("n1", resource_version=2))
-    assert FPGA not in state.table.resources
+    state.cluster.node_changed(make_node("n1", resource_version=2))
+    assert FPGA not in state.cluster.table.resources
     assert verdict_of(state, waiting) is Reason.NO_NODE_SHAPE_FITS
-    state.node_changed(make_node("n1", extra={FPGA: 16}, resource_version=3))
+    state.cluster.node_changed(make_node("n1", extra={FPGA: 16}, resource_version=3))
     assert used(state, FPGA, "n1") == 2
     assert verdict_of(state, waiting) is Reason.PLACED
-    state.node_deleted("n1")
-    assert FPGA not in state.table.resources
+    state.cluster.node_deleted("n1")
+    assert FPGA not in state.cluster.table.resources
 
 
 def test_nodes_can_name_only_so_many_resources_and_ordinary_ones_come_first() -> None:
-    state = ClusterState()
+    state = PlacementState()
     for i in range(8):
         extra: dict[str, str | int | float] = {f"a.example/{i}-{j}": 1 for j in range(1000)}
-        state.node_changed(make_node(f"n{i}", gpus=0, extra=extra))
-    assert len(state.table.resources) == ROWS_MAX
+        state.cluster.node_changed(make_node(f"n{i}", gpus=0, extra=extra))
+    assert len(state.cluster.table.resources) == ROWS_MAX
     assert RESOURCES_PER_NODE_MAX < 1000
     job = make_job("a", gpus=0)
-    state.job_changed(job)
+    state.cluster.job_changed(job)
     assert verdict_of(state, job) is Reason.PLACED
 
 
 def test_a_job_with_too_many_resource_names_is_invalid() -> None:
     names = {f"example.com/r{i}": 1 for i in range(RESOURCES_MAX + 1)}
     job = make_job("a", extra=names)
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     gang = state.jobs[job.metadata.key].gang
     assert isinstance(gang, InvalidGang)
     assert "accepted: 64 at most" in gang.field
@@ -126,10 +126,12 @@ def test_a_job_with_too_many_resource_names_is_invalid() -> None:
 
 def test_a_bound_pod_whose_request_is_out_of_bounds_counts_with_what_nodes_offer() -> None:
     names = {f"example.com/r{i}": 1 for i in range(RESOURCES_MAX + 1)}
-    state = ClusterState.of([make_node("n1")], [], [make_pod("p", node="n1", gpus=8, extra=names)])
+    state = PlacementState.of(
+        [make_node("n1")], [], [make_pod("p", node="n1", gpus=8, extra=names)]
+    )
     assert used(state, "nvidia.com/gpu", "n1") == 8
     job = make_job("a", gpus=1)
-    state.job_changed(job)
+    state.cluster.job_changed(job)
     assert verdict_of(state, job) is Reason.INSUFFICIENT_CAPACITY
 
 
@@ -137,38 +139,38 @@ def test_a_bound_pod_whose_request_is_out_of_bounds_counts_with_what_nodes_offer
 @pytest.mark.parametrize("value", ["9" * 5000, "many", str(2**63), ""])
 def test_a_bound_that_is_no_integer_makes_a_job_invalid(operator: str, value: str) -> None:
     job = with_affinity(make_job("a"), NodeSelectorRequirement("size", operator, (value,)))
-    state = ClusterState.of([make_node("n1", labels={"size": "5"})], [job])
+    state = PlacementState.of([make_node("n1", labels={"size": "5"})], [job])
     assert verdict_of(state, job) is Reason.INVALID_REQUEST
 
 
 def test_a_job_with_too_many_constraint_values_is_invalid() -> None:
     values = tuple(f"v{i}" for i in range(CONSTRAINT_VALUES_MAX))
     job = with_affinity(make_job("a"), NodeSelectorRequirement("size", "In", values))
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     assert verdict_of(state, job) is Reason.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("count", [0, -1, MEMBERS_MAX + 1, 10**30])
 def test_a_job_with_an_absurd_number_of_members_is_invalid(count: int) -> None:
     job = make_job("a", count=count)
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     assert verdict_of(state, job) is Reason.INVALID_REQUEST
 
 
 def test_a_job_with_too_many_roles_is_invalid() -> None:
     job = make_job("a", roles=[make_role(f"r{i}") for i in range(ROLES_MAX + 1)])
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     assert verdict_of(state, job) is Reason.INVALID_REQUEST
 
 
 def test_nodes_of_any_size_leave_classes_that_nobody_waits_with_alone() -> None:
     """The sum of what nodes hold must not reach the mark of a class without a need."""
-    state = ClusterState.of([make_node("n1", cpu="1e30", memory="1e30", pods=2**31 - 1)])
+    state = PlacementState.of([make_node("n1", cpu="1e30", memory="1e30", pods=2**31 - 1)])
     for name in ("a", "b"):
         job = make_job(name, gpus=0)
-        state.job_changed(job)
+        state.cluster.job_changed(job)
         assert verdict_of(state, job) is Reason.PLACED
-        state.job_deleted(job.metadata.key)
+        state.cluster.job_deleted(job.metadata.key)
     other = make_job("c", gpus=1)
-    state.job_changed(other)
+    state.cluster.job_changed(other)
     assert verdict_of(state, other) is Reason.PLACED

@@ -11,8 +11,8 @@ import pytest
 from fairlead.api.core import Taint
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
+from fairlead.decide.placement.state import PlacementState
 from fairlead.model import fits as fits_module
-from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.testing.builders import (
     EPOCH,
@@ -26,16 +26,20 @@ from fairlead.testing.builders import (
 )
 
 
-def gpus_used(state: ClusterState, node: str) -> int:
-    slot = state.table.slot(node)
-    return 0 if slot is None else int(state.table.used[state.table.row("nvidia.com/gpu"), slot])
+def gpus_used(state: PlacementState, node: str) -> int:
+    slot = state.cluster.table.slot(node)
+    return (
+        0
+        if slot is None
+        else int(state.cluster.table.used[state.cluster.table.row("nvidia.com/gpu"), slot])
+    )
 
 
-def room(state: ClusterState, job: Job) -> dict[str, int]:
+def room(state: PlacementState, job: Job) -> dict[str, int]:
     gang = state.jobs[job.metadata.key].gang
     assert isinstance(gang, GangRequest)
-    row = state.fits.fits(gang.roles[0].member)
-    return {n: int(row[s]) for s, n in enumerate(state.table.names) if n and row[s]}
+    row = state.cluster.fits.fits(gang.roles[0].member)
+    return {n: int(row[s]) for s, n in enumerate(state.cluster.table.names) if n and row[s]}
 
 
 def with_status(job: Job, **changes: object) -> Job:
@@ -47,10 +51,10 @@ FINISHED = (Condition(type="Succeeded", status="True"),)
 
 def test_a_claim_counts_before_its_pods_exist_and_they_add_nothing_to_it() -> None:
     job = make_job("a", count=2, gpus=4, placement=make_placement(["n1", "n1"]))
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     assert gpus_used(state, "n1") == 8
-    state.pod_changed(make_member_pod(job, 0))
-    state.pod_changed(make_member_pod(job, 1))
+    state.cluster.pod_changed(make_member_pod(job, 0))
+    state.cluster.pod_changed(make_member_pod(job, 1))
     assert gpus_used(state, "n1") == 8
 
 
@@ -61,7 +65,7 @@ def test_a_pod_that_no_claim_covers_counts_by_itself() -> None:
         make_member_pod(job, 0, node="n2"),
         make_member_pod(with_status(job, attempt=2), 0, node="n2", uid="x"),
     ]
-    state = ClusterState.of([make_node("n1"), make_node("n2")], [job], strays)
+    state = PlacementState.of([make_node("n1"), make_node("n2")], [job], strays)
     assert gpus_used(state, "n1") == 4 + 1
     assert gpus_used(state, "n2") == 4 + 4
 
@@ -69,14 +73,14 @@ def test_a_pod_that_no_claim_covers_counts_by_itself() -> None:
 def test_pods_outlive_the_claim_that_covered_them() -> None:
     job = make_job("a", gpus=4, placement=make_placement(["n1"]))
     pod = make_member_pod(job, 0)
-    state = ClusterState.of([make_node("n1")], [job], [pod])
-    state.job_changed(with_status(job, placement=None))
+    state = PlacementState.of([make_node("n1")], [job], [pod])
+    state.cluster.job_changed(with_status(job, placement=None))
     assert gpus_used(state, "n1") == 4
-    state.job_changed(job)
+    state.cluster.job_changed(job)
     assert gpus_used(state, "n1") == 4
-    state.job_deleted(job.metadata.key)
+    state.cluster.job_deleted(job.metadata.key)
     assert gpus_used(state, "n1") == 4
-    state.pod_changed(
+    state.cluster.pod_changed(
         msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Failed"))
     )
     assert gpus_used(state, "n1") == 0
@@ -84,10 +88,12 @@ def test_pods_outlive_the_claim_that_covered_them() -> None:
 
 def test_a_claim_ends_with_its_job_and_moves_with_its_placement() -> None:
     job = make_job("a", gpus=4, placement=make_placement(["n1"]))
-    state = ClusterState.of([make_node("n1"), make_node("n2")], [job])
-    state.job_changed(with_status(job, placement=make_placement(["n2"], attempt=2), attempt=2))
+    state = PlacementState.of([make_node("n1"), make_node("n2")], [job])
+    state.cluster.job_changed(
+        with_status(job, placement=make_placement(["n2"], attempt=2), attempt=2)
+    )
     assert (gpus_used(state, "n1"), gpus_used(state, "n2")) == (0, 4)
-    state.job_changed(with_status(job, conditions=FINISHED))
+    state.cluster.job_changed(with_status(job, conditions=FINISHED))
     assert (gpus_used(state, "n1"), gpus_used(state, "n2")) == (0, 0)
     assert list(state.releasable) == [job.metadata.key]
 
@@ -95,39 +101,39 @@ def test_a_claim_ends_with_its_job_and_moves_with_its_placement() -> None:
 def test_use_of_a_node_that_is_not_known_is_not_forgotten() -> None:
     running = make_job("a", gpus=8, placement=make_placement(["n1"]))
     waiting = make_job("b", gpus=8)
-    state = ClusterState.of([], [running, waiting])
+    state = PlacementState.of([], [running, waiting])
     assert room(state, waiting) == {}
-    state.node_changed(make_node("n1"))
+    state.cluster.node_changed(make_node("n1"))
     assert room(state, waiting) == {}
-    state.node_deleted("n1")
-    state.node_changed(make_node("n1"))
+    state.cluster.node_deleted("n1")
+    state.cluster.node_changed(make_node("n1"))
     assert gpus_used(state, "n1") == 8
-    state.job_deleted(running.metadata.key)
+    state.cluster.job_deleted(running.metadata.key)
     assert room(state, waiting) == {"n1": 1}
 
 
 def test_slots_of_deleted_nodes_are_given_to_the_next_ones_lowest_first() -> None:
-    state = ClusterState.of(make_nodes(5))
+    state = PlacementState.of(make_nodes(5))
     for name in ("node-0003", "node-0001"):
-        state.node_deleted(name)
-    state.node_changed(make_node("zz"))
-    state.node_changed(make_node("aa"))
-    assert state.table.names[:5] == ["node-0000", "zz", "node-0002", "aa", "node-0004"]
-    order = np.argsort(state.table.rank[:5])
-    assert [state.table.names[s] for s in order] == sorted(state.table.names[:5])
+        state.cluster.node_deleted(name)
+    state.cluster.node_changed(make_node("zz"))
+    state.cluster.node_changed(make_node("aa"))
+    assert state.cluster.table.names[:5] == ["node-0000", "zz", "node-0002", "aa", "node-0004"]
+    order = np.argsort(state.cluster.table.rank[:5])
+    assert [state.cluster.table.names[s] for s in order] == sorted(state.cluster.table.names[:5])
 
 
 def test_a_heartbeat_changes_nothing_that_anybody_would_look_at_again() -> None:
     job = make_job("a")
-    state = ClusterState.of(make_nodes(3), [job])
+    state = PlacementState.of(make_nodes(3), [job])
     gang = state.jobs[job.metadata.key].gang
     assert isinstance(gang, GangRequest)
-    mask = state.fits.mask(gang.roles[0].member.constraints)
-    before = (mask.changed_at, state.table.nodes_version)
+    mask = state.cluster.fits.mask(gang.roles[0].member.constraints)
+    before = (mask.changed_at, state.cluster.table.nodes_version)
     for node in make_nodes(3, resource_version=9):
-        state.node_changed(node)
-    mask = state.fits.mask(gang.roles[0].member.constraints)
-    assert (mask.changed_at, state.table.nodes_version) == before
+        state.cluster.node_changed(node)
+    mask = state.cluster.fits.mask(gang.roles[0].member.constraints)
+    assert (mask.changed_at, state.cluster.table.nodes_version) == before
 
 
 @pytest.mark.parametrize(
@@ -145,13 +151,13 @@ def test_a_heartbeat_changes_nothing_that_anybody_would_look_at_again() -> None:
 def test_room_follows_every_change_of_a_node(node: object) -> None:
     job = make_job("a", gpus=8, node_selector={"pool": "a"})
     good = make_node("n1", labels={"pool": "a"})
-    state = ClusterState.of([good], [job])
+    state = PlacementState.of([good], [job])
     assert room(state, job) == {"n1": 1}
     labels = {"pool": "a", **node.metadata.labels}
     metadata = msgspec.structs.replace(node.metadata, labels=labels)
-    state.node_changed(msgspec.structs.replace(node, metadata=metadata))
+    state.cluster.node_changed(msgspec.structs.replace(node, metadata=metadata))
     assert room(state, job) == {}
-    state.node_changed(good)
+    state.cluster.node_changed(good)
     assert room(state, job) == {"n1": 1}
 
 
@@ -160,16 +166,16 @@ def test_rows_stay_right_when_there_are_more_classes_than_rows(
 ) -> None:
     monkeypatch.setattr(fits_module, "ROWS_MAX", 8)
     jobs = [make_job(f"j{i:02}", gpus=1 + i % 8, cpu=f"{1 + i}m") for i in range(20)]
-    state = ClusterState.of(make_nodes(3), jobs)
+    state = PlacementState.of(make_nodes(3), jobs)
     for job in jobs:
         each = 8 // (1 + int(job.metadata.name[1:]) % 8)
         assert room(state, job) == {f"node-{i:04}": each for i in range(3)}
     for job in jobs[:15]:
-        state.job_deleted(job.metadata.key)
-    state.pod_changed(make_pod("p", node="node-0001", gpus=8))
+        state.cluster.job_deleted(job.metadata.key)
+    state.cluster.pod_changed(make_pod("p", node="node-0001", gpus=8))
     for job in jobs[15:]:
         assert "node-0001" not in room(state, job)
-    seen = {m.request for _ in range(9) for m in state.fits.within_reach()}
+    seen = {m.request for _ in range(9) for m in state.cluster.fits.within_reach()}
     assert len(seen) == 5
 
 
@@ -181,20 +187,20 @@ def test_the_queue_orders_by_priority_then_age_then_name() -> None:
         make_job("urgent", priority=10, created=EPOCH + 20),
         make_job("idle", priority=-1, created=EPOCH - 50),
     ]
-    state = ClusterState.of([], jobs)
+    state = PlacementState.of([], jobs)
     names = [o.name for o in state.queue.first(10)]
     assert names == ["urgent", "a", "b", "late", "idle"]
-    state.job_changed(make_job("idle", priority=99, created=EPOCH - 50))
+    state.cluster.job_changed(make_job("idle", priority=99, created=EPOCH - 50))
     assert state.queue.first(1)[0].name == "idle"
 
 
 def test_equal_jobs_stand_in_one_group() -> None:
     jobs = [make_job(f"j{i}", count=1 + i % 2, labels={"i": str(i)}) for i in range(100)]
-    state = ClusterState.of(make_nodes(1), jobs)
+    state = PlacementState.of(make_nodes(1), jobs)
     assert len(state.queue) == 100
     assert state.queue.group_count == 2
     for job in jobs:
-        state.job_deleted(job.metadata.key)
+        state.cluster.job_deleted(job.metadata.key)
     assert (len(state.queue), state.queue.group_count) == (0, 0)
 
 
@@ -210,7 +216,7 @@ def test_only_admitted_jobs_without_a_place_wait() -> None:
         make_job("again", attempt=2, placement=placed),
         make_job("held-placed", suspend=True, placement=placed),
     ]
-    state = ClusterState.of([], jobs)
+    state = PlacementState.of([], jobs)
     assert [o.name for o in state.queue.first(10)] == ["waits"]
     assert [name for _, name in state.held] == ["held"]
     assert [name for _, name in state.repairable] == ["again"]
@@ -219,7 +225,7 @@ def test_only_admitted_jobs_without_a_place_wait() -> None:
 
 def test_an_unreadable_request_waits_as_such() -> None:
     job = make_job("a", roles=[make_role(), make_role("b", cpu="many")])
-    state = ClusterState.of(make_nodes(1), [job])
+    state = PlacementState.of(make_nodes(1), [job])
     gang = state.jobs[job.metadata.key].gang
     assert isinstance(gang, InvalidGang)
     assert gang.field.startswith("spec.roles[1].template.spec.containers[0].resources.requests.cpu")
@@ -227,56 +233,56 @@ def test_an_unreadable_request_waits_as_such() -> None:
 
 def test_a_committed_transaction_stays_and_an_abandoned_one_does_not() -> None:
     job = make_job("a", gpus=2)
-    state = ClusterState.of([make_node("n1")], [job])
+    state = PlacementState.of([make_node("n1")], [job])
     gang = state.jobs[job.metadata.key].gang
     assert isinstance(gang, GangRequest)
-    member, slot = gang.roles[0].member, np.array([state.table.slot("n1")])
-    with state.transaction() as transaction:
+    member, slot = gang.roles[0].member, np.array([state.cluster.table.slot("n1")])
+    with state.cluster.transaction() as transaction:
         transaction.take(slot, np.array([3]), member)
         assert room(state, job) == {"n1": 1}
     assert room(state, job) == {"n1": 4}
-    with state.transaction() as transaction:
+    with state.cluster.transaction() as transaction:
         transaction.take(slot, np.array([3]), member)
         transaction.commit()
     assert room(state, job) == {"n1": 1}
-    with suppress(RuntimeError), state.transaction() as transaction:
+    with suppress(RuntimeError), state.cluster.transaction() as transaction:
         transaction.take(slot, np.array([1]), member)
         raise RuntimeError
     assert room(state, job) == {"n1": 1}
-    with state.transaction(), pytest.raises(AssertionError):
-        state.transaction()
+    with state.cluster.transaction(), pytest.raises(AssertionError):
+        state.cluster.transaction()
 
 
 def test_absurd_amounts_of_nodes_and_pods_neither_wrap_around_nor_make_room() -> None:
     huge = "9000000000000000000"
     nodes = [make_node(f"n{i}", cpu=huge, memory="8E") for i in range(300)]
-    state = ClusterState.of(nodes, [make_job("a", gpus=0, cpu=huge)])
+    state = PlacementState.of(nodes, [make_job("a", gpus=0, cpu=huge)])
     job = state.jobs["default", "a"].job
-    assert 0 < int(state.table.owned("cpu").sum()) < 2**63
-    assert 0 < int(state.table.unused("memory").sum()) < 2**63
+    assert 0 < int(state.cluster.table.owned("cpu").sum()) < 2**63
+    assert 0 < int(state.cluster.table.unused("memory").sum()) < 2**63
     assert room(state, job) == {}
     pods = [make_pod(f"p{i}", node="n0", cpu=huge) for i in range(4)]
     for pod in pods:
-        state.pod_changed(pod)
-    assert int(state.table.used[state.table.row("cpu"), 0]) > 0
-    assert int(state.table.unused("cpu")[0]) == 0
+        state.cluster.pod_changed(pod)
+    assert int(state.cluster.table.used[state.cluster.table.row("cpu"), 0]) > 0
+    assert int(state.cluster.table.unused("cpu")[0]) == 0
 
 
 def test_room_that_a_job_may_have_got_is_kept_beside_what_it_has_and_given_back_whole() -> None:
-    state = ClusterState.of(make_nodes(4), [make_job("a", count=2), make_job("b")])
+    state = PlacementState.of(make_nodes(4), [make_job("a", count=2), make_job("b")])
     names = [f"node-{i:04d}" for i in range(4)]
     before = [gpus_used(state, name) for name in names]
     placed = make_job("a", count=2, placement=make_placement(names[:2]))
-    state.job_changed(placed)
-    state.hold(placed, make_placement([names[0], names[2]], attempt=2))
+    state.cluster.job_changed(placed)
+    state.reserve_uncertain(placed, make_placement([names[0], names[2]], attempt=2))
     assert [gpus_used(state, name) for name in names] == [8, 8, 8, 0]
     assert room(state, make_job("b")) == {names[3]: 1}
-    assert placed.metadata.key in state.set_aside
-    state.hold(placed, make_placement([names[3], names[1]], attempt=2))
+    assert placed.metadata.key in state.write_blocked
+    state.reserve_uncertain(placed, make_placement([names[3], names[1]], attempt=2))
     assert [gpus_used(state, name) for name in names] == [8, 8, 0, 8]
-    assert [claim.key for claim in state.ledger.claims_by_size()] == [placed.metadata.key]
-    state.let_go(placed.metadata.key)
-    state.let_go(placed.metadata.key)
-    state.job_changed(make_job("a", count=2))
+    assert [claim.key for claim in state.cluster.ledger.claims_by_size()] == [placed.metadata.key]
+    state.release_uncertain(placed.metadata.key)
+    state.release_uncertain(placed.metadata.key)
+    state.cluster.job_changed(make_job("a", count=2))
     assert [gpus_used(state, name) for name in names] == before
-    assert not state.set_aside
+    assert not state.write_blocked

@@ -11,7 +11,7 @@ from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
-from fairlead.model.cluster import ClusterState
+from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
@@ -26,9 +26,13 @@ replace = msgspec.structs.replace
 NODE = make_node("n1", gpus=8)
 
 
-def gpus_used(state: ClusterState, node: str = "n1") -> int:
-    slot = state.table.slot(node)
-    return 0 if slot is None else int(state.table.used[state.table.row("nvidia.com/gpu"), slot])
+def gpus_used(state: PlacementState, node: str = "n1") -> int:
+    slot = state.cluster.table.slot(node)
+    return (
+        0
+        if slot is None
+        else int(state.cluster.table.used[state.cluster.table.row("nvidia.com/gpu"), slot])
+    )
 
 
 def renamed(pod: Pod, name: str, namespace: str = names.DEFAULT_NAMESPACE) -> Pod:
@@ -56,52 +60,52 @@ def a_job(gpus: int = 1, **more: object) -> Job:
 def test_a_place_covers_one_pod_and_the_others_count() -> None:
     job = a_job()
     member = make_member_pod(job)
-    state = ClusterState.of([NODE], [job], [member])
+    state = PlacementState.of([NODE], [job], [member])
     assert gpus_used(state) == 1
     for i in range(6):
-        state.pod_changed(renamed(member, f"more-{i}"))
+        state.cluster.pod_changed(renamed(member, f"more-{i}"))
     assert gpus_used(state) == 7
-    state.pod_deleted(member.metadata.key)
+    state.cluster.pod_deleted(member.metadata.key)
     assert gpus_used(state) == 6
     for i in range(6):
-        state.pod_deleted(("default", f"more-{i}"))
+        state.cluster.pod_deleted(("default", f"more-{i}"))
     assert gpus_used(state) == 1
 
 
 def test_a_pod_of_another_namespace_is_covered_by_nothing_it_says() -> None:
     job = a_job()
     forged = renamed(make_member_pod(job), "victim-1-worker-0", "attacker")
-    assert gpus_used(ClusterState.of([NODE], [job], [forged])) == 2
+    assert gpus_used(PlacementState.of([NODE], [job], [forged])) == 2
 
 
 def test_labels_alone_cover_nothing() -> None:
     job = a_job()
     forged = without_owner(make_member_pod(job))
-    assert gpus_used(ClusterState.of([NODE], [job], [forged])) == 2
+    assert gpus_used(PlacementState.of([NODE], [job], [forged])) == 2
 
 
 def test_of_a_pod_that_asks_for_more_than_its_place_the_rest_counts() -> None:
     job = a_job()
-    state = ClusterState.of([NODE], [job], [asking(make_member_pod(job), gpus=8)])
+    state = PlacementState.of([NODE], [job], [asking(make_member_pod(job), gpus=8)])
     assert gpus_used(state) == 8
-    state.job_changed(replace(job, status=replace(job.status, placement=None)))
+    state.cluster.job_changed(replace(job, status=replace(job.status, placement=None)))
     assert gpus_used(state) == 8
-    state.job_changed(job)
+    state.cluster.job_changed(job)
     assert gpus_used(state) == 8
-    state.pod_changed(asking(make_member_pod(job), gpus=3))  # resized where it runs
+    state.cluster.pod_changed(asking(make_member_pod(job), gpus=3))  # resized where it runs
     assert gpus_used(state) == 3
-    state.pod_deleted(make_member_pod(job).metadata.key)
+    state.cluster.pod_deleted(make_member_pod(job).metadata.key)
     assert gpus_used(state) == 1
 
 
 def test_what_a_pod_asks_for_beyond_its_place_keeps_a_node_that_is_not_known() -> None:
     job = a_job()
     big = asking(make_member_pod(job), gpus=8)
-    state = ClusterState.of([], [job], [big])
-    state.job_changed(replace(job, status=replace(job.status, placement=None)))
-    state.node_changed(NODE)
+    state = PlacementState.of([], [job], [big])
+    state.cluster.job_changed(replace(job, status=replace(job.status, placement=None)))
+    state.cluster.node_changed(NODE)
     assert gpus_used(state) == 8
-    state.pod_deleted(big.metadata.key)
+    state.cluster.pod_deleted(big.metadata.key)
     assert gpus_used(state) == 0
 
 
@@ -114,13 +118,15 @@ def stand_in() -> Job:
 def test_a_group_of_another_tool_covers_by_the_label_in_its_namespace_one_pod_per_place() -> None:
     job = stand_in()
     member = without_owner(make_member_pod(job))
-    state = ClusterState.of([NODE], [job], [member])
+    state = PlacementState.of([NODE], [job], [member])
     assert gpus_used(state) == 1
-    state.pod_changed(renamed(member, "second"))
+    state.cluster.pod_changed(renamed(member, "second"))
     assert gpus_used(state) == 2
-    state.pod_changed(renamed(member, "victim-1-worker-0", "attacker"))
+    state.cluster.pod_changed(renamed(member, "victim-1-worker-0", "attacker"))
     assert gpus_used(state) == 3
-    state.pod_changed(renamed(make_member_pod(job), "of-no-tool"))  # the stand-in owns no pods
+    state.cluster.pod_changed(
+        renamed(make_member_pod(job), "of-no-tool")
+    )  # the stand-in owns no pods
     assert gpus_used(state) == 4
 
 
@@ -128,10 +134,10 @@ def test_a_group_of_another_tool_covers_by_the_label_in_its_namespace_one_pod_pe
 def test_a_complete_set_of_forged_pods_moves_no_placement(forge) -> None:
     job = make_job("victim", gpus=1, placement=make_placement(["node-0000"]))
     own = make_member_pod(job, node="node-0003")
-    followed = ClusterState.of(make_nodes(4), [job], [own])
+    followed = PlacementState.of(make_nodes(4), [job], [own])
     actions = decide(followed, PlacementPolicy(), EPOCH).actions
     assert [type(action) for action in actions] == [RecordActualPlacement]
-    forged = ClusterState.of(make_nodes(4), [job], [forge(on_node(own, "node-0003"))])
+    forged = PlacementState.of(make_nodes(4), [job], [forge(on_node(own, "node-0003"))])
     assert gpus_used(forged, "node-0003") == 1
     assert decide(forged, PlacementPolicy(), EPOCH).actions == ()
 
@@ -139,7 +145,7 @@ def test_a_complete_set_of_forged_pods_moves_no_placement(forge) -> None:
 def test_pods_of_another_tool_move_no_placement() -> None:
     job = stand_in()
     stray = on_node(without_owner(make_member_pod(job)), "n2")
-    state = ClusterState.of([NODE, make_node("n2")], [job], [stray])
+    state = PlacementState.of([NODE, make_node("n2")], [job], [stray])
     assert (gpus_used(state, "n1"), gpus_used(state, "n2")) == (1, 1)
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
 
@@ -147,16 +153,16 @@ def test_pods_of_another_tool_move_no_placement() -> None:
 def test_a_place_is_kept_while_a_pod_of_it_may_still_be_bound() -> None:
     job = replace(a_job(), spec=replace(a_job().spec, cancel=True))
     pending = on_node(make_member_pod(job, phase="Pending"), "")
-    state = ClusterState.of([NODE], [job], [pending])
+    state = PlacementState.of([NODE], [job], [pending])
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
 
     gated = replace(pending, spec=replace(pending.spec, scheduling_gates=(SchedulingGate("x"),)))
     stopping = replace(pending.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     for free in (gated, replace(pending, metadata=stopping), on_node(pending, "n1")):
-        state.pod_changed(free)
+        state.cluster.pod_changed(free)
         actions = decide(state, PlacementPolicy(), EPOCH).actions
         assert [type(action) for action in actions] == [ReleaseJob]
-        state.pod_changed(pending)
+        state.cluster.pod_changed(pending)
         assert decide(state, PlacementPolicy(), EPOCH).actions == ()
-    state.pod_deleted(pending.metadata.key)
+    state.cluster.pod_deleted(pending.metadata.key)
     assert len(decide(state, PlacementPolicy(), EPOCH).actions) == 1

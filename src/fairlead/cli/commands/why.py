@@ -14,6 +14,7 @@ from fairlead.cli.past import past_job, stopped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.decide.explain import explain
+from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError, Exit
 
 
@@ -45,7 +46,8 @@ def why(common_: Common, *, job: str) -> int:
         space, is_up = common_.space(api.target.namespace), is_embedded(api)
         found = _find(common_, api, (space, clean_reference(job)), is_up=is_up)
         if not found.is_finished:
-            explanation = explain(read_state(api), found.metadata.key, instant)
+            state = PlacementState(read_state(api))
+            explanation = explain(state, found.metadata.key, instant)
     if common_.format in (Format.JSON, Format.YAML):
         common_.emit(dump(why_facts(found, explanation), common_.format))
     elif common_.format is Format.NAME:

@@ -25,35 +25,36 @@ from fairlead.api.names import PLACED
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.admission.priority import priority_verdict
 from fairlead.decide.placement.actions import Action, RecordActualPlacement
-from fairlead.decide.placement.judge import (
+from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.outcome import changed_verdict, place_job, release_job
+from fairlead.decide.placement.plan import Plan, plan_gang
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.queue import Judgement, OrderKey, QueueEntry, ShapeGroup
+from fairlead.decide.placement.repair import RepairScope, give_back, plan_repair, repair_scope
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.unplaceable import (
     BLOCKERS_MAX,
     eligible_nodes,
     judge_empty,
     judge_present,
 )
-from fairlead.decide.placement.outcome import changed_verdict, place_job, release_job
-from fairlead.decide.placement.plan import Plan, plan_gang
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.repair import Wounds, give_back, plan_repair, wounds_of
-from fairlead.decide.placement.room import PresentRoom
 from fairlead.decide.placement.whatif import placed_facts
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.cluster import ClusterState, Transaction
+from fairlead.model.cluster import Transaction
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Ints
-from fairlead.model.queue import JobEntry, Judgement, OrderKey, ShapeGroup
 from fairlead.model.quotas import Excess
 
 T = TypeVar("T")
 #: Verdicts that time or other jobs' ends do not mend; such a job does not hold up others.
-_HOPELESS = (Reason.NODES_UNAVAILABLE,)
+_BLOCKING_NO_ONE = (Reason.NODES_UNAVAILABLE,)
 _PENDING_SHOWN_MAX = 10
 _FAULT_LENGTH_MAX = 300
 
 
 def decide(
-    state: ClusterState, policy: PlacementPolicy, now: float, *, contains_faults: bool = False
+    state: PlacementState, policy: PlacementPolicy, now: float, *, contains_faults: bool = False
 ) -> Decision[Action]:
     """Return the placements, releases and changed verdicts for the state as it is.
 
@@ -70,11 +71,12 @@ class _Cycle:
     """The state of one decision."""
 
     def __init__(
-        self, state: ClusterState, policy: PlacementPolicy, now: float, *, contains_faults: bool
+        self, state: PlacementState, policy: PlacementPolicy, now: float, *, contains_faults: bool
     ) -> None:
         self._contains_faults = contains_faults
         self._faults: dict[ObjectKey, Exception] = {}
         self._state = state
+        self._cluster = state.cluster
         self._policy = policy
         self._now = now
         self._at = format_time(now)
@@ -88,18 +90,18 @@ class _Cycle:
         #: The job whose turn has passed and which now keeps later ones off its nodes.
         self._barred_by: OrderKey | None = None
         self._head_index = 0
-        self._room: PresentRoom
+        self._capacity: PresentCapacity
 
     def run(self) -> Decision[Action]:
-        with self._state.transaction() as transaction:
-            self._room = PresentRoom(self._state, transaction)
+        with self._cluster.transaction() as transaction:
+            self._capacity = PresentCapacity(self._cluster, transaction)
             for key in sorted(self._state.releasable):
                 self._contained(key, partial(self._release, key))
             for key in sorted(self._state.held):
                 self._contained(key, partial(self._refuse, key, Verdict(Reason.HELD)))
             for key, unresolved in sorted(self._state.unresolved.items()):
                 self._contained(key, partial(self._refuse, key, priority_verdict(unresolved)))
-            for job, placement in self._state.strayed():
+            for job, placement in self._cluster.moved():
                 if not self._is_left_alone(job.metadata.key):
                     self._actions.append(RecordActualPlacement(job, placement))
             while self._pass(transaction):
@@ -113,7 +115,7 @@ class _Cycle:
 
     def _release(self, key: ObjectKey) -> None:
         # A member that another scheduler may be about to bind keeps its place until it is gone.
-        if not self._state.ledger.awaits_binding(key):
+        if not self._cluster.ledger.awaits_binding(key):
             self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
 
     def _refuse(self, key: ObjectKey, verdict: Verdict) -> None:
@@ -123,27 +125,27 @@ class _Cycle:
 
     def _is_left_alone(self, key: ObjectKey) -> bool:
         """True for a job that is not to be touched: writes on it fail, or deciding about it."""
-        if key in self._state.set_aside:
+        if key in self._state.write_blocked:
             return True
-        return self._state.jobs[key].faulted_at == self._state.table.nodes_version
+        return self._state.jobs[key].faulted_at == self._cluster.table.nodes_version
 
     def _contained(self, key: ObjectKey, step: Callable[[], T], otherwise: T | None = None) -> T:
         """Return what `step`, which is about one job, returns; `otherwise` if it raises."""
         if self._is_left_alone(key):
             return cast("T", otherwise)
-        mark = self._room.mark()
+        mark = self._capacity.mark()
         try:
             return step()
         except Exception as error:
             if not self._contains_faults:
                 raise
-            self._room.rollback_to(mark)
+            self._capacity.rollback_to(mark)
             self._set_aside(key, error)
             return cast("T", otherwise)
 
     def _set_aside(self, key: ObjectKey, error: Exception) -> None:
         entry = self._state.jobs[key]
-        entry.faulted_at = self._state.table.nodes_version
+        entry.faulted_at = self._cluster.table.nodes_version
         self._faults[key] = error
         fault = f"{type(error).__name__}: {error}"[:_FAULT_LENGTH_MAX]
         verdict = Verdict(Reason.SET_ASIDE, {"stage": "decided on", "fault": fault})
@@ -171,7 +173,7 @@ class _Cycle:
                 repair = partial(self._confirm_or_repair, order, transaction)
                 self._contained(order.job_key, repair)
                 continue
-            self._pass_head(order)
+            self._reserve_for_head(order)
             skipped = order.job_key in self._placed or self._is_left_alone(order.job_key)
             attempt = partial(self._try_first, group, order)
             goes_on = skipped or self._contained(order.job_key, attempt, otherwise=True)
@@ -201,26 +203,26 @@ class _Cycle:
         if group.failed_on == basis and not self._placed:
             return False
         self._evaluations += 1
-        plan = plan_gang(self._room, self._state.table, gang)
+        plan = plan_gang(self._capacity, self._cluster.table, gang)
         if plan is None:
             group.failed_on = None if self._placed else basis
             return False
         self._place(self._state.jobs[order.job_key], plan)
         return True
 
-    def _place(self, entry: JobEntry, plan: Plan) -> None:
+    def _place(self, entry: QueueEntry, plan: Plan) -> None:
         slots = plan.distinct_slots
         verdict = Verdict(Reason.PLACED, placed_facts(plan, len(slots)))
         key = entry.job.metadata.key
         self._actions.append(
-            place_job(entry.job, plan, verdict, self._state.table.names, now=self._now)
+            place_job(entry.job, plan, verdict, self._cluster.table.names, now=self._now)
         )
         self._verdicts[key] = verdict
         self._placed[key] = slots
 
     # The head of the queue
 
-    def _pass_head(self, order: OrderKey) -> None:
+    def _reserve_for_head(self, order: OrderKey) -> None:
         """Put up the bars once the queue's first job that is not placed has had its turn."""
         if self._barred_by is not None:
             return
@@ -236,7 +238,7 @@ class _Cycle:
         entry = self._state.jobs[head.job_key]
         assert isinstance(entry.gang, GangRequest)
         constraints = [role.member.constraints for role in entry.gang.roles]
-        self._room.barred = eligible_nodes(self._state, constraints)
+        self._capacity.barred = eligible_nodes(self._cluster, constraints)
         self._barred_by = head
 
     def _head(self, before: OrderKey) -> OrderKey | None:
@@ -244,13 +246,13 @@ class _Cycle:
         queue = self._state.queue
         while (order := queue.at(self._head_index)) is not None and order < before:
             key = order.job_key
-            judge = partial(self._is_hopeless, self._state.jobs[key])
+            judge = partial(self._blocks_no_one, self._state.jobs[key])
             if key not in self._placed and not self._contained(key, judge, otherwise=True):
                 return order
             self._head_index += 1
         return None
 
-    def _is_hopeless(self, entry: JobEntry) -> bool:
+    def _blocks_no_one(self, entry: QueueEntry) -> bool:
         group = entry.group
         assert group is not None
         if isinstance(group.gang, InvalidGang) or self._on_empty(group) is not None:
@@ -260,14 +262,14 @@ class _Cycle:
         judgement = group.judgement
         if judgement is None or judgement.basis != self._basis(group.gang):
             return False
-        return judgement.verdict.reason in _HOPELESS
+        return judgement.verdict.reason in _BLOCKING_NO_ONE
 
-    def _excess(self, entry: JobEntry) -> Excess | None:
+    def _excess(self, entry: QueueEntry) -> Excess | None:
         """Return the quota that would refuse a waiting job's pods."""
         group = entry.group
         if group is None or isinstance(group.gang, InvalidGang):
             return None
-        return self._state.quotas.excess(entry.job, group.gang, group.over_quota)
+        return self._cluster.quotas.excess(entry.job, group.gang, group.over_quota)
 
     def _waiting_since(self, order: OrderKey) -> float:
         condition = find_condition(self._state.jobs[order.job_key].job.status.conditions, PLACED)
@@ -282,12 +284,12 @@ class _Cycle:
         entry = self._state.jobs[order.job_key]
         job, gang = entry.job, entry.gang
         self._evaluations += 1
-        wounds = None if isinstance(gang, InvalidGang) else wounds_of(self._state, job, gang)
-        if wounds is None or isinstance(gang, InvalidGang):
+        scope = None if isinstance(gang, InvalidGang) else repair_scope(self._cluster, job, gang)
+        if scope is None or isinstance(gang, InvalidGang):
             self._actions.append(release_job(job, None, self._at))
             return
-        room = PresentRoom(self._state, transaction)
-        plan = self._plan_again(room, gang, wounds)
+        capacity = PresentCapacity(self._cluster, transaction)
+        plan = self._plan_again(capacity, gang, scope)
         if plan is not None:
             self._place(entry, plan)
             return
@@ -296,52 +298,56 @@ class _Cycle:
         if status is not None and status.reason == Reason.REPAIRING.value and status.since:
             since = parse_time(status.since)
         give_up_at = since + self._policy.repair_hold_seconds
-        holds_nothing = wounds.kept_count == 0 and job.spec.adopts is None
+        holds_nothing = scope.kept_count == 0 and job.spec.adopts is None
         if holds_nothing or self._now >= give_up_at:
-            self._give_up(entry, gang, wounds, room)
+            self._give_up(entry, gang, scope, capacity)
             return
         self._wakes.append(give_up_at)
         facts = {
-            "members_kept": wounds.kept_count,
+            "members_kept": scope.kept_count,
             "members": gang.member_count,
-            "nodes_lost": wounds.nodes_lost,
+            "nodes_lost": scope.nodes_lost,
         }
         self._write(job, Verdict(Reason.REPAIRING, facts), is_fresh=True)
 
-    def _plan_again(self, room: PresentRoom, gang: GangRequest, wounds: Wounds) -> Plan | None:
-        if not wounds.nodes_lost:
-            return Plan(wounds.slots)
-        if wounds.kept_count:
-            return plan_repair(room, self._state, gang, wounds)
-        return self._plan_anew(room, gang, wounds)
+    def _plan_again(
+        self, capacity: PresentCapacity, gang: GangRequest, scope: RepairScope
+    ) -> Plan | None:
+        if not scope.nodes_lost:
+            return Plan(scope.slots)
+        if scope.kept_count:
+            return plan_repair(capacity, self._cluster, gang, scope)
+        return self._plan_elsewhere(capacity, gang, scope)
 
-    def _plan_anew(self, room: PresentRoom, gang: GangRequest, wounds: Wounds) -> Plan | None:
-        """Place the whole gang as if it held nothing; the room then holds old and new places."""
-        mark = room.mark()
-        give_back(room, gang, wounds, kept=True)
-        plan = plan_gang(room, self._state.table, gang)
+    def _plan_elsewhere(
+        self, capacity: PresentCapacity, gang: GangRequest, scope: RepairScope
+    ) -> Plan | None:
+        """Place the whole gang as if it held nothing; `capacity` then holds old and new places."""
+        mark = capacity.mark()
+        give_back(capacity, gang, scope, kept=True)
+        plan = plan_gang(capacity, self._cluster.table, gang)
         if plan is not None:
-            give_back(room, gang, wounds, kept=True, sign=-1)
+            give_back(capacity, gang, scope, kept=True, sign=-1)
             return plan
-        room.rollback_to(mark)
+        capacity.rollback_to(mark)
         return None
 
     def _give_up(
-        self, entry: JobEntry, gang: GangRequest, wounds: Wounds, room: PresentRoom
+        self, entry: QueueEntry, gang: GangRequest, scope: RepairScope, capacity: PresentCapacity
     ) -> None:
         """Move the whole gang if that is possible (another domain, say), else take all its
         nodes.
         """
-        plan = self._plan_anew(room, gang, wounds)
+        plan = self._plan_elsewhere(capacity, gang, scope)
         if plan is not None:
             self._place(entry, plan)
             return
-        mark = room.mark()
-        give_back(room, gang, wounds, kept=True)
-        verdict = judge_empty(self._state, gang) or judge_present(
-            self._state, room, gang, barred_by=None
+        mark = capacity.mark()
+        give_back(capacity, gang, scope, kept=True)
+        verdict = judge_empty(self._cluster, gang) or judge_present(
+            self._cluster, capacity, gang, barred_by=None
         )
-        room.rollback_to(mark)
+        capacity.rollback_to(mark)
         self._verdicts[entry.job.metadata.key] = verdict
         self._actions.append(release_job(entry.job, verdict, self._at))
 
@@ -384,7 +390,7 @@ class _Cycle:
 
     def _judge_deep(self) -> None:
         """Look again, a few at a time, at groups whose verdict is of other nodes than there are."""
-        queue, version = self._state.queue, self._state.table.nodes_version
+        queue, version = self._state.queue, self._cluster.table.nodes_version
         if self._now >= queue.deep_at:
             left = self._policy.judgements_max - self._judgements
             for group in queue.outdated(version, left):
@@ -411,9 +417,9 @@ class _Cycle:
         """True when the group was not got to and may well fit."""
         if not self._is_exhausted() or isinstance(group.gang, InvalidGang):
             return False
-        mark = self._room.mark()
-        plan = plan_gang(self._room, self._state.table, group.gang)
-        self._room.rollback_to(mark)
+        mark = self._capacity.mark()
+        plan = plan_gang(self._capacity, self._cluster.table, group.gang)
+        self._capacity.rollback_to(mark)
         return plan is not None
 
     def _judge(self, group: ShapeGroup) -> Judgement:
@@ -423,7 +429,7 @@ class _Cycle:
         if verdict is None:
             assert isinstance(gang, GangRequest)
             barred_by = None if self._barred_by is None else self._barred_by.job_key
-            verdict = judge_present(self._state, self._room, gang, barred_by=barred_by)
+            verdict = judge_present(self._cluster, self._capacity, gang, barred_by=barred_by)
             verdict = self._with_new_blockers(gang, verdict)
         return self._note_judgement(
             group, verdict, basis=None if self._placed else self._basis(gang)
@@ -435,12 +441,11 @@ class _Cycle:
         before = group.judgement
         judgement = group.judgement = Judgement(
             verdict=verdict,
-            outcome=verdict.outcome.value,
             made_at=self._now,
-            nodes_version=self._state.table.nodes_version,
+            nodes_version=self._cluster.table.nodes_version,
             basis=basis,
         )
-        if before is None or before.outcome != judgement.outcome:
+        if before is None or before.verdict.outcome != verdict.outcome:
             for order in group.orders:
                 self._state.queue.mark_written(self._state.jobs[order.job_key])
         return judgement
@@ -449,24 +454,24 @@ class _Cycle:
         """Add the jobs placed a moment ago, whose claims are not booked yet."""
         if not self._placed or verdict.reason is Reason.BEHIND_EARLIER_JOB:
             return verdict
-        nodes = eligible_nodes(self._state, [role.member.constraints for role in gang.roles])
+        nodes = eligible_nodes(self._cluster, [role.member.constraints for role in gang.roles])
         new = [key for key, slots in self._placed.items() if nodes[slots].any()]
         blockers = tuple(dict.fromkeys([*new[:BLOCKERS_MAX], *verdict.blockers]))[:BLOCKERS_MAX]
         return replace(verdict, blockers=blockers)
 
     def _on_empty(self, group: ShapeGroup) -> Verdict | None:
-        version = self._state.table.nodes_version
+        version = self._cluster.table.nodes_version
         if group.on_empty is None or group.on_empty[0] != version:
-            group.on_empty = (version, judge_empty(self._state, group.gang))
+            group.on_empty = (version, judge_empty(self._cluster, group.gang))
         return group.on_empty[1]
 
     def _basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""
         if isinstance(gang, InvalidGang):
             return ()
-        fits = self._state.fits
+        fits = self._cluster.fits
         changes = [fits.mask(role.member.constraints).changed_at for role in gang.roles]
-        return (*changes, self._state.table.nodes_version, self._barred_by)
+        return (*changes, self._cluster.table.nodes_version, self._barred_by)
 
     def _write(self, job: Job, verdict: Verdict, *, is_fresh: bool) -> bool:
         self._verdicts[job.metadata.key] = verdict

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.decide.placement.room import Room
+from fairlead.decide.placement.capacity import Capacity
 from fairlead.model.gangs import GangRequest, RoleRequest
 from fairlead.model.nodes import Bools, Ints, NodeTable
 
@@ -61,7 +61,7 @@ class _Domains:
 
 
 def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | None:
-    """Return distinct slots and how many members each takes, or None when there is not room.
+    """Return distinct slots and how many members each takes, or None when there is too little room.
 
     Slots come in packing order. `count` 0 gives empty arrays.
     """
@@ -72,34 +72,34 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
         return np.array([slot], dtype=np.int64), np.ones(1, dtype=np.int64)
     candidates = np.flatnonzero(fits)
     order = candidates[np.argsort(key[candidates])]
-    room = fits[order].astype(np.int64)
-    filled = np.cumsum(room)
+    rooms = fits[order].astype(np.int64)
+    filled = np.cumsum(rooms)
     if count > (filled[-1] if len(filled) else 0):
         return None
     used = int(np.searchsorted(filled, count)) + 1 if count else 0
-    counts = room[:used]
+    counts = rooms[:used]
     if used:
         counts[-1] -= filled[used - 1] - count
     return order[:used], counts
 
 
-def plan_gang(room: Room, table: NodeTable, gang: GangRequest) -> Plan | None:
-    """Place the gang in `room`, which then holds it; or leave `room` as it was and return None."""
+def plan_gang(capacity: Capacity, table: NodeTable, gang: GangRequest) -> Plan | None:
+    """Place the gang in `capacity`, which then holds it; None leaves `capacity` as it was."""
     if not gang.topology_key:
-        return plan_within(room, table, gang.roles, None)
+        return plan_within(capacity, table, gang.roles, None)
     domains = domains_of(table, gang.topology_key)
-    for domain in _sufficient(room, domains, gang):
-        plan = plan_within(room, table, gang.roles, domains.cells == domain)
+    for domain in _sufficient(capacity, domains, gang):
+        plan = plan_within(capacity, table, gang.roles, domains.cells == domain)
         if plan is not None:
             return plan
     if gang.topology_required:
         return None
-    order = _domain_order(room, domains, gang)
-    return plan_within(room, table, gang.roles, None, order=order)
+    order = _domain_order(capacity, domains, gang)
+    return plan_within(capacity, table, gang.roles, None, order=order)
 
 
 def plan_within(
-    room: Room,
+    capacity: Capacity,
     table: NodeTable,
     roles: tuple[RoleRequest, ...],
     admitted: Bools | None,
@@ -109,47 +109,49 @@ def plan_within(
     """Place all roles on admitted nodes (None: all), or nothing. `order` goes before the packing
     order.
     """
-    mark = room.mark()
+    mark = capacity.mark()
     slots: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(roles)
     for i in GangRequest(roles).placing_order() if len(roles) > 1 else (0,):
         role = roles[i]
-        fits = room.fits(role.member)
+        fits = capacity.fits(role.member)
         if admitted is not None:
             fits = np.where(admitted, fits, 0)
-        packed = pack(fits, room.key if order is None else _ranked(order, room.key), role.count)
+        packed = pack(
+            fits, capacity.key if order is None else _ranked(order, capacity.key), role.count
+        )
         if packed is None:
-            room.rollback_to(mark)
+            capacity.rollback_to(mark)
             return None
-        room.take(*packed, role.member)
+        capacity.take(*packed, role.member)
         slots[i] = _in_rank_order(table, *packed, order)
     return Plan(tuple(slots))
 
 
-def members_fit(room: Room, gang: GangRequest, admitted: Bools | None = None) -> int:
+def members_fit(capacity: Capacity, gang: GangRequest, admitted: Bools | None = None) -> int:
     """Return for how many of the members there is room, placing as many of each role as fit."""
-    mark = room.mark()
+    mark = capacity.mark()
     placed = 0
     for i in gang.placing_order():
         role = gang.roles[i]
-        fits = room.fits(role.member)
+        fits = capacity.fits(role.member)
         if admitted is not None:
             fits = np.where(admitted, fits, 0)
         count = min(role.count, int(fits.sum()))
-        packed = pack(fits, room.key, count)
+        packed = pack(fits, capacity.key, count)
         if packed is not None and count:
-            room.take(*packed, role.member)
+            capacity.take(*packed, role.member)
             placed += count
-    room.rollback_to(mark)
+    capacity.rollback_to(mark)
     return placed
 
 
-def members_fit_domain(room: Room, table: NodeTable, gang: GangRequest) -> int:
+def members_fit_domain(capacity: Capacity, table: NodeTable, gang: GangRequest) -> int:
     """Return for how many members the best domain of the gang's topology key has room."""
     domains = domains_of(table, gang.topology_key)
     if len(gang.roles) == 1:
-        rooms = domains.room(room.fits(gang.roles[0].member))
+        rooms = domains.room(capacity.fits(gang.roles[0].member))
         return min(gang.roles[0].count, int(rooms.max(initial=0)))
-    fit = (members_fit(room, gang, domains.cells == d) for d in range(domains.count))
+    fit = (members_fit(capacity, gang, domains.cells == d) for d in range(domains.count))
     return max(fit, default=0)
 
 
@@ -163,9 +165,9 @@ def domains_of(table: NodeTable, key: str) -> _Domains:
     return _Domains(places[cells], len(names))
 
 
-def _sufficient(room: Room, domains: _Domains, gang: GangRequest) -> Iterator[int]:
+def _sufficient(capacity: Capacity, domains: _Domains, gang: GangRequest) -> Iterator[int]:
     """Yield domains with room for each role by itself, the one with least room first."""
-    rooms = [domains.room(room.fits(role.member)) for role in gang.roles]
+    rooms = [domains.room(capacity.fits(role.member)) for role in gang.roles]
     enough = np.ones(domains.count, dtype=np.bool_)
     for role, available in zip(gang.roles, rooms, strict=True):
         enough &= available >= role.count
@@ -176,9 +178,9 @@ def _sufficient(room: Room, domains: _Domains, gang: GangRequest) -> Iterator[in
         yield int(domain)
 
 
-def _domain_order(room: Room, domains: _Domains, gang: GangRequest) -> Ints:
+def _domain_order(capacity: Capacity, domains: _Domains, gang: GangRequest) -> Ints:
     """Return int64[N]: the place of each node's domain, emptiest first; nodes without one last."""
-    leading = domains.room(room.fits(gang.roles[gang.placing_order()[0]].member))
+    leading = domains.room(capacity.fits(gang.roles[gang.placing_order()[0]].member))
     places = np.full(domains.count + 1, domains.count, dtype=np.int64)
     places[np.argsort(-leading, kind="stable")] = np.arange(domains.count)
     return places[domains.cells]

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.api.job import Job, Placement
+from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.plan import Plan, domains_of, plan_within
-from fairlead.decide.placement.room import PresentRoom
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, RoleRequest
 from fairlead.model.nodes import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Wounds:
+class RepairScope:
     """What a gang keeps. `slots[r][i]` is the member's slot; `kept[r][i]` tells whether it
     stays.
     """
@@ -35,7 +35,7 @@ class Wounds:
         return int(sum(k.sum() for k in self.kept))
 
 
-def wounds_of(state: ClusterState, job: Job, gang: GangRequest) -> Wounds | None:
+def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScope | None:
     """Return which members can stay; None when the placement is not one of this gang's shape.
 
     A member stays when its node exists, is ready, is not cordoned, has no NoExecute taint that it
@@ -52,17 +52,17 @@ def wounds_of(state: ClusterState, job: Job, gang: GangRequest) -> Wounds | None
     nodes_lost: dict[str, None] = {}
     usable = ~state.table.cordoned if job.spec.adopts is None else state.table.exists
     for role, placed in zip(gang.roles, placement.roles, strict=True):
-        endured = state.fits.mask(role.member.constraints).endured
+        keeps_running = state.fits.mask(role.member.constraints).keeps_running
         places = np.array([state.table.occupy(n) for n in placed.nodes], dtype=np.int64)
         stays = (
-            endured[places]
+            keeps_running[places]
             & usable[places]
             & np.array([n not in lost_before for n in placed.nodes])
         )
         nodes_lost.update((placed.nodes[i], None) for i in np.flatnonzero(~stays))
         slots.append(places)
         kept.append(stays)
-    return Wounds(tuple(slots), tuple(kept), len(nodes_lost))
+    return RepairScope(tuple(slots), tuple(kept), len(nodes_lost))
 
 
 def _nodes_lost(job: Job, placement: Placement) -> dict[str, None]:
@@ -71,48 +71,48 @@ def _nodes_lost(job: Job, placement: Placement) -> dict[str, None]:
 
 
 def give_back(
-    room: PresentRoom, gang: GangRequest, wounds: Wounds, *, kept: bool, sign: int = 1
+    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, *, kept: bool, sign: int = 1
 ) -> None:
-    """Give back the lost members' places in `room`, with `kept` all places; sign -1 undoes it."""
-    for role, slots, stays in zip(gang.roles, wounds.slots, wounds.kept, strict=True):
+    """Release the lost members' places in `capacity`, with `kept` all; sign -1 undoes it."""
+    for role, slots, stays in zip(gang.roles, scope.slots, scope.kept, strict=True):
         given = slots if kept else slots[~stays]
         if len(given):
             distinct, counts = np.unique(given, return_counts=True)
-            room.take(distinct, -sign * counts, role.member)
+            capacity.take(distinct, -sign * counts, role.member)
 
 
 def plan_repair(
-    room: PresentRoom, state: ClusterState, gang: GangRequest, wounds: Wounds
+    capacity: PresentCapacity, state: ClusterState, gang: GangRequest, scope: RepairScope
 ) -> Plan | None:
     """Place the lost members around the kept ones: on nodes outside the gang first, on nodes that
     it already uses next, on the lost nodes themselves, should they be back, last.
 
-    On success `room` holds the new places beside the old ones; otherwise it is as it was.
+    On success `capacity` holds the new places beside the old ones; otherwise it is as it was.
     """
     moved = tuple(
         RoleRequest(role.name, int((~stays).sum()), role.member)
-        for role, stays in zip(gang.roles, wounds.kept, strict=True)
+        for role, stays in zip(gang.roles, scope.kept, strict=True)
     )
-    mark = room.mark()
-    give_back(room, gang, wounds, kept=False)
-    for admitted in _preferences(state, gang, wounds):
-        plan = plan_within(room, state.table, moved, admitted)
+    mark = capacity.mark()
+    give_back(capacity, gang, scope, kept=False)
+    for admitted in _preferences(state, gang, scope):
+        plan = plan_within(capacity, state.table, moved, admitted)
         if plan is None:
             continue
-        slots = [old.copy() for old in wounds.slots]
-        for all_slots, stays, new in zip(slots, wounds.kept, plan.slots, strict=True):
+        slots = [old.copy() for old in scope.slots]
+        for all_slots, stays, new in zip(slots, scope.kept, plan.slots, strict=True):
             all_slots[~stays] = new
-        room.rollback_to(mark)
+        capacity.rollback_to(mark)
         for role, new in zip(moved, plan.slots, strict=True):
             if len(new):
                 distinct, counts = np.unique(new, return_counts=True)
-                room.take(distinct, counts, role.member)
+                capacity.take(distinct, counts, role.member)
         return Plan(tuple(slots))
-    room.rollback_to(mark)
+    capacity.rollback_to(mark)
     return None
 
 
-def _preferences(state: ClusterState, gang: GangRequest, wounds: Wounds) -> Iterator[Bools]:
+def _preferences(state: ClusterState, gang: GangRequest, scope: RepairScope) -> Iterator[Bools]:
     """Yield the nodes to try, best first; within the domain of the kept members if one is asked."""
     table = state.table
     base = table.exists
@@ -120,20 +120,20 @@ def _preferences(state: ClusterState, gang: GangRequest, wounds: Wounds) -> Iter
         domains = domains_of(table, gang.topology_key)
         homes = np.unique(
             np.concatenate(
-                [domains.cells[s[k]] for s, k in zip(wounds.slots, wounds.kept, strict=True)]
+                [domains.cells[s[k]] for s, k in zip(scope.slots, scope.kept, strict=True)]
             )
         )
         if len(homes) == 1 and homes[0] >= 0:
             home = base & (domains.cells == homes[0])
-            yield from _spared(home, wounds)
+            yield from _spared(home, scope)
         if gang.topology_required:
             return
-    yield from _spared(base, wounds)
+    yield from _spared(base, scope)
 
 
-def _spared(base: Bools, wounds: Wounds) -> Iterator[Bools]:
+def _spared(base: Bools, scope: RepairScope) -> Iterator[Bools]:
     lost, own = np.zeros_like(base), np.zeros_like(base)
-    for slots, stays in zip(wounds.slots, wounds.kept, strict=True):
+    for slots, stays in zip(scope.slots, scope.kept, strict=True):
         lost[slots[~stays]] = True
         own[slots[stays]] = True
     yield base & ~lost & ~own

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fairlead.decide.placement.judge import judge_empty, judge_present
+from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.plan import Plan, plan_gang
-from fairlead.decide.placement.room import EmptyRoom, PresentRoom
+from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, Verdict
 from fairlead.model.cluster import ClusterState
@@ -21,18 +21,18 @@ def would_fit(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
     if isinstance(gang, InvalidGang):
         return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
     with state.transaction() as transaction:
-        room = PresentRoom(state, transaction)
-        plan = plan_gang(room, state.table, gang)
+        capacity = PresentCapacity(state, transaction)
+        plan = plan_gang(capacity, state.table, gang)
         if plan is not None:
             return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
         impossible = judge_empty(state, gang)
-        return impossible or judge_present(state, room, gang, barred_by=None)
+        return impossible or judge_present(state, capacity, gang, barred_by=None)
 
 
 def fits_now(state: ClusterState, gang: GangRequest) -> bool:
     """Tell whether `would_fit` says PLACED, without working out why not."""
     with state.transaction() as transaction:
-        return plan_gang(PresentRoom(state, transaction), state.table, gang) is not None
+        return plan_gang(PresentCapacity(state, transaction), state.table, gang) is not None
 
 
 def fits_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
@@ -45,11 +45,11 @@ def fits_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
     impossible = judge_empty(state, gang)
     if impossible is not None or isinstance(gang, InvalidGang):
         return impossible or Verdict(Reason.INVALID_REQUEST, {"field": ""})
-    plan = plan_gang(EmptyRoom(state, available_only=False), state.table, gang)
+    plan = plan_gang(EmptyCapacity(state, available_only=False), state.table, gang)
     if plan is not None:
         return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
     with state.transaction() as transaction:
-        return judge_present(state, PresentRoom(state, transaction), gang, barred_by=None)
+        return judge_present(state, PresentCapacity(state, transaction), gang, barred_by=None)
 
 
 def largest_shape(state: ClusterState) -> Mapping[str, int]:

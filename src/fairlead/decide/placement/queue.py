@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairlead.api.job import Job
+from fairlead.api.times import parse_time
+from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.quotas import Asked, Memo
@@ -37,8 +39,8 @@ class OrderKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class JobEntry:
-    """What is kept of a job that the scheduler knows."""
+class QueueEntry:
+    """What the planner keeps of a job."""
 
     job: Job
     gang: GangRequest | InvalidGang
@@ -51,10 +53,9 @@ class JobEntry:
 
 @dataclass(slots=True)
 class Judgement:
-    """A verdict on a group, with what it was made on. `verdict` is of the deciding layer's type."""
+    """A verdict on a group, with what it was made on."""
 
-    verdict: Any
-    outcome: str
+    verdict: Verdict
     made_at: float
     #: `NodeTable.nodes_version` then.
     nodes_version: int
@@ -73,7 +74,7 @@ class ShapeGroup:
     #: State of what the last failure depended on; None: try again.
     failed_on: tuple[object, ...] | None = None
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
-    on_empty: tuple[int, Any] | None = None
+    on_empty: tuple[int, Verdict | None] | None = None
     #: What `QuotaTable.excess` answered about its jobs.
     over_quota: dict[Asked, Memo] = field(default_factory=dict[Asked, Memo])
 
@@ -164,7 +165,7 @@ class WaitQueue:
         """Jobs whose written verdict is out of date or missing."""
         return len(self._unwritten)
 
-    def add(self, entry: JobEntry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Put a job into the queue."""
         group = self._groups.get(entry.gang)
         if group is None:
@@ -174,7 +175,7 @@ class WaitQueue:
         insort(self._orders, entry.order)
         self.mark_written(entry)
 
-    def remove(self, entry: JobEntry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Take a job out of the queue."""
         group = entry.group
         if group is None:
@@ -186,12 +187,14 @@ class WaitQueue:
         if not group.orders:
             self._drop_group(group)
 
-    def mark_written(self, entry: JobEntry) -> None:
+    def mark_written(self, entry: QueueEntry) -> None:
         """See whether the job's status carries its group's outcome."""
         assert entry.group is not None
         verdict, judgement = entry.job.status.verdict, entry.group.judgement
         current = (
-            verdict is not None and judgement is not None and verdict.outcome == judgement.outcome
+            verdict is not None
+            and judgement is not None
+            and verdict.outcome == judgement.verdict.outcome.value
         )
         self._set_unwritten(entry.order, unwritten=not current)
 
@@ -203,8 +206,8 @@ class WaitQueue:
         """
         for member in self._fits.within_reach():
             by_count = self._simple[member]
-            room = self._fits.total(member)
-            for count in by_count.counts[: bisect_right(by_count.counts, room)]:
+            capacity = self._fits.total(member)
+            for count in by_count.counts[: bisect_right(by_count.counts, capacity)]:
                 yield from by_count.groups[count]
         for gang in list(self._complex)[:_COMPLEX_MAX]:
             group = self._complex[gang]
@@ -217,7 +220,7 @@ class WaitQueue:
     @property
     def has_unseen(self) -> bool:
         """True when `candidates` does not look at every group in every call."""
-        return self._fits.has_rowless or len(self._complex) > _COMPLEX_MAX
+        return self._fits.has_uncached or len(self._complex) > _COMPLEX_MAX
 
     def _new_group(self, gang: GangRequest | InvalidGang) -> ShapeGroup:
         group = self._groups[gang] = ShapeGroup(gang)
@@ -264,3 +267,14 @@ class WaitQueue:
 
 def _remove(orders: list[OrderKey], order: OrderKey) -> None:
     orders.pop(bisect_left(orders, order))
+
+
+def order_of(job: Job, priority: int) -> OrderKey:
+    """Return the place in the queue of a job with this priority."""
+    created = job.metadata.creation_timestamp
+    return OrderKey(
+        -priority,
+        parse_time(created) if created else 0.0,
+        job.metadata.namespace,
+        job.metadata.name,
+    )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.plan import (
     domains_of,
     members_fit,
@@ -19,7 +20,6 @@ from fairlead.decide.placement.plan import (
     plan_gang,
     plan_within,
 )
-from fairlead.decide.placement.room import EmptyRoom, PresentRoom, Room
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
@@ -44,32 +44,36 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
         verdict = _judge_shape(state, role)
         if verdict is not None:
             return verdict
-    room = EmptyRoom(state, available_only=False)
-    if plan_gang(room, state.table, gang) is not None:
+    capacity = EmptyCapacity(state, available_only=False)
+    if plan_gang(capacity, state.table, gang) is not None:
         return None
-    if _is_proven(room, state.table, gang):
-        fit = members_fit(room, gang)
+    if _is_proven(capacity, state.table, gang):
+        fit = members_fit(capacity, gang)
         return Verdict(Reason.EXCEEDS_CLUSTER, {"members": gang.member_count, "members_fit": fit})
     if gang.topology_required and len(gang.roles) == 1:
         if not domains_of(state.table, gang.topology_key).count:
             facts = {"topology_key": gang.topology_key, "members": gang.member_count}
             return Verdict(Reason.NO_SUCH_TOPOLOGY, facts)
-        return Verdict(Reason.NO_DOMAIN_FITS, _domain_facts(room, state.table, gang))
+        return Verdict(Reason.NO_DOMAIN_FITS, _domain_facts(capacity, state.table, gang))
     return None
 
 
 def judge_present(
-    state: ClusterState, room: PresentRoom, gang: GangRequest, *, barred_by: ObjectKey | None
+    state: ClusterState,
+    capacity: PresentCapacity,
+    gang: GangRequest,
+    *,
+    barred_by: ObjectKey | None,
 ) -> Verdict:
     """Return why the gang, which could be placed on an empty cluster, has no place now.
 
-    `room` is where it was tried; its bars were put up for the job `barred_by`.
+    `capacity` is where it was tried; its bars were put up for the job `barred_by`.
     """
     table = state.table
-    open_room = PresentRoom(state, room.transaction)
-    if barred_by is not None and _would_fit(open_room, table, gang):
+    unbarred = PresentCapacity(state, capacity.transaction)
+    if barred_by is not None and _would_fit(unbarred, table, gang):
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(barred_by)}, (barred_by,))
-    available = EmptyRoom(state, available_only=True)
+    available = EmptyCapacity(state, available_only=True)
     unavailable = _unavailable_count(state, gang)
     if unavailable and not _would_fit(available, table, gang):
         fit = members_fit(available, gang)
@@ -81,13 +85,13 @@ def judge_present(
         if fit < gang.member_count:
             return Verdict(Reason.NODES_UNAVAILABLE, facts)
     blockers = blockers_of(state, gang)
-    if gang.topology_required and _would_fit_anywhere(open_room, table, gang):
-        facts = _domain_facts(open_room, table, gang)
+    if gang.topology_required and _would_fit_anywhere(unbarred, table, gang):
+        facts = _domain_facts(unbarred, table, gang)
         return Verdict(Reason.TOPOLOGY_UNAVAILABLE, facts, blockers)
     short = _shortage(state, gang)
     if short is not None:
         return Verdict(Reason.INSUFFICIENT_CAPACITY, short, blockers)
-    return Verdict(Reason.FRAGMENTED, _fragments(state, open_room, gang), blockers)
+    return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
 
 
 def blockers_of(state: ClusterState, gang: GangRequest) -> tuple[ObjectKey, ...]:
@@ -140,35 +144,35 @@ def _judge_shape(state: ClusterState, role: RoleRequest) -> Verdict | None:
     return None
 
 
-def _is_proven(room: Room, table: NodeTable, gang: GangRequest) -> bool:
+def _is_proven(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
     """True when no placement can exist, domains aside: the planner's "no" alone is no proof."""
     if len(gang.roles) == 1:
-        return int(room.fits(gang.roles[0].member).sum()) < gang.roles[0].count
-    if any(int(room.fits(role.member).sum()) < role.count for role in gang.roles):
+        return int(capacity.fits(gang.roles[0].member).sum()) < gang.roles[0].count
+    if any(int(capacity.fits(role.member).sum()) < role.count for role in gang.roles):
         return True
     resources = dict.fromkeys(r for role in gang.roles for r, _ in role.member.request)
     return any(gang.total(r) > int(table.owned(r)[table.exists].sum()) for r in resources)
 
 
-def _would_fit(room: Room, table: NodeTable, gang: GangRequest) -> bool:
-    mark = room.mark()
-    plan = plan_gang(room, table, gang)
-    room.rollback_to(mark)
+def _would_fit(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
+    mark = capacity.mark()
+    plan = plan_gang(capacity, table, gang)
+    capacity.rollback_to(mark)
     return plan is not None
 
 
-def _would_fit_anywhere(room: Room, table: NodeTable, gang: GangRequest) -> bool:
-    mark = room.mark()
-    plan = plan_within(room, table, gang.roles, None)
-    room.rollback_to(mark)
+def _would_fit_anywhere(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
+    mark = capacity.mark()
+    plan = plan_within(capacity, table, gang.roles, None)
+    capacity.rollback_to(mark)
     return plan is not None
 
 
-def _domain_facts(room: Room, table: NodeTable, gang: GangRequest) -> dict[str, int | str]:
+def _domain_facts(capacity: Capacity, table: NodeTable, gang: GangRequest) -> dict[str, int | str]:
     return {
         "topology_key": gang.topology_key,
         "members": gang.member_count,
-        "members_fit": members_fit_domain(room, table, gang),
+        "members_fit": members_fit_domain(capacity, table, gang),
         "domains": domains_of(table, gang.topology_key).count,
     }
 
@@ -215,7 +219,7 @@ def _capacity_facts(
     }
 
 
-def _fragments(state: ClusterState, room: Room, gang: GangRequest) -> dict[str, int | str]:
+def _fragments(state: ClusterState, capacity: Capacity, gang: GangRequest) -> dict[str, int | str]:
     table = state.table
     nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
     resources = sorted({r for role in gang.roles for r, _ in role.member.request})
@@ -231,5 +235,5 @@ def _fragments(state: ClusterState, room: Room, gang: GangRequest) -> dict[str, 
         "free": free[resource],
         "asked": asked[resource],
         "members": gang.member_count,
-        "members_fit": members_fit(room, gang),
+        "members_fit": members_fit(capacity, gang),
     }

@@ -15,8 +15,8 @@ from fairlead.model.nodes import Bools, Ints
 from fairlead.model.requests import MemberClass
 
 
-class Room(Protocol):
-    """Room for members, and a way to take it and give it back."""
+class Capacity(Protocol):
+    """Capacity for members, and a way to take it and give it back."""
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take. Do not change it."""
@@ -40,7 +40,7 @@ class Room(Protocol):
         ...
 
 
-class PresentRoom:
+class PresentCapacity:
     """The cluster as it is now, in a transaction. `barred` nodes are left out."""
 
     def __init__(
@@ -73,7 +73,7 @@ class PresentRoom:
         self.transaction.rollback_to(mark)
 
 
-class EmptyRoom:
+class EmptyCapacity:
     """The cluster with nothing in use: all matching nodes, or only those available now.
 
     Nothing of the state is touched: what is taken is kept on the side.

@@ -1,0 +1,123 @@
+"""What the planner keeps between decisions: the cluster, the queue, and which jobs it must act on.
+
+    state = PlacementState.of(nodes, jobs, pods)      # or PlacementState(cluster), fed elsewhere
+    state.cluster.job_changed(job)                    # the queue follows the cluster state
+
+The cluster state holds what exists and is shared; queue, order and remembered verdicts belong to
+the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job, Placement
+from fairlead.decide.placement.queue import QueueEntry, WaitQueue, order_of
+from fairlead.model.cluster import ClusterState, JobEntry
+from fairlead.model.gangs import JobKey
+from fairlead.model.phase import RELEASABLE, Phase, phase_of
+from fairlead.model.priorities import Unresolved
+
+
+class PlacementState:
+    """A cluster state, the queue over it, and the jobs that need a decision for another reason."""
+
+    def __init__(self, cluster: ClusterState | None = None) -> None:
+        """Take in the jobs that the cluster state has, and follow it from now on."""
+        self.cluster = cluster or ClusterState()
+        self.queue = WaitQueue(self.cluster.fits)
+        #: Every job known, finished ones too.
+        self.jobs: dict[JobKey, QueueEntry] = {}
+        #: Jobs whose placement must be released.
+        self.releasable: dict[JobKey, None] = {}
+        #: Admitted jobs without a placement that are held.
+        self.held: dict[JobKey, None] = {}
+        #: Admitted jobs without a placement whose PriorityClass gives them no priority, and why.
+        self.unresolved: dict[JobKey, Unresolved] = {}
+        #: Jobs that no decision touches for now, because writes of them keep failing.
+        self.write_blocked: dict[JobKey, None] = {}
+        #: Jobs with a placement of an earlier attempt, to confirm or repair.
+        self.repairable: dict[JobKey, None] = {}
+        for key, entry in self.cluster.jobs.items():
+            self._job_changed(key, entry)
+        self.cluster.on_job_change(self._job_changed)
+
+    @classmethod
+    def of(
+        cls, nodes: Iterable[Node] = (), jobs: Iterable[Job] = (), pods: Iterable[Pod] = ()
+    ) -> PlacementState:
+        """Build a state from lists."""
+        return cls(ClusterState.of(nodes, jobs, pods))
+
+    def reserve_uncertain(self, job: Job, placement: Placement) -> None:
+        """Reserve a placement whose write has an unknown outcome, and leave the job alone.
+
+        Until `release_uncertain`.
+        """
+        if self.cluster.reserve_uncertain(job, placement):
+            self.write_blocked[job.metadata.key] = None
+
+    def release_uncertain(self, key: JobKey) -> None:
+        """End what `reserve_uncertain` began."""
+        self.write_blocked.pop(key, None)
+        self.cluster.ledger.release_uncertain(key)
+
+    def _job_changed(self, key: JobKey, entry: JobEntry | None) -> None:
+        """Take in a job, new or changed; None: it is gone."""
+        before = self.jobs.get(key)
+        if entry is None:
+            self._forget(key, before)
+            return
+        job, priority = entry.job, entry.priority
+        resolved = priority if isinstance(priority, int) else 0
+        after = self.jobs[key] = QueueEntry(job, entry.gang, order_of(job, resolved))
+        self.unresolved.pop(key, None)
+        phase, is_placed = phase_of(job), job.status.placement is not None
+        waits = phase is Phase.QUEUED
+        self._enqueue(before, after, waits=waits and isinstance(priority, int))
+        if waits and not isinstance(priority, int):
+            self.unresolved[key] = priority
+        _put(self.releasable, key, present=_is_releasable(job, phase))
+        _put(self.repairable, key, present=phase is Phase.REPAIRING)
+        is_held = phase is Phase.HELD and job.status.attempt > 0
+        _put(self.held, key, present=is_held and not is_placed)
+
+    def _forget(self, key: JobKey, before: QueueEntry | None) -> None:
+        if before is not None:
+            self.queue.remove(before)
+            del self.jobs[key]
+        self.unresolved.pop(key, None)
+        for keys in (self.releasable, self.repairable, self.held, self.write_blocked):
+            keys.pop(key, None)
+
+    def _enqueue(self, before: QueueEntry | None, entry: QueueEntry, *, waits: bool) -> None:
+        if before is not None and before.group is not None:
+            if waits and before.gang is entry.gang and before.order == entry.order:
+                entry.group = before.group
+                self.queue.mark_written(entry)
+                return
+            self.queue.remove(before)
+        if waits:
+            self.queue.add(entry)
+
+
+def _is_releasable(job: Job, phase: Phase) -> bool:
+    """True for a job that has a placement, or a verdict at its end, and no more use for it.
+
+    Not while the record of an attempt is open: its pods may still be on their way to the API, and
+    the nodes that a release frees would be given away before they arrive (docs/design/jobs.md,
+    "The hand-over"). Opening the record and releasing are compare-and-swaps on the same status, so
+    exactly one of them wins. The claim of a deleted job goes with the job.
+    """
+    if phase not in RELEASABLE or job.metadata.deletion_timestamp is not None:
+        return False
+    is_over = phase is Phase.FINISHED
+    return job.status.placement is not None or (is_over and job.status.verdict is not None)
+
+
+def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:
+    if present:
+        keys[key] = None
+    else:
+        keys.pop(key, None)
