@@ -23,9 +23,9 @@ from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement import cycle
+from fairlead.decide.placement import state as placement_state
 from fairlead.decide.reasons import Reason
 from fairlead.history.memory import MemoryHistory
-from fairlead.model import cluster
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import Controller, ControllerLoop
@@ -151,7 +151,7 @@ def test_a_job_that_the_scheduler_cannot_take_in_is_told_so_and_placed_once_it_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        with broken(monkeypatch, cluster, "order_of", is_bad) as hits:
+        with broken(monkeypatch, placement_state, "order_of", is_bad) as hits:
             async with running() as world:
                 await world.submit("bad", bad=True)
                 await world.submit("good")
@@ -172,7 +172,7 @@ def test_a_job_that_the_scheduler_cannot_take_in_is_told_so_and_placed_once_it_c
 
 def test_a_placed_job_that_turns_bad_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        with broken(monkeypatch, cluster, "order_of", is_bad):
+        with broken(monkeypatch, placement_state, "order_of", is_bad):
             async with running() as world:
                 await world.submit("first", count=2)
                 await asyncio.sleep(5)
