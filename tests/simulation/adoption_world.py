@@ -26,7 +26,6 @@ from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.scheduler import SchedulerController
-from fairlead.decide.adoption.grouping import is_gated
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -39,6 +38,7 @@ from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
 from fairlead.history.memory import MemoryHistory
+from fairlead.model.grouping import is_gated
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder

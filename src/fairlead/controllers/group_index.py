@@ -15,7 +15,10 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.adoption.group_job import group_of
-from fairlead.decide.adoption.grouping import (
+from fairlead.decide.adoption.members import Member, read_member
+from fairlead.decide.adoption.view import GroupView, Reading
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.grouping import (
     Group,
     Membership,
     alone,
@@ -23,9 +26,6 @@ from fairlead.decide.adoption.grouping import (
     is_gated,
     membership_of,
 )
-from fairlead.decide.adoption.members import Member, read_member
-from fairlead.decide.adoption.view import GroupView, Reading
-from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import follow

@@ -9,7 +9,6 @@ from fairlead.api.job import JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, is_true
 from fairlead.decide.adoption.actions import Action
 from fairlead.decide.adoption.closing import EndReason, closed
-from fairlead.decide.adoption.grouping import Tool
 from fairlead.decide.adoption.sources import Ended, ends_by_itself
 from fairlead.decide.adoption.view import GroupContext
 from fairlead.decide.attempts.job_status import (
@@ -24,6 +23,7 @@ from fairlead.decide.attempts.job_status import (
 )
 from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.verdict import Decision
+from fairlead.model.grouping import Tool
 
 _DOUBLINGS_MAX = 16
 #: Groups that are over with their pods, since nobody else says that they are.

@@ -8,8 +8,8 @@ from fairlead.api import names
 from fairlead.api.job import Adopts, Job, JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.actions import CreateJob
-from fairlead.decide.adoption.grouping import Group, Source, Tool, alone
 from fairlead.decide.adoption.members import Expected, Member, roles_of
+from fairlead.model.grouping import Group, Source, Tool, alone
 
 MANAGER = "fairlead-adoption"
 #: Kind of a group that only a label names; no such object exists.

@@ -32,7 +32,6 @@ from fairlead.decide.adoption.actions import (
 from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
-from fairlead.decide.adoption.grouping import Tool
 from fairlead.decide.adoption.members import (
     Member,
     chosen,
@@ -56,6 +55,7 @@ from fairlead.decide.attempts.job_status import (
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict
+from fairlead.model.grouping import Tool
 from fairlead.model.phase import OPEN, Phase, phase_of
 
 #: Tools whose objects may say that their pods cannot start together: read before anything else.

@@ -20,9 +20,9 @@ from fairlead.api import names
 from fairlead.api.core import Affinity, Container, Pod, PodSpec, PodTemplate
 from fairlead.api.job import Job, Role
 from fairlead.api.meta import label_number
-from fairlead.decide.adoption.grouping import Membership, is_gated, role_name
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.pinning import node_of
+from fairlead.model.grouping import Membership, is_gated, role_name
 from fairlead.model.priorities import SYSTEM_PREFIX
 
 #: (role, index)

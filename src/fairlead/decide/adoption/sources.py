@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from fairlead.decide.adoption.grouping import Group, Tool, role_name
+from fairlead.model.grouping import Group, Tool, role_name
 
 Document = Mapping[str, Any]
 

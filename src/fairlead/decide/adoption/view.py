@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
 from fairlead.decide.adoption.actions import ReadSource
-from fairlead.decide.adoption.grouping import Group, Source, Tool
 from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
 from fairlead.decide.adoption.sources import Facts
+from fairlead.model.grouping import Group, Source, Tool
 
 #: Doubling beyond this is longer than any wait.
 _DOUBLINGS_MAX = 16

@@ -18,13 +18,13 @@ from fairlead.decide.adoption.actions import (
     ReadSource,
     ReleaseMember,
 )
-from fairlead.decide.adoption.grouping import membership_of
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
 from fairlead.decide.adoption.sources import Ended, Facts
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
+from fairlead.model.grouping import membership_of
 from fairlead.testing.builders import EPOCH, make_job, make_placement, make_pod
 
 T = TypeVar("T")
