@@ -4,7 +4,7 @@ A group is named by the key of the Job that stands for it, which follows from th
 look-up, so it is the same after every restart and for every replica. Conventions are tried from the
 most explicit to the least: a group that somebody named, then tools that make other controllers'
 objects, then controllers, then the pod by itself. How large a group is, the pod may say, or the
-object that it names (`Source`) when it is read (module `sources`).
+object that it names (`Source`) when it is read (`decide/adoption/sources.py`).
 
 Labels say which group a pod means; its controller owner reference says whether it belongs. A pod
 that its tool's controller does not control is no member of the tool's group, whatever it says. A

@@ -26,6 +26,7 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job, Placement, RolePlacement, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.grouping import alone, membership_of
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, is_device
 from fairlead.model.requests import Request, RequestError, RequestReader
 
@@ -34,7 +35,8 @@ K = TypeVar("K")
 _NO_PLACE: tuple[str, Request] = ("", ())
 
 
-#: Namespace, uid of a job, and whether the job stands for pods of another tool.
+#: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
+#: follows the job's name, which is that of a group.
 Owner: TypeAlias = tuple[str, str, bool]
 #: (role, index)
 Member: TypeAlias = tuple[str, int]
@@ -54,7 +56,9 @@ class Claim:
     @property
     def owner(self) -> Owner:
         """What pods must be of to be covered."""
-        return (self.key[0], self.uid, self.is_adopted)
+        if self.is_adopted:
+            return _adopted_owner(self.key, self.uid)
+        return (self.key[0], self.uid, False)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -348,13 +352,24 @@ def _amount(request: Request, resource: str) -> int:
 
 
 def _owner_of(pod: Pod) -> Owner | None:
-    """Return the job that a pod is of; None for a pod that has to do with none."""
+    """Return the job that a pod is of; None for a pod that has to do with none.
+
+    A pod of another tool is of the job of its group, as its tool's controller reference and
+    labels say (`model/grouping.py`); our labels on it only say that it was released for that job.
+    """
     meta = pod.metadata
     controller = owner_reference_of(meta)
     if controller is not None:
         return (meta.namespace, controller.uid, False)
     uid = meta.labels.get(names.JOB_UID, "")
-    return (meta.namespace, uid, True) if uid else None
+    key = (meta.namespace, meta.labels.get(names.JOB_NAME, ""))
+    if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
+        return None
+    return _adopted_owner(key, uid)
+
+
+def _adopted_owner(key: JobKey, uid: str) -> Owner:
+    return (key[0], f"{key[1]}/{uid}", True)
 
 
 def _member_of(role: str, index: str) -> Member | None:

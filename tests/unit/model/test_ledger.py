@@ -8,10 +8,11 @@ import pytest
 from fairlead.api import names
 from fairlead.api.core import Pod, SchedulingGate
 from fairlead.api.job import Adopts, Job
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, OwnerReference
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
 from fairlead.decide.placement.state import PlacementState
+from fairlead.model.grouping import membership_of
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
@@ -109,15 +110,24 @@ def test_what_a_pod_asks_for_beyond_its_place_keeps_a_node_that_is_not_known() -
     assert gpus_used(state) == 0
 
 
+TOOL = OwnerReference("batch/v1", "Job", "train", "tool-uid", controller=True)
+
+
+def of_tool(pod: Pod, owner: OwnerReference = TOOL) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, owner_references=(owner,)))
+
+
 def stand_in() -> Job:
     admitted = (Condition(type=names.ADMITTED, status="True"),)
     adopts = Adopts("Job", "train", "batch/v1", "tool-uid")
-    return a_job(spec={"adopts": adopts}, conditions=admitted)
+    _, name = membership_of(of_tool(make_pod("train-0"))).group.key
+    job = a_job(spec={"adopts": adopts}, conditions=admitted)
+    return replace(job, metadata=replace(job.metadata, name=name))
 
 
-def test_a_group_of_another_tool_covers_by_the_label_in_its_namespace_one_pod_per_place() -> None:
+def test_a_group_of_another_tool_covers_one_pod_per_place_that_the_tool_controls() -> None:
     job = stand_in()
-    member = without_owner(make_member_pod(job))
+    member = of_tool(make_member_pod(job))
     state = PlacementState.of([NODE], [job], [member])
     assert gpus_used(state) == 1
     state.cluster.pod_changed(renamed(member, "second"))
@@ -128,6 +138,29 @@ def test_a_group_of_another_tool_covers_by_the_label_in_its_namespace_one_pod_pe
         renamed(make_member_pod(job), "of-no-tool")
     )  # the stand-in owns no pods
     assert gpus_used(state) == 4
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        without_owner,
+        lambda pod: of_tool(pod, replace(TOOL, uid="another")),
+        lambda pod: of_tool(pod, replace(TOOL, controller=False)),
+    ],
+)
+def test_a_pod_with_the_labels_of_a_group_that_its_tool_does_not_control_is_none_of_it(
+    forge,
+) -> None:
+    """Neither does it take a place, nor does it keep the places of a group that has ended."""
+    job = stand_in()
+    forged = forge(make_member_pod(job))
+    assert gpus_used(PlacementState.of([NODE], [job], [forged])) == 2
+    over = replace(job, spec=replace(job.spec, cancel=True))
+    waiting = on_node(forged, "")
+    state = PlacementState.of([NODE], [over], [on_node(of_tool(make_member_pod(over)), "")])
+    assert decide(state, PlacementPolicy(), EPOCH).actions == (), "its tool's pod may be bound yet"
+    actions = decide(PlacementState.of([NODE], [over], [waiting]), PlacementPolicy(), EPOCH).actions
+    assert [type(action) for action in actions] == [ReleaseJob]
 
 
 @pytest.mark.parametrize("forge", [without_owner, lambda pod: renamed(pod, "x", "attacker")])
@@ -144,7 +177,7 @@ def test_a_complete_set_of_forged_pods_moves_no_placement(forge) -> None:
 
 def test_pods_of_another_tool_move_no_placement() -> None:
     job = stand_in()
-    stray = on_node(without_owner(make_member_pod(job)), "n2")
+    stray = on_node(of_tool(make_member_pod(job)), "n2")
     state = PlacementState.of([NODE, make_node("n2")], [job], [stray])
     assert (gpus_used(state, "n1"), gpus_used(state, "n2")) == (1, 1)
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()

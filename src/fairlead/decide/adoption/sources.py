@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from fairlead.model.grouping import Group, Tool, role_name
 
@@ -52,9 +52,9 @@ def ends_by_itself(tool: Tool) -> bool:
 
 def read_source(group: Group, document: Document) -> Facts:
     """Return what the source of a group says."""
-    spec: Document = document.get("spec") or {}
-    uid = str(document.get("metadata", {}).get("uid", ""))
-    ended = _ended(document.get("status") or {})
+    spec = _child(document, "spec")
+    uid = _text(_child(document, "metadata").get("uid"))
+    ended = _ended(_child(document, "status"))
     match group.tool:
         case Tool.JOB:
             return _job(spec, uid, ended)
@@ -76,9 +76,8 @@ def read_source(group: Group, document: Document) -> Facts:
 
 def _job(spec: Document, uid: str, ended: Ended | None) -> Facts:
     parallelism = _count(spec.get("parallelism"), 1)
-    completions = spec.get("completions")
-    count = parallelism if completions is None else min(parallelism, int(completions))
-    more = completions is not None and int(completions) > parallelism
+    completions = _count(spec.get("completions"), parallelism)
+    count, more = min(parallelism, completions), completions > parallelism
     return Facts(uid=uid, roles={"worker": count}, ended=ended, has_more_rounds=more)
 
 
@@ -95,13 +94,13 @@ def _stateful_set(spec: Document, uid: str) -> Facts:
 def _job_set(spec: Document, uid: str, ended: Ended | None) -> Facts:
     roles: dict[str, int] = {}
     problem = ""
-    for each in spec.get("replicatedJobs", ()):
-        job: Document = each.get("template", {}).get("spec", {})
-        members = _job(job, "", None).roles["worker"]
-        roles[role_name(each.get("name", ""))] = members * _count(each.get("replicas"), 1)
+    for each in _documents(spec.get("replicatedJobs")):
+        members = _job(_child(each, "template", "spec"), "", None).roles["worker"]
+        name = _text(each.get("name"))
+        roles[role_name(name)] = members * _count(each.get("replicas"), 1)
         if each.get("dependsOn"):
-            problem = f"its job {each.get('name')} waits for another (dependsOn)"
-    if (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
+            problem = f"its job {name} waits for another (dependsOn)"
+    if _child(spec, "startupPolicy").get("startupPolicyOrder") == "InOrder":
         problem = "startupPolicyOrder InOrder starts its jobs one after another"
     if problem:
         problem += ", so they cannot start together: take this out"
@@ -109,7 +108,7 @@ def _job_set(spec: Document, uid: str, ended: Ended | None) -> Facts:
 
 
 def _leader_worker_set(spec: Document, uid: str) -> Facts:
-    size = _count(spec.get("leaderWorkerTemplate", {}).get("size"), 1)
+    size = _count(_child(spec, "leaderWorkerTemplate").get("size"), 1)
     roles = {"leader": 1, **({"worker": size - 1} if size > 1 else {})}
     problem = ""
     if spec.get("startupPolicy") == "LeaderReady":
@@ -125,8 +124,9 @@ def _kubeflow(spec: Document, uid: str, ended: Ended | None) -> Facts:
     roles: dict[str, int] = {}
     for name in sorted(spec):
         if name.endswith("ReplicaSpecs"):
-            for role, each in sorted((spec[name] or {}).items()):
-                roles[role_name(role)] = _count((each or {}).get("replicas"), 1)
+            replicas = _child(spec, name)
+            for role in sorted(replicas):
+                roles[role_name(role)] = _count(_child(replicas, role).get("replicas"), 1)
     if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
         roles.pop("launcher", None)
     return Facts(uid=uid, roles={r: n for r, n in roles.items() if n}, ended=ended)
@@ -136,16 +136,16 @@ def _ray(spec: Document, uid: str) -> Facts:
     """Under an autoscaler what must be there is the minimum; the rest comes as it is needed."""
     scales = bool(spec.get("enableInTreeAutoscaling"))
     roles = {"head": 1}
-    for each in spec.get("workerGroupSpecs") or ():
+    for each in _documents(spec.get("workerGroupSpecs")):
         count = _count(each.get("minReplicas" if scales else "replicas"), 0)
         if count:
-            name = role_name(each.get("groupName", ""))
+            name = role_name(_text(each.get("groupName")))
             roles[name] = count * _count(each.get("numOfHosts"), 1)
     return Facts(uid=uid, roles=roles)
 
 
 def _ended(status: Document) -> Ended | None:
-    for condition in status.get("conditions") or ():
+    for condition in _documents(status.get("conditions")):
         if condition.get("status") == "True":
             if condition.get("type") in ("Complete", "Completed", "Succeeded"):
                 return Ended.SUCCEEDED
@@ -154,5 +154,25 @@ def _ended(status: Document) -> Ended | None:
     return None
 
 
+# Documents of kinds whose schema is not ours: a part of the wrong type counts as missing.
+
+
+def _child(document: Document, *path: str) -> Document:
+    for name in path:
+        value = document.get(name)
+        document = cast("Document", value) if isinstance(value, Mapping) else {}
+    return document
+
+
+def _documents(value: object) -> list[Document]:
+    items = cast("list[object]", value) if isinstance(value, list | tuple) else []
+    return [cast("Document", item) for item in items if isinstance(item, Mapping)]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _count(value: object, default: int) -> int:
-    return value if isinstance(value, int) and value >= 0 else default
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return cast("int", value) if is_count else default
