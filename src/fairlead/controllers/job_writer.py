@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import JOBS
-from fairlead.api.status import Invalid, Unavailable
+from fairlead.api.status import ApiError, Invalid, Unavailable
+from fairlead.controllers.pod_refusals import refusal_of
 from fairlead.decide.job_actions import (
     DeleteJob,
     EmitEvent,
@@ -24,6 +25,7 @@ from fairlead.decide.job_actions import (
     RemoveFinalizer,
     WriteJobStatus,
 )
+from fairlead.decide.jobs.view import Refusal
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
@@ -35,6 +37,8 @@ from fairlead.runtime.set_aside import SetAside, Stage
 REFUSALS_MAX = 3
 #: What a status must say about an attempt: without it the job would stay as it is.
 _ESSENTIAL = ("status.attempt", "status.conditions")
+#: Refusals of a whole status that the same write would get again.
+_DENIALS = (Refusal.POLICY_REFUSED, Refusal.POD_REJECTED)
 #: One step of a path: an index or a name.
 _STEP = re.compile(r"\[(\d{1,9})\]|([^.\[\]]+)")
 
@@ -60,6 +64,8 @@ class JobWriter:
         self._written_at: dict[str, float] = {}
         #: Refusals of what a status must say, in a row.
         self._refusals: dict[str, int] = {}
+        #: Refusals that name no field, in a row: those of policies and webhooks.
+        self._denials: dict[str, int] = {}
 
     def written_at(self, uid: str) -> float:
         """Return when the status of a job was last written; 0 when it was not."""
@@ -69,10 +75,15 @@ class JobWriter:
         """True when the API server refuses the status of a job in attempt after attempt."""
         return self._refusals.get(job.metadata.uid, 0) >= REFUSALS_MAX
 
+    def is_status_denied(self, job: Job) -> bool:
+        """True when a policy or a webhook refuses each status of a job that it is shown."""
+        return self._denials.get(job.metadata.uid, 0) >= REFUSALS_MAX
+
     def forget(self, uid: str) -> None:
         """Drop what is kept of a job that is gone."""
         self._written_at.pop(uid, None)
         self._refusals.pop(uid, None)
+        self._denials.pop(uid, None)
 
     async def perform(self, action: JobAction) -> Written | None:
         """Carry out one action; safe to repeat."""
@@ -101,17 +112,22 @@ class JobWriter:
         """Send what changed.
 
         What the API refuses for good is left out, so that a job ends all the same and its nodes
-        become free. Invalid where nothing remains of what must be said.
+        become free. Invalid where nothing remains of what must be said, and what the API answers
+        where a policy refuses all of it.
         """
         uid = job.metadata.uid
         old, new = to_wire(_without_place(job.status)), to_wire(_without_place(status))
         try:
             written = await self._patch_status(job, merge_diff(old, new))
-        except Invalid as error:
-            self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+        except ApiError as error:
             fields = _refused_fields(error)
+            if not fields and refusal_of(error) not in _DENIALS:
+                raise
+            self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
             rest = merge_diff(old, without_fields(new, fields)) if fields else {}
-            if any(field.startswith(_ESSENTIAL) for field in fields):
+            if not fields:
+                self._denials[uid] = self._denials.get(uid, 0) + 1
+            elif any(field.startswith(_ESSENTIAL) for field in fields):
                 self._refusals[uid] = self._refusals.get(uid, 0) + 1
             elif fields and not rest:
                 return None
@@ -119,6 +135,7 @@ class JobWriter:
                 return await self._patch_status(job, rest)
             raise
         self._refusals.pop(uid, None)
+        self._denials.pop(uid, None)
         return written
 
     async def _patch_status(self, job: Job, diff: dict[str, Any]) -> Written:
@@ -138,10 +155,10 @@ def _without_place(status: JobStatus) -> JobStatus:
     return replace(status, placement=None, verdict=None)
 
 
-def _refused_fields(error: Invalid) -> list[str]:
+def _refused_fields(error: ApiError) -> list[str]:
     """Return the paths in the status that the API names as wrong; [] for any other refusal."""
     details = error.status.details
-    causes = details.causes if details is not None else ()
+    causes = details.causes if isinstance(error, Invalid) and details is not None else ()
     return [cause.field for cause in causes if cause.field.startswith("status.")]
 
 

@@ -36,6 +36,7 @@ from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.phase import OPEN, phase_of
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -120,6 +121,10 @@ class JobsController:
         if self._jobs.is_status_refused(job) and not job.is_finished:
             return Decision(write(job, given_up(job, now), record=True))
         decision = decide_job(self._view(job, now), self._policy, now)
+        if self._jobs.is_status_denied(job) and _ends_attempt(job, decision):
+            # The members have ended, so the least that ends the job may be accepted. A job that
+            # runs is left as it is: the policy may be a mistake that is mended soon.
+            return Decision(write(job, given_up(job, now), record=True))
         was_set_aside = is_true(job.status.conditions, names.SET_ASIDE)
         if was_set_aside and not any(isinstance(a, WriteJobStatus) for a in decision.actions):
             actions = (_with_set_aside(job, now), *decision.actions)
@@ -193,6 +198,15 @@ class JobsController:
         if isinstance(action, CreatePart):
             now = self._clock.now()
             self._refusals.note(action.job, Refusal.POD_REJECTED, entry.fault, now)
+
+
+def _ends_attempt(job: Job, decision: Decision[Action]) -> bool:
+    """True when a decision ends the attempt of a job, whose members have ended then."""
+    if phase_of(job) not in OPEN:
+        return False
+    written = (a.status for a in decision.actions if isinstance(a, WriteJobStatus))
+    records = (status.current_attempt for status in written)
+    return any(record is None or record.finished_at is not None for record in records)
 
 
 def _with_set_aside(job: Job, now: float, fault: str = "") -> WriteJobStatus:

@@ -67,11 +67,33 @@ TEMPLATE: dict[str, Any] = {
 }
 
 
+FAILED = {
+    "phase": "Failed",
+    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 7}}}],
+}
+
+
+class PolicedClient(InProcessClient):
+    """Refuses what `denies` says of the writes of jobs' status, as an admission policy does."""
+
+    denies: Callable[[Any], bool] = staticmethod(lambda _status: False)
+    denied = 0
+
+    async def patch(self, resource: Any, name: str, patch: Any, **how: Any) -> Any:
+        is_status = resource.name == JOBS.name and how.get("subresource") == "status"
+        if is_status and self.denies(patch.get("status")):
+            self.denied += 1
+            text = f'jobs.fairlead.dev "{name}" is forbidden: ValidatingAdmissionPolicy "p" denied'
+            raise Invalid(f"{text} request: no")
+        return await super().patch(resource, name, patch, **how)
+
+
 class Cluster:
     """Nodes n0 and n1 without kubelets; tests play those."""
 
-    def __init__(self, refused: Sequence[str] = ()) -> None:
+    def __init__(self, refused: Sequence[str] = (), *, denies: bool = False) -> None:
         self.refused = refused
+        self.contains_faults = bool(refused) or denies
         self.set_aside = SetAside("jobs", events=self)
         self.told: list[tuple[str, str]] = []
         self.clock = LoopClock(EPOCH)
@@ -84,7 +106,7 @@ class Cluster:
             ids=lambda: f"{rng.getrandbits(64):016x}",
             rng=rng,
         )
-        self.client = InProcessClient(self.service)
+        self.client = PolicedClient(self.service)
 
     def record(
         self, resource: Resource[Any], metadata: ObjectMeta, kind: EventKind, *, reason: str,
@@ -101,7 +123,7 @@ class Cluster:
             await self.set_ready(name, "True")
         rng, policy = random.Random(2), JobsPolicy()
         mirrors = JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng)
-        if self.refused:  # else a fault is a defect, and raises
+        if self.contains_faults:  # else a fault is a defect, and raises
             mirrors = replace(mirrors, reader=MirrorReader(self.set_aside))
         controller = JobsController(
             self.client,
@@ -181,8 +203,10 @@ def with_refused(manifest: dict[str, Any], fields: Sequence[str]) -> dict[str, A
     return out
 
 
-def _play(play: Callable[[Cluster], Awaitable[None]], refused: Sequence[str] = ()) -> Cluster:
-    cluster = Cluster(refused)
+def _play(
+    play: Callable[[Cluster], Awaitable[None]], refused: Sequence[str] = (), *, denies: bool = False
+) -> Cluster:
+    cluster = Cluster(refused, denies=denies)
     run(cluster.run(play))
     return cluster
 
@@ -339,6 +363,39 @@ def test_a_job_whose_attempt_cannot_be_closed_fails_and_lets_its_pods_go() -> No
         assert list(await cluster.pods()) in ([], ["train-1-worker-0"])
 
     _play(play, ["attempts.[].finishedAt"])
+
+
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_a_job_whose_end_a_policy_refuses_is_set_aside_and_fails_with_the_least_that_is_taken(
+    *, all_of_it: bool
+) -> None:
+    """A policy names no field; one that runs is left alone, however often it is refused."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start()
+        cluster.client.denies = lambda status: all_of_it or "exited" in str(status)
+        note = {"metadata": {"annotations": {"fairlead.dev/progress": '{"step": 1}'}}}
+        await cluster.client.patch(PODS, "train-1-worker-1", note, namespace="default")
+        await asyncio.sleep(60)
+        job = await cluster.job()
+        assert job is not None
+        assert job.status.state == "Running"
+        assert ((("train", "SetAside") in cluster.told), cluster.client.denied > 3) == (
+            (True, True) if all_of_it else (False, False)
+        )
+        failed = {"status": FAILED}
+        await cluster.client.patch(
+            PODS, "train-1-worker-0", failed, namespace="default", subresource="status"
+        )
+        await asyncio.sleep(120)
+        await cluster.reap()
+        job = await cluster.job()
+        assert job is not None
+        assert ("train", "SetAside") in cluster.told
+        condition = find_condition(job.status.conditions, "Failed")
+        assert (condition.reason if condition else "") == ("" if all_of_it else "StatusRefused")
+
+    _play(play, denies=True)
 
 
 # Rules of jobs, on the way into the API
