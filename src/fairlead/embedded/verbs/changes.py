@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs.kinds import strategy_of
 
 Obj = dict[str, Any]
 
@@ -56,9 +56,7 @@ def restrict(info: ResourceInfo, old: Obj, new: Obj, sub: str) -> tuple[Obj, Obj
                 kept.pop(field, None)
     out = {**old, "metadata": kept}
     if new.get("status") is not None:
-        out["status"] = new["status"]
-        if info is builtins.PODS and "qosClass" in (old.get("status") or {}):
-            out["status"] = {**new["status"], "qosClass": old["status"]["qosClass"]}
+        out["status"] = strategy_of(info).status_after(old, new["status"])
     else:
         out.pop("status", None)
     return out, kept
@@ -80,6 +78,4 @@ def is_free(info: ResourceInfo, obj: Obj) -> bool:
     metadata = obj["metadata"]
     if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
         return False
-    if info is builtins.NAMESPACES:
-        return not (obj.get("spec") or {}).get("finalizers")
-    return True
+    return strategy_of(info).is_empty(obj)

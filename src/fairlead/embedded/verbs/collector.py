@@ -26,9 +26,9 @@ from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs import deletion, writes
-from fairlead.embedded.verbs.admission import CRD_FINALIZER, NAMESPACE_FINALIZER
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.deletion import FOREGROUND, ORPHAN
+from fairlead.embedded.verbs.kinds import CRD_FINALIZER, NAMESPACE_FINALIZER
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
 from fairlead.runtime.client import EventType, Propagation
 

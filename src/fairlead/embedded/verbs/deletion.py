@@ -12,22 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api.times import format_time, parse_time
-from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, record_typed
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.changes import is_free
 from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult
+from fairlead.embedded.verbs.strategy import Strategy
 from fairlead.runtime.client import Propagation
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-DEFAULT_GRACE_SECONDS = 30
-#: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
-#: would mark the pod with a year that is no RFC 3339 time.
-GRACE_SECONDS_MAX = 2**31 - 1
-_UNDELETABLE = ("default", "kube-system", "kube-public")  # admission plugin NamespaceLifecycle
 
 
 def delete(context: Context, info: ResourceInfo, key: Key, options: DeleteOptions) -> DeleteResult:
@@ -35,17 +31,17 @@ def delete(context: Context, info: ResourceInfo, key: Key, options: DeleteOption
     current = context.store.latest(info.name, key)
     if current is None:
         raise errors.not_found(info, key[1])
-    if info is builtins.NAMESPACES and key[1] in _UNDELETABLE:
-        raise errors.forbidden(info, key[1], "this namespace may not be deleted")
+    strategy = strategy_of(info)
+    strategy.check_delete(key[1])
     check_preconditions(info, current, options)
     old = current.plain()
     metadata = dict(old["metadata"])
     new = {**old, "metadata": metadata}
     _set_finalizers(metadata, options.propagation)
-    _mark(context, info, new, options)
+    _mark(context, strategy, new, options)
     if is_free(info, new):
         # What can go gracefully shows in its last state that it did (`rest.BeforeDelete`).
-        last = new if info is builtins.PODS else old
+        last = new if strategy.shows_mark else old
         final = record_typed(info, key, context.store.next_version, last)
         if not options.dry_run:
             context.store.remove(info, final)
@@ -83,10 +79,10 @@ def _set_finalizers(metadata: dict[str, Any], propagation: Propagation | None) -
 
 
 def _mark(
-    context: Context, info: ResourceInfo, obj: dict[str, Any], options: DeleteOptions
+    context: Context, strategy: Strategy, obj: dict[str, Any], options: DeleteOptions
 ) -> None:
     metadata = obj["metadata"]
-    grace = _grace_seconds(obj, options) if info is builtins.PODS else 0
+    grace = strategy.grace_seconds(obj, options)
     if "deletionTimestamp" in metadata:
         before = metadata.get("deletionGracePeriodSeconds") or 0
         if options.grace_period_seconds is None and grace:
@@ -98,21 +94,8 @@ def _mark(
         return
     metadata["deletionTimestamp"] = format_time(context.clock.now() + grace)
     metadata["deletionGracePeriodSeconds"] = grace
-    if info in (builtins.NAMESPACES, builtins.CRDS):
+    if strategy.is_emptied_first:
         del metadata["deletionGracePeriodSeconds"]
     elif "generation" in metadata:
         metadata["generation"] += 1
-    if info is builtins.NAMESPACES:
-        obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
-
-
-def _grace_seconds(pod: dict[str, Any], options: DeleteOptions) -> int:
-    """A pod's grace: as asked, else its own; none without a node or once it has ended."""
-    spec = pod.get("spec") or {}
-    phase = (pod.get("status") or {}).get("phase")
-    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
-        return 0
-    grace = options.grace_period_seconds
-    if grace is None:
-        grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-    return min(grace, GRACE_SECONDS_MAX) if grace >= 0 else 1
+    strategy.mark(obj)

@@ -26,6 +26,14 @@ _SPEC_DEFAULTS: Mapping[str, Any] = {
 }
 
 
+def spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the spec; TypeError when it is something else, even something empty."""
+    spec = obj.get("spec")
+    if spec is not None and not isinstance(spec, dict):
+        raise TypeError("spec must be an object")
+    return spec or {}
+
+
 def default_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod's spec with what it leaves open filled in."""
     out = dict(spec)

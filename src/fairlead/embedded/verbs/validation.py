@@ -21,14 +21,12 @@ from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.embedded.resource_info import NameRule, ResourceInfo
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 
-CONFIG_BYTES_MAX = 1024 * 1024
 _QUANTITIES_CACHED_MAX = 4096
 _LABELS_CACHED_MAX = 16_384  # what pods carry repeats
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 _ALPHANUMERIC_ENDS = "and must start and end with an alphanumeric character"
 _WORDS = {
@@ -43,11 +41,6 @@ _WORDS = {
 }
 _RESOURCES = (quantity.CPU, quantity.MEMORY, quantity.EPHEMERAL_STORAGE)
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-PRIORITY_MAX = 1_000_000_000
-_SYSTEM_PRIORITIES = {
-    "system-cluster-critical": 2_000_000_000,
-    "system-node-critical": 2_000_001_000,
-}
 _POD_UPDATE = (
     "pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
@@ -335,74 +328,3 @@ def _is_narrowed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
 
 def _without_image(containers: Sequence[Any]) -> list[Any]:
     return [{**container, "image": None} for container in containers]
-
-
-def config_problems(obj: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with a config map or secret."""
-    found: list[Problem] = []
-    size = 0
-    for field in ("data", "binaryData"):
-        for key, value in (obj.get(field) or {}).items():
-            size += len(value)
-            if _CONFIG_KEY.fullmatch(key) is None or key in (".", ".."):
-                why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
-                found.append(Problem(f"{field}[{key}]", ProblemType.INVALID, why, key))
-    if size > CONFIG_BYTES_MAX:
-        why = f"may not be more than {CONFIG_BYTES_MAX} bytes"
-        found.append(Problem("data", ProblemType.TOO_LONG, why))
-    return found
-
-
-def unchanged(
-    old: Mapping[str, Any], new: Mapping[str, Any], fields: Sequence[str]
-) -> list[Problem]:
-    """Return a finding for each of the top-level fields that changed."""
-    return [
-        Problem(field, ProblemType.FORBIDDEN, "field is immutable")
-        for field in fields
-        if old.get(field) != new.get(field)
-    ]
-
-
-def type_unchanged(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Problem]:
-    """Return a finding when a secret's type changed."""
-    if old.get("type") == new.get("type"):
-        return []
-    return [Problem("type", ProblemType.INVALID, "field is immutable", new.get("type"))]
-
-
-def priority_problems(obj: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with a priority class (`pkg/apis/scheduling/validation`)."""
-    name, value = obj["metadata"]["name"], obj.get("value", 0)
-    if _SYSTEM_PRIORITIES.get(name) == value:
-        return []
-    found: list[Problem] = []
-    if name.startswith("system-"):
-        why = (
-            "priority class names with 'system-' prefix are reserved for system use only. error: "
-            f"{name} is not a known system priority class"
-        )
-        found.append(Problem("metadata.name", ProblemType.FORBIDDEN, why))
-    if value > PRIORITY_MAX:
-        why = f"maximum allowed value of a user defined priority is {PRIORITY_MAX}"
-        found.append(Problem("value", ProblemType.FORBIDDEN, why))
-    return found
-
-
-def lease_problems(obj: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with a lease (`pkg/apis/coordination/validation`)."""
-    seconds = (obj.get("spec") or {}).get("leaseDurationSeconds")
-    if seconds is None or seconds > 0:
-        return []
-    path = "spec.leaseDurationSeconds"
-    return [Problem(path, ProblemType.INVALID, "must be greater than 0", seconds)]
-
-
-def event_problems(obj: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with an event: it lies beside what it is about."""
-    about = (obj.get("involvedObject") or {}).get("namespace") or "default"
-    if about == obj["metadata"].get("namespace"):
-        return []
-    why = "does not match event.namespace"
-    value = (obj.get("involvedObject") or {}).get("namespace", "")
-    return [Problem("involvedObject.namespace", ProblemType.INVALID, why, value)]

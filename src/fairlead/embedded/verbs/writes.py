@@ -14,25 +14,17 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api import core
-from fairlead.api.status import AlreadyExists
-from fairlead.embedded import builtins, crds
+from fairlead.api.status import AlreadyExists, StatusCause
+from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
-from fairlead.embedded.verbs import (
-    admission,
-    changes,
-    errors,
-    pod_defaults,
-    pod_shapes,
-    structural,
-    validation,
-)
+from fairlead.embedded.verbs import changes, errors, structural, validation
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.metadata import metadata_of
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.embedded.webhooks import config as webhooks_config
+from fairlead.embedded.verbs.pod_shapes import PodShape
 
 GENERATED_NAME_BASE_MAX = 58
 GENERATED_NAMES_MAX = 8  # tries before AlreadyExists
@@ -43,8 +35,8 @@ _SERVER_OWNED = (
 _NEVER_STORED = ("managedFields", "selfLink")
 _NOT_GIVEN = frozenset((*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion"))
 
-#: What code that trusts the structure runs into when a body has another one.
-_STUMBLES = (AttributeError, KeyError, TypeError, ValueError)
+#: What code that trusts the structure of a body raises when it has another one.
+MALFORMED_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 
 Obj = dict[str, Any]
 
@@ -125,16 +117,17 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     name = metadata["name"]
     key = (metadata.get("namespace", ""), name)
     findings: list[Finding] = []
-    shape: pod_shapes.PodShape | None = None
+    shape: PodShape | None = None
+    strategy = strategy_of(info)
     try:
-        admission.check_namespace(context, info, key[0], name)
+        _check_namespace_lives(context, info, key[0], name)
         if info.is_builtin:
-            shape = admission.admit_create(context, info, body)
+            shape = strategy.admit_create(context, body)
         else:
             _check_definition(context, info, name)
             body, findings = structural.admit(context, info, body, options=options)
             metadata = body["metadata"]
-    except _STUMBLES:
+    except MALFORMED_ERRORS:
         structural.repair(info, body)  # says what is wrong with the body, if that was it
         raise
     if options.is_draft:
@@ -143,18 +136,12 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     metadata["creationTimestamp"] = context.now_text()
     if info.tracks_generation:
         metadata["generation"] = 1
-    if info is builtins.CRDS:
-        crds.admit(body, context.now_text())
-    elif info in builtins.WEBHOOK_KINDS:
-        webhooks_config.admit(info, body, can_call=context.can_call_webhooks())
+    strategy.complete(context, body)
     known = shape.known(body) if shape is not None else None
     record, body = _encode(context, info, key, body, findings=findings, known=known)
     model = record.typed(info.type)
     findings += validation.metadata_problems(info, model.metadata)
-    if shape is None:
-        findings += _spec_problems(info, body, record)
-    else:
-        findings += pod_shapes.pod_problems(model, shape)
+    findings += strategy.problems(body, record, shape)
     if findings:
         raise errors.invalid(info, name, findings)
     existing = context.store.latest(info.name, key)
@@ -164,6 +151,25 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
         return _dry(info, key, body, "")
     context.store.add(info, record)
     return record
+
+
+def _check_namespace_lives(context: Context, info: ResourceInfo, namespace: str, name: str) -> None:
+    """Refuse to create in a namespace that is not there (404) or going away (403)."""
+    if not info.namespaced:
+        return
+    record = context.store.latest(builtins.NAMESPACES.name, ("", namespace))
+    if record is None:
+        raise errors.not_found(builtins.NAMESPACES, namespace)
+    if record.is_deleting:
+        why = (
+            f"unable to create new content in namespace {namespace} because it is being terminated"
+        )
+        cause = StatusCause(
+            reason="NamespaceTerminating",
+            message=f"namespace {namespace} is being terminated",
+            field="metadata.namespace",
+        )
+        raise errors.forbidden(info, name, why, cause)
 
 
 def _check_definition(context: Context, info: ResourceInfo, name: str) -> None:
@@ -201,22 +207,6 @@ def _encode(
         raise errors.bad_request(
             f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: {error}'
         ) from None
-
-
-def _spec_problems(info: ResourceInfo, obj: Obj, record: Record) -> list[Finding]:
-    if info is builtins.PODS:
-        return pod_shapes.pod_problems(record.typed(core.Pod), pod_shapes.shape_of(obj["spec"]))
-    if info is builtins.CONFIG_MAPS or info is builtins.SECRETS:
-        return [*validation.config_problems(obj)]
-    if info is builtins.CRDS:
-        return crds.problems(obj)
-    if info is builtins.PRIORITY_CLASSES:
-        return [*validation.priority_problems(obj)]
-    if info is builtins.LEASES:
-        return [*validation.lease_problems(obj)]
-    if info is builtins.EVENTS:
-        return [*validation.event_problems(obj)]
-    return [*webhooks_config.problems(info, obj)] if info in builtins.WEBHOOK_KINDS else []
 
 
 def _dry(info: ResourceInfo, key: Key, obj: Obj, version: str) -> Record:
@@ -344,15 +334,8 @@ def _update(
     if new == old and msgspec.json.encode(new, order="sorted") == current.data:
         return current
     structural.report_unknown_fields(info, new, options)
-    try:
-        if info.is_builtin:
-            findings = _admit_update(context, info, old, new, sub=sub)
-        else:
-            new, findings = structural.admit(context, info, new, options=options, old=old)
-            metadata = new["metadata"]
-    except _STUMBLES:
-        structural.repair(info, changes.copy(new))  # says what is wrong, if it was the body
-        raise
+    new, findings = _admit_update(context, info, old, new, options=options, sub=sub)
+    metadata = new["metadata"]
     if options.is_draft:
         return draft_of(current.key, new)
     if info.tracks_generation and sub != "status" and changes.spec_changed(info, old, new):
@@ -367,7 +350,7 @@ def _update(
         findings += validation.metadata_problems(info, after)
         findings += validation.metadata_update_problems(current.typed(info.type).metadata, after)
     if not sub:
-        findings += _spec_problems(info, new, record)
+        findings += strategy_of(info).problems(new, record, None)
     if findings:
         raise errors.invalid(info, name, findings)
     if options.dry_run:
@@ -379,6 +362,23 @@ def _update(
         return _under_version(record, new, before["resourceVersion"])
     context.store.put(info, record)
     return record
+
+
+def _admit_update(
+    context: Context, info: ResourceInfo, old: Obj, new: Obj, *, options: WriteOptions, sub: str
+) -> tuple[Obj, list[Finding]]:
+    """Return the changed object with its defaults, and what may not change."""
+    try:
+        if not info.is_builtin:
+            return structural.admit(context, info, new, options=options, old=old)
+        strategy = strategy_of(info)
+        findings = strategy.admit_update(context, old, new, sub=sub)
+        if not sub:
+            strategy.complete(context, new)
+    except MALFORMED_ERRORS:
+        structural.repair(info, changes.copy(new))  # says what is wrong, if it was the body
+        raise
+    return new, findings
 
 
 def overwrite(
@@ -407,38 +407,3 @@ def overwrite(
     else:
         context.store.put(info, record)
     return record
-
-
-def _admit_update(
-    context: Context, info: ResourceInfo, old: Obj, new: Obj, *, sub: str
-) -> list[Finding]:
-    """Default a changed object of a built-in kind in place, and return what may not change."""
-    if info is builtins.NODES:
-        admission.complete_node(new)
-    if sub:
-        return []
-    if info is builtins.PODS and new.get("spec") != old.get("spec"):
-        spec = new["spec"] = pod_defaults.default_pod_spec(new.get("spec") or {})
-        pod_defaults.add_tolerations(spec)
-        for field in ("priority", "preemptionPolicy"):
-            if field not in spec and field in old["spec"]:
-                spec[field] = old["spec"][field]
-        return [*validation.pod_update_problems(old["spec"], spec)]
-    if info is builtins.SECRETS:
-        admission.admit_secret(new)
-        return [*validation.type_unchanged(old, new), *validation.unchanged(old, new, _frozen(old))]
-    if info is builtins.CONFIG_MAPS:
-        return [*validation.unchanged(old, new, _frozen(old))]
-    if info is builtins.PRIORITY_CLASSES:
-        return [*validation.unchanged(old, new, ("value", "preemptionPolicy"))]
-    if info is builtins.NAMESPACES:
-        new["spec"] = old.get("spec", {})
-    if info is builtins.CRDS:
-        crds.admit(new, context.now_text())
-    if info in builtins.WEBHOOK_KINDS:
-        webhooks_config.admit(info, new, can_call=context.can_call_webhooks())
-    return []
-
-
-def _frozen(old: Obj) -> tuple[str, ...]:
-    return ("data", "binaryData", "immutable") if old.get("immutable") else ()

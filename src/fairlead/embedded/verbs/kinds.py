@@ -1,0 +1,281 @@
+"""What is special about each built-in kind but pods, and the table of all strategies.
+
+Only what clients and controllers notice (kubernetes `pkg/apis/*/v1/defaults.go`,
+`pkg/apis/*/validation`, `pkg/registry/*/strategy.go`).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+
+from fairlead.embedded import builtins, crds
+from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.pod_defaults import spec_of
+from fairlead.embedded.verbs.pod_shapes import PodShape
+from fairlead.embedded.verbs.pod_strategy import PodStrategy
+from fairlead.embedded.verbs.strategy import Obj, Strategy
+from fairlead.embedded.webhooks import config as webhooks_config
+
+NAMESPACE_FINALIZER = "kubernetes"
+CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+CONFIG_BYTES_MAX = 1024 * 1024
+PRIORITY_MAX = 1_000_000_000
+
+_UNDELETABLE = ("default", "kube-system", "kube-public")  # admission plugin NamespaceLifecycle
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_SYSTEM_PRIORITIES = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+#: Required in the API: Go writes them when they are empty, and strict clients ask for them.
+_NODE_INFO = (
+    "architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion",
+    "kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID",
+)  # fmt: skip
+
+
+class _Namespace(Strategy):
+    """Has a finalizer in its spec, and a phase."""
+
+    is_emptied_first = True
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        metadata = obj["metadata"]
+        name = {"kubernetes.io/metadata.name": metadata["name"]}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **name}
+        obj["spec"] = {"finalizers": [NAMESPACE_FINALIZER]}
+        obj["status"] = {"phase": "Active"}
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        if not sub:
+            new["spec"] = old.get("spec", {})
+        return []
+
+    def is_empty(self, obj: Obj) -> bool:
+        return not (obj.get("spec") or {}).get("finalizers")
+
+    def check_delete(self, name: str) -> None:
+        if name in _UNDELETABLE:
+            raise errors.forbidden(builtins.NAMESPACES, name, "this namespace may not be deleted")
+
+    def mark(self, obj: Obj) -> None:
+        obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
+class _Definition(Strategy):
+    """A CustomResourceDefinition: its status says that the kind is served."""
+
+    is_emptied_first = True
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        finalizers = obj["metadata"].get("finalizers") or []
+        if CRD_FINALIZER not in finalizers:
+            obj["metadata"]["finalizers"] = [*finalizers, CRD_FINALIZER]
+        return None
+
+    def complete(self, context: Context, obj: Obj) -> None:
+        crds.admit(obj, context.now_text())
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        return crds.problems(obj)
+
+
+class _Node(Strategy):
+    """Its status has the fields that a Kubernetes API server always writes."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj.setdefault("spec", {})
+        self._fill_status(obj)
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        self._fill_status(new)
+        return []
+
+    def _fill_status(self, node: Obj) -> None:
+        status = node.get("status")
+        info = (status or {}).get("nodeInfo")
+        if info is not None and not isinstance(info, dict):
+            raise TypeError("status.nodeInfo must be an object")
+        if info is None or any(name not in info for name in _NODE_INFO):
+            filled = {**dict.fromkeys(_NODE_INFO, ""), **(info or {})}
+            node["status"] = {**(status or {}), "nodeInfo": filled}
+        if "daemonEndpoints" not in node["status"]:
+            node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": 0}}
+
+
+class _ConfigMap(Strategy):
+    """Bounded, with keys that can be names of files; immutable when it says so."""
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        frozen = ("data", "binaryData", "immutable") if old.get("immutable") else ()
+        return _unchanged(old, new, frozen)
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        found: list[Finding] = []
+        size = 0
+        for field in ("data", "binaryData"):
+            for key, value in (obj.get(field) or {}).items():
+                size += len(value)
+                if _CONFIG_KEY.fullmatch(key) is None or key in (".", ".."):
+                    why = (
+                        "a valid config key must consist of alphanumeric characters, '-', '_' or "
+                        "'.'"
+                    )
+                    found.append(Problem(f"{field}[{key}]", ProblemType.INVALID, why, key))
+        if size > CONFIG_BYTES_MAX:
+            why = f"may not be more than {CONFIG_BYTES_MAX} bytes"
+            found.append(Problem("data", ProblemType.TOO_LONG, why))
+        return found
+
+
+class _Secret(_ConfigMap):
+    """A ConfigMap with a type, whose `stringData` is for writing only."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        self._move_texts(obj)
+        obj.setdefault("type", "Opaque")
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        self._move_texts(new)
+        found: list[Finding] = []
+        if old.get("type") != new.get("type"):
+            why = "field is immutable"
+            found.append(Problem("type", ProblemType.INVALID, why, new.get("type")))
+        return [*found, *super().admit_update(context, old, new, sub=sub)]
+
+    def _move_texts(self, obj: Obj) -> None:
+        texts = obj.get("stringData")
+        if texts:
+            encoded = {k: base64.b64encode(v.encode()).decode() for k, v in texts.items()}
+            obj["data"] = {**(obj.get("data") or {}), **encoded}
+        obj.pop("stringData", None)
+
+
+class _Service(Strategy):
+    """Has defaults that depend on each other."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        spec: Obj = {
+            "type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", **spec_of(obj),
+        }  # fmt: skip
+        if spec.get("clusterIP"):
+            spec.setdefault("clusterIPs", [spec["clusterIP"]])
+        if spec.get("ports"):
+            spec["ports"] = [
+                {"protocol": "TCP", "targetPort": port.get("port"), **port}
+                for port in spec["ports"]
+            ]
+        obj["spec"], obj["status"] = spec, {"loadBalancer": {}}
+        return None
+
+
+class _Claim(Strategy):
+    """A PersistentVolumeClaim: nothing here binds it."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj["spec"] = {"volumeMode": "Filesystem", **spec_of(obj)}
+        obj["status"] = {"phase": "Pending"}
+        return None
+
+
+class _PriorityClass(Strategy):
+    """Never changes its value; names with `system-` are the server's."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        return _unchanged(old, new, ("value", "preemptionPolicy"))
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        name, value = obj["metadata"]["name"], obj.get("value", 0)
+        if _SYSTEM_PRIORITIES.get(name) == value:
+            return []
+        found: list[Finding] = []
+        if name.startswith("system-"):
+            why = (
+                "priority class names with 'system-' prefix are reserved for system use only. "
+                f"error: {name} is not a known system priority class"
+            )
+            found.append(Problem("metadata.name", ProblemType.FORBIDDEN, why))
+        if value > PRIORITY_MAX:
+            why = f"maximum allowed value of a user defined priority is {PRIORITY_MAX}"
+            found.append(Problem("value", ProblemType.FORBIDDEN, why))
+        return found
+
+
+class _Lease(Strategy):
+    """Lasts some time."""
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        seconds = (obj.get("spec") or {}).get("leaseDurationSeconds")
+        if seconds is None or seconds > 0:
+            return []
+        path = "spec.leaseDurationSeconds"
+        return [Problem(path, ProblemType.INVALID, "must be greater than 0", seconds)]
+
+
+class _Event(Strategy):
+    """Lies beside the object that it is about."""
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        value = (obj.get("involvedObject") or {}).get("namespace", "")
+        if (value or "default") == obj["metadata"].get("namespace"):
+            return []
+        why = "does not match event.namespace"
+        return [Problem("involvedObject.namespace", ProblemType.INVALID, why, value)]
+
+
+class _WebhookConfiguration(Strategy):
+    """One of the two kinds that name admission webhooks."""
+
+    def __init__(self, info: ResourceInfo) -> None:
+        self._info = info
+
+    def complete(self, context: Context, obj: Obj) -> None:
+        webhooks_config.admit(self._info, obj, can_call=context.can_call_webhooks())
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        return [*webhooks_config.problems(self._info, obj)]
+
+
+def _unchanged(old: Obj, new: Obj, fields: Sequence[str]) -> list[Finding]:
+    """Return a finding for each of the top-level fields that changed."""
+    return [
+        Problem(field, ProblemType.FORBIDDEN, "field is immutable")
+        for field in fields
+        if old.get(field) != new.get(field)
+    ]
+
+
+_PLAIN = Strategy()
+_STRATEGIES: Mapping[ResourceInfo, Strategy] = {
+    builtins.PODS: PodStrategy(),
+    builtins.NODES: _Node(),
+    builtins.NAMESPACES: _Namespace(),
+    builtins.CRDS: _Definition(),
+    builtins.CONFIG_MAPS: _ConfigMap(),
+    builtins.SECRETS: _Secret(),
+    builtins.SERVICES: _Service(),
+    builtins.CLAIMS: _Claim(),
+    builtins.PRIORITY_CLASSES: _PriorityClass(),
+    builtins.LEASES: _Lease(),
+    builtins.EVENTS: _Event(),
+    **{info: _WebhookConfiguration(info) for info in builtins.WEBHOOK_KINDS},
+}
+
+
+def strategy_of(info: ResourceInfo) -> Strategy:
+    """Return what is special about a kind."""
+    return _STRATEGIES.get(info, _PLAIN)

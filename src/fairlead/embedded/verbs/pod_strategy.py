@@ -1,0 +1,120 @@
+"""What is special about pods: defaults, priority, tolerations, quality of service, grace.
+
+Sources: kubernetes `pkg/apis/core/v1/defaults.go`, `pkg/registry/core/pod/strategy.go`,
+`plugin/pkg/admission/priority`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.api import core
+from fairlead.api.status import Forbidden, StatusDetails
+from fairlead.embedded.builtins import PODS, PRIORITY_CLASSES
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.verbs import errors, pod_shapes, validation
+from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.errors import Finding
+from fairlead.embedded.verbs.options import DeleteOptions
+from fairlead.embedded.verbs.pod_defaults import (
+    add_tolerations,
+    default_pod_spec,
+    qos_class,
+    spec_of,
+)
+from fairlead.embedded.verbs.pod_shapes import PodShape, shape_of
+from fairlead.embedded.verbs.strategy import Obj, Strategy
+
+DEFAULT_GRACE_SECONDS = 30
+#: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
+#: would mark the pod with a year that is no RFC 3339 time.
+GRACE_SECONDS_MAX = 2**31 - 1
+
+
+class PodStrategy(Strategy):
+    """Pods."""
+
+    shows_mark = True
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        """Default a pod, by its shape if it has one; Forbidden when its priority can't be."""
+        given = spec_of(obj)
+        shape = shape_of(given)
+        if shape is not None:
+            spec, qos = shape.filled(given), shape.qos
+        else:
+            spec = default_pod_spec(given)
+            add_tolerations(spec)
+            qos = qos_class(spec)
+        _set_priority(context, obj["metadata"]["name"], spec)
+        status: Obj = {"phase": "Pending", "qosClass": qos}
+        if spec.get("schedulingGates"):
+            status["conditions"] = [
+                {
+                    "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                    "message": "Scheduling is blocked due to non-empty scheduling gates",
+                    "lastProbeTime": None, "lastTransitionTime": context.now_text(),
+                }
+            ]  # fmt: skip
+        obj["spec"] = spec
+        obj["status"] = status
+        return shape
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        """Default a changed spec; most of it may not change."""
+        if sub or new.get("spec") == old.get("spec"):
+            return []
+        spec = new["spec"] = default_pod_spec(new.get("spec") or {})
+        add_tolerations(spec)
+        for field in ("priority", "preemptionPolicy"):
+            if field not in spec and field in old["spec"]:
+                spec[field] = old["spec"][field]
+        return [*validation.pod_update_problems(old["spec"], spec)]
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        """Judge the spec, by its shape if it has one."""
+        shape = shape or shape_of(obj["spec"])
+        return pod_shapes.pod_problems(record.typed(core.Pod), shape)
+
+    def status_after(self, old: Obj, status: Any) -> Any:
+        """The quality of service follows from the spec."""
+        before = old.get("status") or {}
+        return {**status, "qosClass": before["qosClass"]} if "qosClass" in before else status
+
+    def grace_seconds(self, obj: Obj, options: DeleteOptions) -> int:
+        """As asked, else the pod's own; none without a node or once it has ended."""
+        spec = obj.get("spec") or {}
+        phase = (obj.get("status") or {}).get("phase")
+        if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+            return 0
+        grace = options.grace_period_seconds
+        if grace is None:
+            grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+        return min(grace, GRACE_SECONDS_MAX) if grace >= 0 else 1
+
+
+def _set_priority(context: Context, pod_name: str, spec: Obj) -> None:
+    name = spec.get("priorityClassName")
+    if name:
+        record = context.store.latest(PRIORITY_CLASSES.name, ("", name))
+        if record is None:
+            why = f"no PriorityClass with name {name} was found"
+            raise errors.forbidden(PODS, pod_name, why)
+        found = record.typed(core.PriorityClass)
+    else:
+        found = context.priorities.default(context.store)
+    value, policy = (found.value, found.preemption_policy) if found else (0, "PreemptLowerPriority")
+    asked = spec.get("priority")
+    if asked is not None and asked != value:
+        why = (
+            f"the integer value of priority ({asked}) must not be provided in pod spec; priority "
+            f"admission controller computed {value} from the given PriorityClass name"
+        )
+        raise Forbidden(
+            f'pods "{pod_name}" is forbidden: {why}',
+            details=StatusDetails(name=pod_name, kind="pods"),
+        )
+    if found:
+        spec["priorityClassName"] = found.metadata.name
+    spec["priority"] = value
+    spec.setdefault("preemptionPolicy", policy)
