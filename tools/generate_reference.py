@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.crd import manifests
-from fairlead.decide.jobs.end_reason import CAUSES
+from fairlead.decide.attempts.end_reason import CAUSES
 from fairlead.decide.reasons import REASONS
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "docs" / "reference"

@@ -27,7 +27,7 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.decide.jobs.failure_cause import EndReason
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.discovery import discover_groups

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.meta import Condition, is_true
+from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.controllers.job_index import JobIndex, job_key_of
@@ -28,7 +28,7 @@ from fairlead.controllers.job_writer import JobWriter
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.decide.attempts.job_status import given_up, with_condition, write
+from fairlead.decide.attempts.status import StatusDraft, given_up
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.jobs.actions import Action, AddFinalizer, DeletePod, ProbePods
 from fairlead.decide.jobs.lifecycle import decide_job
@@ -119,12 +119,12 @@ class JobsController:
         if job is None:
             return None
         if self._jobs.is_status_refused(job) and not job.is_finished:
-            return Decision(write(job, given_up(job, now), record=True))
+            return Decision(given_up(job, now).write(record=True))
         decision = decide_job(self._view(job, now), self._policy, now)
         if self._jobs.is_status_denied(job) and _ends_attempt(job, decision):
             # The members have ended, so the least that ends the job may be accepted. A job that
             # runs is left as it is: the policy may be a mistake that is mended soon.
-            return Decision(write(job, given_up(job, now), record=True))
+            return Decision(given_up(job, now).write(record=True))
         was_set_aside = is_true(job.status.conditions, names.SET_ASIDE)
         if was_set_aside and not any(isinstance(a, WriteJobStatus) for a in decision.actions):
             actions = (_with_set_aside(job, now), *decision.actions)
@@ -213,5 +213,6 @@ def _with_set_aside(job: Job, now: float, fault: str = "") -> WriteJobStatus:
     """Return the write of the condition that a job is set aside, with the fault; "": no longer."""
     message = f"cannot be decided on: {fault}" if fault else ""
     status = "True" if fault else "False"
-    condition = Condition(names.SET_ASIDE, status, Reason.SET_ASIDE.value, message)
-    return WriteJobStatus(job, with_condition(job, job.status, now, condition))
+    draft = StatusDraft.of(job, now)
+    draft = draft.condition(names.SET_ASIDE, status, Reason.SET_ASIDE.value, message)
+    return WriteJobStatus(job, draft.status)

@@ -16,7 +16,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
-from fairlead.decide.attempts.job_status import refusal_verdict
+from fairlead.decide.attempts.status import refusal_verdict
 from fairlead.decide.forecast import Forecast, Unknown, ends_at, forecast
 from fairlead.decide.jobs.admission import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled

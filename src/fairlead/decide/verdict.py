@@ -49,3 +49,8 @@ class Decision(Generic[A_co]):
 
 
 NOTHING: Decision[Any] = Decision()
+
+
+def earliest(*instants: float | None) -> float | None:
+    """Return the earliest instant that there is."""
+    return min((at for at in instants if at is not None), default=None)

@@ -16,7 +16,8 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Conflict, NotFound, Unavailable
 from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.decide.jobs.members import PodFactory, seats
+from fairlead.decide.attempts.seats import seats
+from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.sim.loop import run

@@ -15,7 +15,7 @@ from fairlead.api.core import (
 from fairlead.api.job import Attempt, Cause, Restart
 from fairlead.api.names import EXIT_STOPPED, EXIT_UNAVAILABLE
 from fairlead.api.times import format_time
-from fairlead.decide.jobs.failure_cause import CAUSES, EndReason
+from fairlead.decide.attempts.end_reason import CAUSES, EndReason
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.member import mpirun

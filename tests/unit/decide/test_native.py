@@ -14,8 +14,8 @@ from fairlead.api.core import NodeSelectorRequirement as Requirement
 from fairlead.api.job import Job, Topology
 from fairlead.api.podgroups import GroupApi
 from fairlead.api.times import format_time
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs import native
-from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement import PlacementPolicy, decide

@@ -10,7 +10,7 @@ from fairlead.api.job import Adopts, Attempt, Job, Topology
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
-from fairlead.decide.attempts.job_status import new_record
+from fairlead.decide.attempts.record import new_record
 from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.state import PlacementState

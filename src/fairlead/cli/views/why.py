@@ -27,9 +27,9 @@ from fairlead.cli.views.jobs import (
     time_of,
 )
 from fairlead.cli.views.words import amount_text, amount_words, message_of
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Unknown
-from fairlead.decide.jobs.failure_cause import EndReason
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 

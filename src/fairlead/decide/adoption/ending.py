@@ -2,101 +2,77 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from fairlead.api import names
-from fairlead.api.job import JobState, JobStatus, MemberCounts
-from fairlead.api.meta import Condition, is_true
+from fairlead.api.job import JobState, MemberCounts
+from fairlead.api.times import format_micro_time
 from fairlead.decide.adoption.actions import Action
-from fairlead.decide.adoption.closing import EndReason, closed
 from fairlead.decide.adoption.sources import Ended, ends_by_itself
 from fairlead.decide.adoption.view import GroupContext
-from fairlead.decide.attempts.job_status import (
-    EventReason,
-    Note,
-    earliest,
-    plural,
-    stamp,
-    with_condition,
-    with_state,
-    write,
-)
+from fairlead.decide.attempts.backoff import doubled
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.record import member_counts
+from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.job_actions import DeleteJob
-from fairlead.decide.verdict import Decision
+from fairlead.decide.verdict import Decision, earliest
+from fairlead.decide.words import plural
 from fairlead.model.grouping import Tool
 
-_DOUBLINGS_MAX = 16
-#: Groups that are over with their pods, since nobody else says that they are.
+#: Groups that have ended once their pods have, since no other object says so.
 _ENDING_WITH_PODS = (Tool.POD, Tool.NAMED, Tool.POD_GROUP, Tool.VOLCANO)
 
 
 def next_attempt(
     group: GroupContext, reason: EndReason, text: str, nodes: list[str]
 ) -> tuple[Action, ...]:
-    """End the attempt and queue for the next one; the place stays for those who need not move."""
-    job = group.job
-    number = job.status.attempt + 1
-    new = replace(closed(group, reason, text, *nodes), attempt=number)
-    told = EventReason.NOT_BOUND if reason is EndReason.NOT_BOUND else EventReason.RESTARTING
-    note = Note(told, f"Moves members as attempt {number}: {text}")
-    return write(job, with_state(new, JobState.RESTARTING), note)
+    """End the attempt and queue for the next one; members that need not move keep their places."""
+    number = group.job.status.attempt + 1
+    kind = EventReason.NOT_BOUND if reason is EndReason.NOT_BOUND else EventReason.RESTARTING
+    note = Note(kind, f"Moves members as attempt {number}: {text}")
+    draft = group.draft.closed(group.end(reason, text, nodes)).set(attempt=number)
+    return draft.state(JobState.RESTARTING).write(note)
 
 
 def wait_again(group: GroupContext, reason: EndReason, text: str) -> tuple[Action, ...]:
-    """End the attempt and give the place back; the group gathers anew, after a while."""
-    job, status, policy = group.job, group.job.status, group.policy
-    attempt = status.current_attempt
-    if attempt is not None and attempt.finished_at is None:
-        status = closed(group, reason, text)
-    times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in status.attempts)
-    pause = policy.again_seconds * 2 ** min(max(times - 1, 0), _DOUBLINGS_MAX)
-    until = group.now + min(pause, policy.again_seconds_max)
-    condition = Condition(names.ADMITTED, "False", reason.value, text)
-    new = with_condition(job, status, group.now, condition)
-    new = replace(
-        new,
-        restart_at=stamp(until) if times else None,
-        members=MemberCounts(job.member_count),
+    """End the attempt and release the place; the group gathers again, after a while."""
+    draft, policy = group.draft, group.policy
+    if group.is_open:
+        draft = draft.closed(group.end(reason, text))
+    times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in draft.status.attempts)
+    until = group.now + doubled(policy.again_seconds, times - 1, policy.again_seconds_max)
+    draft = draft.not_admitted(reason.value, text).set(
+        restart_at=format_micro_time(until) if times else None,
+        members=MemberCounts(group.job.member_count),
     )
     note = Note(EventReason.WAITS_AGAIN, f"Gave its place back and waits for all members: {text}")
-    return write(job, with_state(new, JobState.WAITING), note)
+    return draft.state(JobState.WAITING).write(note)
 
 
 # Counting
 
 
-def with_counts(group: GroupContext) -> JobStatus:
+def with_counts(group: GroupContext) -> StatusDraft:
     """Return the status with members counted by seat, and Running once all of them run."""
-    job, census = group.job, group.census
+    census, total = group.census, group.job.member_count
     running = sum(m.pod.status.phase == "Running" for m in census.released)
     live = {m.seat for m in census.released}
     good = {m.seat for m in census.ended if m.pod.status.phase == "Succeeded"} - live
     bad = {m.seat for m in census.ended} - live - good
-    total = job.member_count
-    counts = MemberCounts(
-        total=total,
-        pending=max(0, total - running - len(good) - len(bad)),
-        running=running,
-        succeeded=len(good),
-        failed=len(bad),
-    )
-    new = replace(job.status, members=counts)
+    counts = member_counts(total, running=running, succeeded=len(good), failed=len(bad))
+    draft = group.draft.set(members=counts)
     if not running or running + len(good) < total:
-        return new
-    if not is_true(new.conditions, names.RUNNING):
-        new = with_condition(job, new, group.now, Condition(names.RUNNING, "True", "Running"))
-    attempt = new.current_attempt
-    if attempt is not None and attempt.started_at is None:
-        started = replace(attempt, started_at=stamp(group.now))
-        new = replace(new, attempts=(*new.attempts[:-1], started))
-    return with_state(replace(new, started_at=new.started_at or stamp(group.now)), JobState.RUNNING)
+        return draft
+    return draft.started()
 
 
 # The end
 
 
 def decide_idle(group: GroupContext) -> Decision[Action]:
-    """Nobody is alive. Over, or between two tries of the tool? The pods tell, then the owner."""
+    """Decide about a group without live members: it has ended, or is between two tries of its tool.
+
+    The pods say which; where they do not, the owner does.
+    """
     job, facts, reading = group.job, group.facts, group.view.reading
     seats = {m.seat for m in group.census.ended}
     good = {m.seat for m in group.census.ended if m.pod.status.phase == "Succeeded"}
@@ -129,30 +105,24 @@ _PAST = {Ended.SUCCEEDED: "succeeded", Ended.FAILED: "failed"}
 
 def _end(group: GroupContext, ended: Ended, text: str) -> tuple[Action, ...]:
     is_good = ended is Ended.SUCCEEDED
-    status = ended_status(group, EndReason.SUCCEEDED if is_good else EndReason.FAILED, text)
-    status = replace(status, members=with_counts(group).members)
+    draft = ended_draft(group, EndReason.SUCCEEDED if is_good else EndReason.FAILED, text)
     note = Note(EventReason.SUCCEEDED if is_good else EventReason.FAILED, f"{ended.value}: {text}")
-    return write(group.job, status, note, record=True)
+    return draft.set(members=with_counts(group).status.members).write(note, record=True)
 
 
 def finish_gone(group: GroupContext) -> tuple[Action, ...]:
-    """End a job that has no place and nobody left; one that never queued is deleted instead."""
+    """End a job without place and members; one that never queued is deleted instead."""
     if group.job.status.attempt == 0:
         return (DeleteJob(group.job),)
     is_good = group.facts is not None and group.facts.ended is Ended.SUCCEEDED
     reason = EndReason.SUCCEEDED if is_good else EndReason.MEMBERS_GONE
-    status = ended_status(group, reason, f"the pods of {group.owner} are gone")
-    return write(group.job, status, record=True)
+    return ended_draft(group, reason, f"the pods of {group.owner} are gone").write(record=True)
 
 
-def ended_status(group: GroupContext, reason: EndReason, text: str) -> JobStatus:
+def ended_draft(group: GroupContext, reason: EndReason, text: str) -> StatusDraft:
     """Return the status of a job that has ended for good."""
-    job, status = group.job, group.job.status
-    attempt = status.current_attempt
-    if attempt is not None and attempt.finished_at is None:
-        status = closed(group, reason, text)
-    is_good = reason is EndReason.SUCCEEDED
-    kind = names.SUCCEEDED if is_good else names.FAILED
-    new = with_condition(job, status, group.now, Condition(kind, "True", reason.value, text))
-    new = replace(new, finished_at=stamp(group.now), restart_at=None)
-    return with_state(new, JobState.SUCCEEDED if is_good else JobState.FAILED)
+    draft = group.draft
+    if group.is_open:
+        draft = draft.closed(group.end(reason, text))
+    type_ = names.SUCCEEDED if reason is EndReason.SUCCEEDED else names.FAILED
+    return draft.finished(type_, reason.value, text)

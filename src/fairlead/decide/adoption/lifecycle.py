@@ -18,8 +18,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Job, JobState, MemberCounts
-from fairlead.api.meta import Condition, is_true
+from fairlead.api.job import Job, JobState, MemberCounts
+from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import parse_time
 from fairlead.decide.adoption import releasing
 from fairlead.decide.adoption.actions import (
@@ -29,8 +29,7 @@ from fairlead.decide.adoption.actions import (
     EvictMember,
     ReadSource,
 )
-from fairlead.decide.adoption.closing import EndReason
-from fairlead.decide.adoption.ending import ended_status, finish_gone, wait_again
+from fairlead.decide.adoption.ending import ended_draft, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
 from fairlead.decide.adoption.members import (
     Member,
@@ -41,20 +40,13 @@ from fairlead.decide.adoption.members import (
     take_census,
 )
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupView
-from fairlead.decide.attempts.job_status import (
-    EventReason,
-    Note,
-    earliest,
-    plural,
-    stamp,
-    with_attempt,
-    with_condition,
-    with_state,
-    write,
-)
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.record import new_record
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
 from fairlead.decide.reasons import Reason
-from fairlead.decide.verdict import NOTHING, Decision, Verdict
+from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
+from fairlead.decide.words import plural
 from fairlead.model.grouping import Tool
 from fairlead.model.phase import OPEN, Phase, phase_of
 
@@ -162,13 +154,10 @@ def _gathering(group: GroupContext) -> Decision[Action]:
 
 
 def _admit(group: GroupContext) -> tuple[Action, ...]:
-    job, status = group.job, group.job.status
+    status = group.job.status
     number = status.attempt + 1 if status.current_attempt else max(status.attempt, 1)
-    admitted = Condition(names.ADMITTED, "True", names.ADMITTED)
-    new = with_condition(job, status, group.now, admitted)
-    new = replace(new, attempt=number, restart_at=None, members=MemberCounts(job.member_count))
-    text = f"Admitted to the queue with {plural(job.member_count, 'member')}"
-    return write(job, with_state(new, JobState.WAITING), Note(EventReason.ADMITTED, text))
+    text = f"Admitted to the queue with {plural(group.job.member_count, 'member')}"
+    return group.draft.admitted(number).write(Note(EventReason.ADMITTED, text))
 
 
 def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
@@ -182,18 +171,17 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
         present = len(census.gated) + len(census.done)
         facts |= {"members_present": present, "members": count}
         verdict = Verdict(Reason.GROUP_INCOMPLETE, facts)
-    condition = Condition(names.ADMITTED, "False", verdict.reason.value, verdict.message)
-    new = with_condition(job, job.status, group.now, condition)
+    draft = group.draft.not_admitted(verdict.reason.value, verdict.message)
     counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
-    state = JobState.HELD if job.spec.suspend else JobState.WAITING
-    new = with_state(replace(new, members=counts), state)
-    before = {c.type: c.reason for c in job.status.conditions}
+    draft = draft.set(members=counts)
+    draft = draft.state(JobState.HELD if job.spec.suspend else JobState.WAITING)
+    before = find_condition(job.status.conditions, names.ADMITTED)
     due = group.view.counts_written_at + group.policy.count_seconds
-    is_news = before.get(names.ADMITTED) != condition.reason
+    is_news = before is None or before.reason != verdict.reason.value
     is_small = job.member_count <= group.policy.small_gang_members_max
     if not is_news and not is_small and group.now < due:
         return Decision(wake_at=earliest(due, wake_at))
-    return Decision(write(job, new), {job.metadata.key: verdict}, wake_at)
+    return Decision(draft.write(), {job.metadata.key: verdict}, wake_at)
 
 
 def _vanished(group: GroupContext) -> Decision[Action]:
@@ -224,15 +212,15 @@ def _queued(group: GroupContext) -> Decision[Action]:
     if not census.released and not is_whole(job, census):
         return _refuse(group, None)  # the scheduler gives back what it may have found
     if job.spec.suspend or job.spec.cancel:
-        return Decision(write(job, with_state(status, JobState.HELD)))
+        return Decision(group.draft.state(JobState.HELD).write())
     if is_placed:
         return Decision(_open(group))
     if not census.released:
-        return Decision(write(job, with_state(status, JobState.WAITING)))
+        return Decision(group.draft.state(JobState.WAITING).write())
     # Those that were refused must go before their tool can make them anew, for another node.
     going = [m for m in census.released if m.refused_at is not None and _is_lost(job, m)]
     evictions = tuple(EvictMember(job, member.pod) for member in going)
-    return Decision((*write(job, with_state(status, JobState.RESTARTING)), *evictions))
+    return Decision((*group.draft.state(JobState.RESTARTING).write(), *evictions))
 
 
 def _is_lost(job: Job, member: Member) -> bool:
@@ -242,15 +230,10 @@ def _is_lost(job: Job, member: Member) -> bool:
 
 def _open(group: GroupContext) -> tuple[Action, ...]:
     """Open the attempt's record. From here on members are released, and the place may not go."""
-    job, status = group.job, group.job.status
-    new = with_attempt(status, Attempt(number=status.attempt, begun_at=stamp(group.now)))
-    if not group.census.released:
-        new = replace(new, members=MemberCounts(job.member_count, job.member_count))
-    if not is_true(status.conditions, names.RUNNING):
-        starting = Condition(names.RUNNING, "False", "Starting")
-        new = with_condition(job, new, group.now, starting)
-    state = JobState.RESTARTING if status.started_at else JobState.STARTING
-    return write(job, with_state(new, state))
+    draft, status = group.draft.opened(new_record(group.job, group.now)), group.job.status
+    if group.census.released:
+        draft = draft.set(members=status.members)
+    return draft.state(JobState.RESTARTING if status.started_at else JobState.STARTING).write()
 
 
 # The end
@@ -279,7 +262,7 @@ def _deleted(group: GroupContext) -> Decision[Action]:
     if not job.is_finished and job.status.attempt:
         all_good = max(len(census.done), job.status.members.succeeded) >= job.member_count
         reason = EndReason.SUCCEEDED if all_good else EndReason.DELETED
-        status = ended_status(group, reason, f"{group.owner} or the job was deleted")
-        actions.append(RecordHistory(replace(job, status=status)))
+        draft = ended_draft(group, reason, f"{group.owner} or the job was deleted")
+        actions.append(RecordHistory(replace(job, status=draft.status)))
     actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
     return Decision(tuple(actions))

@@ -8,18 +8,21 @@ attempt ends and the next one repairs the placement; members that run are not to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.job import Job, Placement
+from fairlead.api.job import Job
 from fairlead.decide.adoption.actions import Action, EvictMember, ReleaseMember
-from fairlead.decide.adoption.closing import EndReason
 from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
 from fairlead.decide.adoption.group_job import single_member_job
 from fairlead.decide.adoption.members import Member, Seat, roles_by_shape
 from fairlead.decide.adoption.view import GroupContext
-from fairlead.decide.attempts.job_status import EventReason, Note, earliest, event, plural, write
-from fairlead.decide.verdict import Decision
+from fairlead.decide.attempts.backoff import last_ended_for
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.notes import EventReason, Note, event
+from fairlead.decide.attempts.seats import covers, seats
+from fairlead.decide.verdict import Decision, earliest
+from fairlead.decide.words import plural
 
 _NODES_NAMED_MAX = 5
 
@@ -27,9 +30,9 @@ _NODES_NAMED_MAX = 5
 def decide_members(group: GroupContext) -> Decision[Action]:
     """Return what is to be done while the record of an attempt is open."""
     job, census, placement = group.job, group.census, group.job.status.placement
-    if placement is None or not _covers(job, placement):
+    if placement is None or not covers(job, placement):
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, "its place was taken away"))
-    places = _places(placement)
+    places = {(seat.role.name, seat.index): seat.node for seat in seats(job, placement)}
     wrong = list(_misplaced(group, places))
     if wrong:
         return Decision(tuple(a for member, why in wrong for a in _evict(job, member, why)))
@@ -43,7 +46,7 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     seating = _seat(group, places)
     if seating.out:
         return Decision(_node_lost(group, seating.out, places))
-    ranks = {seat: rank for rank, seat in enumerate(_seats(job))} if seating.seated else {}
+    ranks = {seat: rank for rank, seat in enumerate(places)} if seating.seated else {}
     actions: list[Action] = [
         ReleaseMember(job, m.pod, role=seat[0], index=seat[1], rank=ranks[seat], node=places[seat])
         for m, seat in seating.seated
@@ -52,22 +55,6 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     give_up_at = min(((m.refused_at or group.now) + patience for m in refused), default=None)
     counted, counted_at = _count(group)
     return Decision((*counted, *actions), wake_at=earliest(give_up_at, counted_at))
-
-
-def _covers(job: Job, placement: Placement) -> bool:
-    wanted = sorted((role.name, role.count) for role in job.spec.roles)
-    return wanted == sorted((place.role, len(place.nodes)) for place in placement.roles)
-
-
-def _places(placement: Placement) -> dict[Seat, str]:
-    return {(r.role, i): node for r in placement.roles for i, node in enumerate(r.nodes)}
-
-
-def _seats(job: Job) -> Iterator[Seat]:
-    """Yield all seats in rank order: role order of the spec, then index."""
-    for role in job.spec.roles:
-        for index in range(role.count):
-            yield (role.name, index)
 
 
 def _misplaced(group: GroupContext, places: Mapping[Seat, str]) -> Iterator[tuple[Member, str]]:
@@ -121,7 +108,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
         for m in group.census.leaving
         if m.job_uid == group.job.metadata.uid and usable.get(m.node, False)
     }
-    free = _free_seats(group, leaving)
+    free = _free_seats(group, places, leaving)
     roles = roles_by_shape(group.job)
     rest: list[tuple[Member, str]] = []
     for member in group.census.gated:
@@ -153,13 +140,15 @@ def _put(seating: _Seating, pair: tuple[Member, Seat], is_usable: object) -> Non
     (seating.seated if is_usable else seating.out).append(pair)
 
 
-def _free_seats(group: GroupContext, leaving: set[Seat]) -> dict[str, dict[int, None]]:
-    """Return the free indices of each role; those that nobody has had before come first."""
+def _free_seats(
+    group: GroupContext, places: Iterable[Seat], leaving: set[Seat]
+) -> dict[str, dict[int, None]]:
+    """Return the free indices of each role; those that no member has had before come first."""
     free: dict[str, dict[int, None]] = {role.name: {} for role in group.job.spec.roles}
     taken = {m.seat for m in group.census.released} | leaving
     had = {m.seat for m in group.census.ended}
     for is_second_choice in (False, True):
-        for seat in _seats(group.job):
+        for seat in places:
             if seat not in taken and (seat in had) is is_second_choice:
                 free[seat[0]][seat[1]] = None
     return free
@@ -175,12 +164,8 @@ def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]
         f"kube-scheduler refused {plural(len(refused), 'member')} on {_listed(nodes)} for "
         f"{group.policy.bind_patience_seconds:g} s: {_why(refused[0])}"
     )
-    row = 1
-    for attempt in reversed(group.job.status.attempts[:-1]):
-        if attempt.reason != EndReason.NOT_BOUND.value:
-            break
-        row += 1
-    if row >= group.policy.refusals_max:
+    earlier = last_ended_for(group.job.status.attempts[:-1], (EndReason.NOT_BOUND.value,))
+    if len(earlier) + 1 >= group.policy.refusals_max:
         return wait_again(group, EndReason.WAITS_AGAIN, text)
     return next_attempt(group, EndReason.NOT_BOUND, text, nodes)
 
@@ -208,7 +193,8 @@ def _listed(nodes: list[str]) -> str:
 
 def _count(group: GroupContext) -> tuple[tuple[Action, ...], float | None]:
     """Return the write of the counts, and when it is due if not now."""
-    job, policy, status = group.job, group.policy, with_counts(group)
+    job, policy, draft = group.job, group.policy, with_counts(group)
+    status = draft.status
     if status == job.status:
         return (), None
     is_news = status.state != job.status.state or status.conditions != job.status.conditions
@@ -218,4 +204,4 @@ def _count(group: GroupContext) -> tuple[tuple[Action, ...], float | None]:
     notes: tuple[Note, ...] = ()
     if not job.status.started_at and status.started_at:
         notes = (Note(EventReason.STARTED, f"All {plural(job.member_count, 'member')} run"),)
-    return write(job, status, *notes), None
+    return draft.write(*notes), None

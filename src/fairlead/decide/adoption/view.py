@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
 from fairlead.decide.adoption.actions import ReadSource
 from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
 from fairlead.decide.adoption.sources import Facts
+from fairlead.decide.attempts.backoff import doubled
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.record import End, newest_version
+from fairlead.decide.attempts.status import StatusDraft
 from fairlead.model.grouping import Group, Source, Tool
-
-#: Doubling beyond this is longer than any wait.
-_DOUBLINGS_MAX = 16
+from fairlead.model.phase import OPEN, phase_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,7 @@ class Reading:
 
     def next_at(self, policy: AdoptionPolicy) -> float:
         """Return when it is worth reading again."""
-        pause = policy.read_seconds * 2 ** min(self.count - 1, _DOUBLINGS_MAX)
-        return self.at + min(pause, policy.read_seconds_max)
+        return self.at + doubled(policy.read_seconds, self.count - 1, policy.read_seconds_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,21 @@ class GroupContext:
     census: Census
     policy: AdoptionPolicy
     now: float
+
+    @property
+    def draft(self) -> StatusDraft:
+        """Return the status to go on from."""
+        return StatusDraft.of(self.job, self.now)
+
+    @property
+    def is_open(self) -> bool:
+        """True while the record of the current attempt is open."""
+        return phase_of(self.job) in OPEN
+
+    def end(self, reason: EndReason, message: str, nodes_lost: Iterable[str] = ()) -> End:
+        """Return an end of the current attempt, with the version that its pods have reached."""
+        version = newest_version(member.pod for member in self.view.members.values())
+        return End(reason, message, nodes_lost=tuple(nodes_lost), pods_version=version)
 
     @property
     def source(self) -> Source | None:

@@ -1,13 +1,9 @@
-"""Putting a decision together: counts of members, and the deletions that are due."""
+"""The deletions that are due: pods, and what an attempt or the job owned beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fairlead.api import names
-from fairlead.api.job import JobStatus, MemberCounts
-from fairlead.api.meta import Condition
-from fairlead.decide.attempts.job_status import with_condition
 from fairlead.decide.jobs.actions import (
     Action,
     DeleteConfigMap,
@@ -15,28 +11,9 @@ from fairlead.decide.jobs.actions import (
     DeletePodGroup,
     DeleteService,
 )
-from fairlead.decide.jobs.pods import MemberPhase, MemberPod
+from fairlead.decide.jobs.pods import MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView
-
-
-def with_running(view: JobView, status: JobStatus, now: float, reason: str) -> JobStatus:
-    """Return the status with Running False (if there is such a condition, or an attempt)."""
-    return with_condition(view.job, status, now, Condition(names.RUNNING, "False", reason))
-
-
-def counts_of(view: JobView) -> MemberCounts:
-    """Return the counts of the current attempt; members without a pod are pending."""
-    counts, total = view.current.counts, view.job.member_count
-    running = counts[MemberPhase.RUNNING]
-    succeeded, failed = counts[MemberPhase.SUCCEEDED], counts[MemberPhase.FAILED]
-    return MemberCounts(
-        total=total,
-        pending=max(0, total - running - succeeded - failed),
-        running=running,
-        succeeded=succeeded,
-        failed=failed,
-    )
 
 
 def delete_pods(
@@ -64,10 +41,10 @@ def force_at(
     return min(times, default=None)
 
 
-def sweep(view: JobView, *, keep_attempt: int) -> Iterator[Action]:
+def delete_stale_objects(view: JobView, *, keep_attempt: int) -> Iterator[Action]:
     """Yield the deletions of the peers and groups of all attempts but one.
 
-    0 is of all, and of the service.
+    0 deletes those of every attempt, and the service.
     """
     namespace = view.job.metadata.namespace
     for owned in view.config_maps.values():
@@ -80,17 +57,3 @@ def sweep(view: JobView, *, keep_attempt: int) -> Iterator[Action]:
         for owned in view.services.values():
             if not owned.is_terminating:
                 yield DeleteService(namespace, owned.name, owned.uid)
-
-
-def duration(seconds: float) -> str:
-    """Return e.g. "4.2 s", "3m12s", "2h05m", "3d4h"."""
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86_400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"

@@ -16,7 +16,7 @@ from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, Pod
 from fairlead.api.job import Cause, RestartPolicy
 from fairlead.api.times import parse_time
-from fairlead.decide.jobs.end_reason import CAUSES, EndReason
+from fairlead.decide.attempts.end_reason import CAUSES, EndReason
 from fairlead.decide.jobs.pods import (
     AttemptPods,
     MemberPhase,
@@ -97,6 +97,14 @@ class Failure:
     def cause(self) -> Cause:
         """Whose fault it was."""
         return CAUSES[self.reason] or Cause.INFRASTRUCTURE
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code behind it, 128 + N for signal N; None when no program's end was."""
+        ended = first_failed_container(self.member.pod) if self.member is not None else None
+        if ended is None:
+            return None
+        return 128 + ended.signal if ended.signal else ended.exit_code
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs import members, native
-from fairlead.decide.jobs.failure_cause import EndReason, Failure, is_drained
-from fairlead.decide.jobs.members import Seat
+from fairlead.decide.jobs.failure_cause import Failure, is_drained
 from fairlead.decide.jobs.view import JobView
 
 #: Ends after which the member needs another node.
@@ -57,7 +58,7 @@ def cordoned_seat(view: JobView) -> Seat | None:
     is_native = native.group_name(job, attempt) in view.pod_groups
     if is_native or not any(node in view.cordoned for node in nodes):
         return None
-    for seat in members.seats(job, placement):
+    for seat in seats(job, placement):
         name = members.member_name(job, attempt, seat.role.name, seat.index)
         if seat.node in view.cordoned and name not in pods.members:
             return seat

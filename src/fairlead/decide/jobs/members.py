@@ -33,8 +33,9 @@ from fairlead.api.core import (
     Volume,
     VolumeMount,
 )
-from fairlead.api.job import Job, Placement, Role
+from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
@@ -60,16 +61,6 @@ USER_MAY_SET = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One member's place in the gang."""
-
-    role: Role
-    index: int
-    rank: int
-    node: str
-
-
 def member_name(job: Job, attempt: int, role: str, index: int) -> str:
     """Return the derived name of a member's pod."""
     return f"{job.metadata.name}-{attempt}-{role}-{index}"
@@ -88,23 +79,6 @@ def service_name(job: Job) -> str:
 def needs_service(job: Job, policy: JobsPolicy) -> bool:
     """True when members find each other by DNS; one alone is its own peer, at localhost."""
     return policy.peer_naming is PeerNaming.DNS and job.member_count > 1
-
-
-def covers(job: Job, placement: Placement) -> bool:
-    """True when the placement has a node for exactly every member of the job."""
-    wanted = tuple((role.name, role.count) for role in job.spec.roles)
-    given = tuple((place.role, len(place.nodes)) for place in placement.roles)
-    return wanted == given or sorted(wanted) == sorted(given)
-
-
-def seats(job: Job, placement: Placement) -> Iterator[Seat]:
-    """Yield all members in rank order: role order of the spec, then index."""
-    nodes = {place.role: place.nodes for place in placement.roles}
-    rank = 0
-    for role in job.spec.roles:
-        for index, node in enumerate(nodes[role.name]):
-            yield Seat(role, index, rank, node)
-            rank += 1
 
 
 def owner_reference(job: Job) -> OwnerReference:

@@ -19,6 +19,7 @@ from fairlead.api.core import ContainerStatus, Pod
 from fairlead.api.job import Progress, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.times import parse_time
+from fairlead.decide.attempts.record import newest_version
 from fairlead.decide.pinning import node_of
 
 #: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
@@ -339,8 +340,7 @@ class JobPods:
     @property
     def newest_version(self) -> str:
         """The newest resourceVersion among all pods; "" without any."""
-        newest = max((member.pod.metadata.version for member in self.all()), default=0)
-        return str(newest) if newest else ""
+        return newest_version(member.pod for member in self.all())
 
     @property
     def count(self) -> int:

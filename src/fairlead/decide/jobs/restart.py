@@ -7,13 +7,10 @@ from enum import Enum
 from typing import assert_never
 
 from fairlead.api.bounds import BACKOFF_SECONDS_MAX
-from fairlead.api.job import Attempt, Cause, Job, JobStatus, RestartPolicy
-from fairlead.api.times import parse_time
-from fairlead.decide.jobs.failure_cause import EndReason
+from fairlead.api.job import Attempt, Cause, Job, RestartPolicy
+from fairlead.decide.attempts.backoff import doubled
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
-
-#: 2 to this power is more than any back-off.
-_DOUBLINGS_MAX = 30
 
 
 class FailReason(Enum):
@@ -37,7 +34,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The job waits, without pods and place, until somebody releases it."""
+    """The job waits, without pods and place, until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def is_cancelled(job: Job) -> bool:
 
 
 def cancel_message(job: Job) -> str:
-    """Say who stopped it."""
+    """Return who stopped it."""
     return "the job was deleted" if job.metadata.deletion_timestamp else "cancelled by its user"
 
 
@@ -62,7 +59,7 @@ def next_step(job: Job, ended: Attempt, policy: JobsPolicy) -> Next:
     """Return what follows the end of the current attempt; a pure function of the job."""
     if is_cancelled(job):
         return Fail(FailReason.CANCELLED, cancel_message(job))
-    if ended.reason == EndReason.CANCELLED.value:  # and somebody took the wish back: too late
+    if ended.reason == EndReason.CANCELLED.value:  # taking `cancel` back comes too late
         return Fail(FailReason.CANCELLED, ended.message)
     if ended.reason == EndReason.TIME_LIMIT.value:
         return Fail(FailReason.TIME_LIMIT, ended.message)
@@ -112,14 +109,4 @@ def backoff_seconds(job: Job, cause: Cause, user_failures: int) -> int:
     first = min(restart.backoff_seconds, longest)
     if cause is not Cause.USER:
         return first
-    doublings = min(max(user_failures - 1, 0), _DOUBLINGS_MAX)
-    return min(restart.backoff_seconds * 2**doublings, longest)
-
-
-def absent_members(status: JobStatus, now: float) -> frozenset[tuple[str, int]]:
-    """Return the members whose back-off is not over."""
-    return frozenset(
-        (r.role, r.index)
-        for r in status.member_restarts
-        if r.restart_at is not None and now < parse_time(r.restart_at)
-    )
+    return int(doubled(restart.backoff_seconds, user_failures - 1, longest))

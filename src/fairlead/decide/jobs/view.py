@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fairlead.api.job import Job
-from fairlead.decide.jobs.pods import AttemptPods, JobPods
+from fairlead.api.job import Job, MemberCounts, Progress
+from fairlead.decide.attempts.record import member_counts
+from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 
@@ -119,6 +120,23 @@ class JobView:
     def current(self) -> AttemptPods:
         """The pods of the current attempt."""
         return self.pods.attempt(self.job.status.attempt)
+
+    @property
+    def member_counts(self) -> MemberCounts:
+        """The counts of the current attempt; members without a pod are pending."""
+        counts = self.current.counts
+        return member_counts(
+            self.job.member_count,
+            running=counts[MemberPhase.RUNNING],
+            succeeded=counts[MemberPhase.SUCCEEDED],
+            failed=counts[MemberPhase.FAILED],
+        )
+
+    @property
+    def reported(self) -> Progress | None:
+        """What members of the current attempt have reported, pods that are gone included."""
+        pods = self.pods
+        return pods.progress if pods.progress_attempt == self.job.status.attempt else None
 
     @property
     def refused(self) -> PodRefusal | None:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from fairlead.api.job import Job, JobStatus, Placement, RolePlacement, VerdictStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
-from fairlead.api.times import format_time
-from fairlead.decide.attempts.job_status import new_record, refusal_verdict, with_begun
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.attempts.record import new_record
+from fairlead.decide.attempts.status import StatusDraft, refusal_verdict
 from fairlead.decide.placement.actions import (
     Action,
     PlaceJob,
@@ -58,7 +59,8 @@ def status_after(action: Action) -> JobStatus:
             return replace(status, placement=action.placement)
         case PlaceJob():
             if action.begun is not None:
-                status = with_begun(action.job, status, action.begun)
+                now = parse_time(action.begun.begun_at)
+                status = StatusDraft.of(action.job, now).opened(action.begun).status
             status = replace(status, placement=action.placement)
         case ReleaseJob():
             status = replace(status, placement=None)

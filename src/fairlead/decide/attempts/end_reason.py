@@ -41,9 +41,17 @@ class EndReason(Enum):
     EVICTED = "Evicted"
     DRAINED = "Drained"
     PREEMPTED = "Preempted"
+    #: The API server does not accept the status of the job.
+    STATUS_REFUSED = "StatusRefused"
+    # Of groups of other tools' pods only.
+    FAILED = "Failed"
+    #: So often not bound that the whole group waits again.
+    WAITS_AGAIN = "WaitsAgain"
+    MEMBERS_GONE = "MembersGone"
+    DELETED = "Deleted"
 
 
-#: The cause of each end; None: no one is at fault.
+#: The cause of each end; None: it counts against no limit.
 CAUSES: dict[EndReason, Cause | None] = {
     EndReason.SUCCEEDED: None,
     EndReason.SUSPENDED: None,
@@ -76,6 +84,12 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.NODE_SHUTDOWN: Cause.NODE,
     EndReason.EVICTED: Cause.NODE,
     EndReason.PREEMPTED: Cause.NODE,
+    EndReason.STATUS_REFUSED: Cause.INFRASTRUCTURE,
+    # Adopted groups have no limits on failures: their tools do.
+    EndReason.FAILED: None,
+    EndReason.WAITS_AGAIN: None,
+    EndReason.MEMBERS_GONE: None,
+    EndReason.DELETED: None,
 }
 
 #: So many attempts in a row whose members all say that another one ended are the program's fault.

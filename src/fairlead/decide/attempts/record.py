@@ -1,0 +1,80 @@
+"""The record of an attempt, as `status.attempts` holds it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.api.bounds import ATTEMPTS_MAX
+from fairlead.api.core import Pod
+from fairlead.api.job import Attempt, Cause, Job, JobStatus, MemberCounts
+from fairlead.api.times import format_micro_time
+from fairlead.decide.attempts.end_reason import EndReason
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an attempt ends. `pods_version` is the newest resourceVersion among the job's pods."""
+
+    reason: EndReason
+    message: str = ""
+    cause: Cause | None = None
+    exit_code: int | None = None
+    nodes_lost: tuple[str, ...] = ()
+    pods_version: str = ""
+
+
+def template_digest(job: Job) -> str:
+    """Return a digest of what pods are made from, as far as the read model knows it."""
+    data = msgspec.json.encode((job.spec.roles, job.spec.checkpoint), order="sorted")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def new_record(job: Job, now: float) -> Attempt:
+    """Return the open record with which the job's current attempt begins.
+
+    The digest is of jobs of ours only: pods of other tools are not made from the template.
+    """
+    progress = job.status.progress
+    return Attempt(
+        number=job.status.attempt,
+        begun_at=format_micro_time(now),
+        resumed_from_step=progress.checkpoint_step if progress else None,
+        template_digest=template_digest(job) if job.spec.adopts is None else "",
+    )
+
+
+def closed_record(record: Attempt, end: End, now: float) -> Attempt:
+    """Return the record, closed now; nodes that it had lost already stay lost."""
+    return replace(
+        record,
+        finished_at=format_micro_time(now),
+        cause=end.cause,
+        reason=end.reason.value,
+        message=end.message,
+        exit_code=end.exit_code,
+        nodes_lost=tuple(sorted({*record.nodes_lost, *end.nodes_lost})),
+        pods_version=end.pods_version,
+    )
+
+
+def with_attempt(status: JobStatus, attempt: Attempt) -> JobStatus:
+    """Return the status with this record in the place of its number, or appended."""
+    kept = tuple(a for a in status.attempts if a.number != attempt.number)
+    return replace(status, attempts=(*kept, attempt)[-ATTEMPTS_MAX:])
+
+
+def newest_version(pods: Iterable[Pod]) -> str:
+    """Return the newest resourceVersion among these pods; "" without any."""
+    newest = max((pod.metadata.version for pod in pods), default=0)
+    return str(newest) if newest else ""
+
+
+def member_counts(total: int, *, running: int, succeeded: int, failed: int) -> MemberCounts:
+    """Return the counts of an attempt's members; those in no other state are pending."""
+    pending = max(0, total - running - succeeded - failed)
+    return MemberCounts(total, pending, running, succeeded, failed)

@@ -1,0 +1,35 @@
+"""The members' places: one seat for each member of each role, in rank order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.api.job import Job, Placement, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member's place in the gang."""
+
+    role: Role
+    index: int
+    rank: int
+    node: str
+
+
+def covers(job: Job, placement: Placement) -> bool:
+    """True when the placement has a node for exactly every member of the job."""
+    wanted = tuple((role.name, role.count) for role in job.spec.roles)
+    given = tuple((place.role, len(place.nodes)) for place in placement.roles)
+    return wanted == given or sorted(wanted) == sorted(given)
+
+
+def seats(job: Job, placement: Placement) -> Iterator[Seat]:
+    """Yield all seats in rank order: role order of the spec, then index."""
+    nodes = {place.role: place.nodes for place in placement.roles}
+    rank = 0
+    for role in job.spec.roles:
+        for index, node in enumerate(nodes[role.name]):
+            yield Seat(role, index, rank, node)
+            rank += 1

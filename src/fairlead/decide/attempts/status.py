@@ -1,0 +1,162 @@
+"""The transitions of a job's status, whatever makes its pods.
+
+    StatusDraft.of(job, now).opened(new_record(job, now)).write()
+    StatusDraft.of(job, now).closed(End(EndReason.DRAINED, text)).state(STOPPING).write(note)
+
+A draft is a value: every step returns another one. `write` returns the actions, none when the
+status is as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
+from fairlead.api.meta import Condition, find_condition, is_true, set_condition
+from fairlead.api.times import format_micro_time, format_time
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.notes import Note, event
+from fairlead.decide.attempts.record import End, closed_record, with_attempt
+from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
+
+#: Reasons of the condition Admitted while the API server refuses the job's pods.
+REFUSALS = frozenset(
+    reason.value for reason in (Reason.QUOTA_EXCEEDED, Reason.POLICY_REFUSED, Reason.POD_HELD_BACK)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusDraft:
+    """The next status of `job`, which is as it was observed."""
+
+    job: Job
+    status: JobStatus
+    now: float
+
+    @classmethod
+    def of(cls, job: Job, now: float) -> Self:
+        """Begin with the status that the job has."""
+        return cls(job, job.status, now)
+
+    def set(self, **fields: Any) -> Self:
+        """Set fields of the status."""
+        return dataclasses.replace(self, status=replace(self.status, **fields))
+
+    def state(self, state: JobState) -> Self:
+        """Set the STATE column."""
+        return self.set(state=state.value)
+
+    def condition(self, type_: str, status: str, reason: str, message: str = "") -> Self:
+        """Set a condition; its instant moves only when its status changes."""
+        new = Condition(
+            type=type_,
+            status=status,
+            reason=reason,
+            message=message,
+            observed_generation=self.job.metadata.generation or None,
+            last_transition_time=format_time(self.now),
+        )
+        return self.set(conditions=set_condition(self.status.conditions, new))
+
+    # Before an attempt
+
+    def admitted(self, attempt: int) -> Self:
+        """Let the job queue for the place of this attempt."""
+        draft = self.condition(names.ADMITTED, "True", names.ADMITTED)
+        counts = MemberCounts(self.job.member_count)
+        return draft.set(attempt=attempt, restart_at=None, members=counts).state(JobState.WAITING)
+
+    def not_admitted(self, reason: str, message: str) -> Self:
+        """Give up the claim to a place: the scheduler releases the one that there is."""
+        return self.condition(names.ADMITTED, "False", reason, message)
+
+    # The record of the attempt
+
+    def opened(self, record: Attempt) -> Self:
+        """Open the record: pods may exist, and the placement must stay."""
+        counts = MemberCounts(self.job.member_count, self.job.member_count)
+        draft = dataclasses.replace(self, status=with_attempt(self.status, record))
+        if not is_true(self.status.conditions, names.RUNNING):
+            draft = draft.condition(names.RUNNING, "False", "Starting")
+        return draft.set(members=counts).state(JobState.STARTING)
+
+    def started(self) -> Self:
+        """Record that all members run; a record that says so already stays as it is."""
+        at, draft = format_micro_time(self.now), self
+        if not is_true(self.status.conditions, names.RUNNING):
+            draft = draft.condition(names.RUNNING, "True", "AllMembersRun")
+        record = self.status.current_attempt
+        if record is not None and record.started_at is None:
+            status = with_attempt(draft.status, replace(record, started_at=at))
+            draft = dataclasses.replace(draft, status=status)
+        return draft.set(started_at=self.status.started_at or at).state(JobState.RUNNING)
+
+    def closed(self, end: End) -> Self:
+        """Close the record of the current attempt, which must be open."""
+        record = self.status.current_attempt
+        assert record is not None
+        status = with_attempt(self.status, closed_record(record, end, self.now))
+        draft = dataclasses.replace(self, status=status)
+        return draft.set(member_restarts=()).condition(names.RUNNING, "False", end.reason.value)
+
+    def counted(self, cause: Cause | None, failures: int = 1) -> Self:
+        """Add failures to the counter of their cause; None is counted nowhere."""
+        if cause is None:
+            return self
+        if cause is Cause.USER:
+            return self.set(user_failures=max(0, self.status.user_failures + failures))
+        return self.set(infrastructure_failures=self.status.infrastructure_failures + failures)
+
+    # The end of the job
+
+    def finished(self, type_: str, reason: str, message: str) -> Self:
+        """End the job for good; `type_` is Succeeded or Failed."""
+        at = format_micro_time(self.now)
+        draft = self.condition(type_, "True", reason, message)
+        draft = draft.set(finished_at=at, restart_at=None, member_restarts=())
+        return draft.state(JobState.SUCCEEDED if type_ == names.SUCCEEDED else JobState.FAILED)
+
+    def write(
+        self, *notes: Note, record: bool = False
+    ) -> tuple[RecordHistory | WriteJobStatus | EmitEvent, ...]:
+        """Return the actions that write the status and emit the notes; () when nothing is new.
+
+        With `record`, the history comes first: once the status says that the job has ended,
+        nothing looks at it again.
+        """
+        job = self.job
+        status = replace(
+            self.status,
+            observed_generation=job.metadata.generation,
+            submitted_at=self.status.submitted_at or job.metadata.creation_timestamp,
+        )
+        if status == job.status:
+            return ()
+        recorded = (RecordHistory(replace(job, status=status)),) if record else ()
+        return (*recorded, WriteJobStatus(job, status), *(event(job, note) for note in notes))
+
+
+def refusal_verdict(status: JobStatus) -> Verdict | None:
+    """Return why the API server refuses the job's pods; None when it does not."""
+    admitted = find_condition(status.conditions, names.ADMITTED)
+    if admitted is None or admitted.status != "False" or admitted.reason not in REFUSALS:
+        return None
+    return Verdict(Reason(admitted.reason), {"message": admitted.message})
+
+
+def given_up(job: Job, now: float) -> StatusDraft:
+    """Return the least change that ends a job whose status the API server refuses."""
+    text = "The API server refuses the status of the job, which can go on no further"
+    reason, draft = EndReason.STATUS_REFUSED, StatusDraft.of(job, now)
+    record = job.status.current_attempt
+    if record is not None and record.finished_at is None:
+        draft = draft.closed(End(reason, text, Cause.INFRASTRUCTURE))
+    draft = draft.condition(names.RUNNING, "False", reason.value)
+    return draft.finished(names.FAILED, reason.value, text)

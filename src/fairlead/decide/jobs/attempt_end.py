@@ -1,0 +1,190 @@
+"""How an attempt of our own jobs ends: what ends it, and what is written then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.api import names
+from fairlead.api.job import Attempt, JobState, RestartPolicy
+from fairlead.api.times import format_micro_time, parse_time
+from fairlead.decide.attempts.end_reason import EndReason, cause_of
+from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.record import End, template_digest
+from fairlead.decide.attempts.seats import covers, seats
+from fairlead.decide.attempts.status import REFUSALS, StatusDraft
+from fairlead.decide.jobs import members
+from fairlead.decide.jobs.actions import Action
+from fairlead.decide.jobs.failure_cause import Failure, Settling
+from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
+from fairlead.decide.jobs.pods import MemberPhase
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.refused import delay_seconds
+from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
+from fairlead.decide.jobs.view import JobView, Refusal
+from fairlead.decide.words import duration, plural
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """How the attempt ends, and the failure that ends it, if one does."""
+
+    reason: EndReason
+    message: str
+    failure: Failure | None = None
+
+
+def find_end(
+    view: JobView, policy: JobsPolicy, now: float, found: Failure | Settling | None
+) -> AttemptEnd | None:
+    """Return how the attempt ends now; None when it goes on."""
+    job = view.job
+    if is_cancelled(job):
+        return AttemptEnd(EndReason.CANCELLED, cancel_message(job))
+    if job.spec.suspend:
+        return AttemptEnd(EndReason.SUSPENDED, "held by its user")
+    fatal = isinstance(found, Failure) and not _is_single(view, found)
+    if fatal:
+        assert isinstance(found, Failure)
+        return AttemptEnd(found.reason, found.message + _others(view, found), found)
+    placement = job.status.placement
+    if placement is None or placement.attempt != job.status.attempt:
+        return AttemptEnd(EndReason.PLACEMENT_LOST, "its place was taken away while it had pods")
+    refused = view.refused
+    if refused is not None and now >= refused.ends_at(policy):
+        text = refused.message
+        if refused.refusal is Refusal.POD_HELD_BACK:
+            text += f" (refused for {duration(now - refused.since)})"
+        return AttemptEnd(EndReason(refused.refusal.value), text)
+    return _time_end(view, policy, now) or _cordoned(view) or _vanished(view, policy)
+
+
+def _cordoned(view: JobView) -> AttemptEnd | None:
+    """Return the end of an attempt that lacks a pod whose node is cordoned: none is made there."""
+    seat = cordoned_seat(view)
+    if seat is None:
+        return None
+    text = f"member {seat.role.name}-{seat.index} (rank {seat.rank}) has no pod, and its node "
+    return AttemptEnd(EndReason.DRAINED, text + f"{seat.node} is cordoned")
+
+
+def changed_spec(view: JobView, attempt: Attempt) -> AttemptEnd | None:
+    """Return the end of an attempt that would need pods of another spec than it began with.
+
+    Roles are immutable, but not every API server sees to it. A gang that is complete goes on as it
+    began and the next attempt is of the new spec; one that lacks members, or has other roles or
+    counts, cannot: a gang is never made of two templates. It counts against no limit.
+    """
+    job, placement = view.job, view.job.status.placement
+    is_other = placement is not None and not covers(job, placement)
+    if not is_other:
+        is_complete = len(view.current.members) >= job.member_count
+        if is_complete or not attempt.template_digest:
+            return None
+        is_other = template_digest(job) != attempt.template_digest
+    if not is_other:
+        return None
+    text = (
+        f"spec.roles or spec.checkpoint was changed while attempt {attempt.number} ran; the next "
+        "one is of the new spec"
+    )
+    return AttemptEnd(EndReason.SPEC_CHANGED, text)
+
+
+def _is_single(view: JobView, failure: Failure) -> bool:
+    """True when only this member is replaced: policy Member, and its node takes it again."""
+    if view.job.spec.restart.policy is not RestartPolicy.MEMBER or failure.reason in MOVES:
+        return False  # a new node needs a new placement, and so a new attempt
+    return failure.member is None or failure.member.node not in view.cordoned
+
+
+def _others(view: JobView, culprit: Failure) -> str:
+    """Return how many members failed with it, as the tail of a message."""
+    failed = view.current.counts[MemberPhase.FAILED]
+    if culprit.member is not None and culprit.member.phase is MemberPhase.FAILED:
+        failed -= 1
+    return f"; {plural(failed, 'other member')} failed as well" if failed > 0 else ""
+
+
+def _time_end(view: JobView, policy: JobsPolicy, now: float) -> AttemptEnd | None:
+    attempt, limit = view.job.status.attempts[-1], view.job.spec.time_limit_seconds
+    if attempt.started_at:
+        if limit is None or now < parse_time(attempt.started_at) + limit:
+            return None
+        text = f"attempt {attempt.number} ran for its time limit of {duration(limit)}"
+        return AttemptEnd(EndReason.TIME_LIMIT, text)
+    if not attempt.begun_at:
+        return None
+    if now < parse_time(attempt.begun_at) + policy.start_seconds_max:
+        return None
+    pending = view.member_counts.pending
+    text = f"{plural(pending, 'member')} had not started after "
+    return AttemptEnd(EndReason.START_TIMEOUT, text + duration(policy.start_seconds_max))
+
+
+def _vanished(view: JobView, policy: JobsPolicy) -> AttemptEnd | None:
+    """Return the end of a gang of which a pod has disappeared.
+
+    Pods were all there once the gang has started or, where peers go by address, once the peers were
+    written. Before that a missing pod is one that has not been made yet.
+    """
+    job, pods = view.job, view.current
+    missing = job.member_count - len(pods.members)
+    if missing <= 0 or job.spec.restart.policy is RestartPolicy.MEMBER:
+        return None
+    by_address = policy.peer_naming is PeerNaming.ADDRESS
+    peers_known = by_address and members.peers_name(job, job.status.attempt) in view.config_maps
+    if not job.status.attempts[-1].started_at and not peers_known:
+        return None
+    assert job.status.placement is not None
+    for seat in seats(job, job.status.placement):
+        name = members.member_name(job, job.status.attempt, seat.role.name, seat.index)
+        if name not in pods.members:
+            text = f"pod {name} (rank {seat.rank}, node {seat.node}) has vanished"
+            if missing > 1:
+                text += f", and {plural(missing - 1, 'other')}"
+            return AttemptEnd(EndReason.POD_VANISHED, text)
+    return None
+
+
+def close_attempt(
+    view: JobView, policy: JobsPolicy, draft: StatusDraft, end: AttemptEnd
+) -> tuple[Action, ...]:
+    """Write that the attempt has ended, and why, before anything of it is deleted."""
+    reason, now = end.reason, draft.now
+    cause = cause_of(reason, draft.status.attempts[:-1])
+    closing = End(
+        reason,
+        end.message,
+        cause,
+        exit_code=end.failure.exit_code if end.failure is not None else None,
+        nodes_lost=nodes_lost(view, reason, end.failure),
+        pods_version=view.pods.newest_version,
+    )
+    draft = draft.closed(closing).set(members=view.member_counts).counted(cause)
+    if reason.value in REFUSALS:
+        wait = delay_seconds(draft.status, policy, now)
+        draft = draft.set(restart_at=format_micro_time(now + wait)).state(JobState.STOPPING)
+        text = f"The API server refuses pods, so the nodes are given back: {end.message}"
+        return draft.write(Note(EventReason.PODS_REFUSED, text))
+    if cause is None:
+        text = f"Stopping the gang: {end.message}"
+        return draft.state(JobState.STOPPING).write(Note(EventReason.STOPPING, text))
+    wait = backoff_seconds(view.job, cause, draft.status.user_failures)
+    # Whether it restarts follows from the limits, with the next decision.
+    draft = draft.set(restart_at=format_micro_time(now + wait)).state(JobState.RESTARTING)
+    number = draft.status.attempt
+    text = f"Attempt {number} ended: {end.message} (cause: {cause.value})"
+    return draft.write(Note(EventReason.MEMBER_LOST, text))
+
+
+def succeed(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
+    """Record the job and write that every member has succeeded."""
+    job, draft = view.job, draft.started()
+    took = draft.now - parse_time(draft.status.started_at)
+    all_ = "its one member" if job.member_count == 1 else f"all {job.member_count} members"
+    text = f"Succeeded: {all_} ended well after {duration(took)}"
+    if draft.status.attempt > 1:
+        text += f" and {plural(draft.status.attempt, 'attempt')}"
+    draft = draft.closed(End(EndReason.SUCCEEDED)).set(members=view.member_counts)
+    draft = draft.finished(names.SUCCEEDED, "AllMembersSucceeded", text)
+    return draft.write(Note(EventReason.SUCCEEDED, text), record=True)
