@@ -21,8 +21,8 @@ from fairlead.decide.jobs.view import JobView
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.cluster import ClusterState
 from fairlead.model.phase import OPEN, PLACEABLE, RELEASABLE, Phase, phase_of
 from fairlead.runtime.fencing import needs_fence
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
@@ -62,9 +62,9 @@ JOBS = tuple(_jobs())
 
 
 @pytest.fixture(scope="module")
-def states() -> list[tuple[Job, Phase, ClusterState]]:
+def states() -> list[tuple[Job, Phase, PlacementState]]:
     node = make_node("n0", gpus=8)
-    return [(job, phase_of(job), ClusterState.of([node], [job])) for job in JOBS]
+    return [(job, phase_of(job), PlacementState.of([node], [job])) for job in JOBS]
 
 
 def test_all_phases_occur() -> None:
