@@ -300,7 +300,7 @@ class VerdictStatus(Wire, frozen=True):
     outcome: Annotated[
         str,
         Doc(
-            description="Placed, Waiting (time may help), Blocked (somebody must act) or "
+            description="Placed, Waiting (time may help), Blocked (a user must act) or "
             "Impossible (the request must change)."
         ),
     ]

@@ -19,7 +19,7 @@ Amount = Annotated[str | int | float, msgspec.Meta(extra_json_schema={"format": 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Base of all wire types: immutable, camelCase on the wire, defaults left out.
 
-    The garbage collector is told to pass them over: what is decoded from JSON has no cycles, and
+    The garbage collector passes them over: what is decoded from JSON has no cycles, and
     to walk a million of them again and again costs more than to decode them.
     """
 

@@ -21,7 +21,9 @@ HELD_BY = f"{GROUP}/held-by"
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements
-GROUP_SIZE = f"{GROUP}/size"  # on pods of others: how many belong to their group, where nobody says
+GROUP_SIZE = (
+    f"{GROUP}/size"  # on pods of others: how many belong to their group, where no owner says
+)
 
 # On pods of others and their namespaces: "enabled" has them placed as gangs, "disabled" on a pod
 # excepts it. Their gate keeps kube-scheduler off until the gang has its place.

@@ -4,7 +4,7 @@ A read model knows some fields of an object and drops the rest, so what is made 
 the user wrote beyond. `overlay` puts that back: it is a three-way merge of plain JSON values where
 `base` is what the read model saw of `raw`, and `decided` what became of `base`. Where nothing was
 decided, `raw` speaks; where something was, `decided` does, to the letter, so that decoding the
-outcome gives `decided` again. With only two sides nobody could tell a field that was taken away
+outcome gives `decided` again. With only two sides one cannot tell a field that was taken away
 (the `valueFrom` of a variable that got a `value`) from one that was not known.
 """
 

@@ -37,7 +37,7 @@ class Resource(Generic[T]):
 
     @property
     def only_metadata(self) -> Resource[OnlyMetadata]:
-        """The same resource for whoever needs no more of an answer; servers then send no more."""
+        """The same resource, but answers carry metadata only; servers then send no more."""
         return _only_metadata(self)
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:

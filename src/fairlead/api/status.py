@@ -153,7 +153,7 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """A precondition (resourceVersion, uid) no longer holds; read again and decide anew."""
+    """A precondition (resourceVersion, uid) no longer holds; read again and decide again."""
 
     code = 409
     reason = "Conflict"
@@ -235,7 +235,7 @@ _BY_CODE[409] = Conflict
 def error_from_status(status: Status) -> ApiError:
     """Return the exception of the most specific type for a Status that came over the wire.
 
-    A server's error that nobody listed (502 of a proxy, say) is an `InternalError`: worth a retry.
+    A server's error that is not listed (502 of a proxy, say) is an `InternalError`: worth a retry.
     """
     fallback = InternalError if status.code >= 500 else ApiError
     cls = _BY_REASON.get(status.reason) or _BY_CODE.get(status.code) or fallback

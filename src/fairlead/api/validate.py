@@ -1,7 +1,7 @@
 """What a Job must fulfil beyond its schema: rules that look at several fields at once.
 
-The API's admission, the CLI and the tests all call `validate_job`; nobody else checks these rules.
-All mistakes are collected, each with its path, in the words that the API server uses.
+The API's admission, the CLI and the tests all call `validate_job`; these rules are checked nowhere
+else. All mistakes are collected, each with its path, in the words that the API server uses.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def validate_job_update(
     defaults must be filled in in both or in neither. `validate_job` checks `new` by itself.
     """
     before, after = _spec_of(old), _spec_of(new)
-    why = "field is immutable: delete the job and submit it anew, or submit it under another name"
+    why = "field is immutable: delete the job and submit it again, or submit it under another name"
     return [
         _cause("Invalid", f"{path}.{field}", f"Invalid value: {why}")
         for field in IMMUTABLE_FIELDS

@@ -6,7 +6,7 @@ psycopg is an extra (`pip install fairlead[postgres]`), imported when a URL is g
 on a new connection, with a growing delay, for as long as `outage_seconds_max`; then HistoryError,
 and the jobs controller tries again later. Trying again is harmless: all writes are upserts by key.
 
-The schema is made by whoever comes first, under an advisory lock, and carries a version.
+The first process creates the schema, under an advisory lock; it carries a version.
 """
 
 from __future__ import annotations

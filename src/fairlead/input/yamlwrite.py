@@ -14,7 +14,7 @@ from fairlead.input.yamlmarks import plain_scalar
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts so that nobody takes them for something else, and never uses aliases."""
+    """Writes texts so that no parser reads them as another type, and never uses aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Write equal values out each time."""

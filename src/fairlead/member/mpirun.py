@@ -7,7 +7,7 @@ MASTER_ADDR:MASTER_PORT; each member runs its proxy, and the proxy the rank. Mem
 one once, at the start, by the pod address that the job controller wrote down.
 
 A lost rank stops all ranks (Hydra's clean-up), and each member ends: the lost one as its rank did,
-the others with EXIT_STOPPED, so that whoever reads the exit codes can tell the cause from its
+the others with EXIT_STOPPED, so that a reader of the exit codes can tell the cause from its
 effects.
 """
 

@@ -18,7 +18,7 @@ from fairlead.api.quantity import PODS
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
 from fairlead.model.requests import Constraints, MemberClass
 
-#: Rows kept; further classes are computed anew each time they are asked for.
+#: Rows kept; further classes are computed each time they are asked for.
 ROWS_MAX = 1024
 #: Masks kept beyond those that rows need.
 _MASKS_SPARE_MAX = 256
@@ -67,7 +67,7 @@ class FitTable:
         self._pins: dict[MemberClass, int] = {}
         self._spare_rows: list[int] = []
         self._member_of_row: list[MemberClass | None] = []
-        #: Least number of members that somebody waits to place, by class and by row.
+        #: Members of the smallest gang that waits, by class and by row.
         self._needs: dict[MemberClass, int] = {}
         self._need_of_row: Ints = np.zeros(0, dtype=np.int64)
         #: Classes with a need and no row, the one that was looked at longest ago first.
@@ -75,11 +75,11 @@ class FitTable:
         #: Those of them that were not looked at yet.
         self._uncached_new: list[MemberClass] = []
         self._may_have_idle_rows = False
-        #: The rows that share a mask; None when it must be made anew.
+        #: The rows that share a mask; None when it is out of date.
         self._rows_by_mask: list[tuple[Mask, Ints]] | None = None
-        #: See `_divisors`; None when they must be made anew.
+        #: See `_divisors`; None when they are out of date.
         self._divisors_known: list[tuple[int, Ints, Bools, bool]] | None = None
-        #: The requests without zeros, and where the zeros were; None: to be made anew.
+        #: The requests without zeros, and where the zeros were; None: out of date.
         self._divisor: Ints | None = None
         self._is_unasked: Bools = np.zeros((0, 0), dtype=np.bool_)
         self._fits: npt.NDArray[np.int32] = np.zeros((0, table.capacity), dtype=np.int32)
@@ -92,7 +92,7 @@ class FitTable:
         self.is_tentative = False
 
     def pin(self, member: MemberClass) -> None:
-        """Keep this class's row while somebody waits with it."""
+        """Keep this class's row while a gang waits with it."""
         self._pins[member] = self._pins.get(member, 0) + 1
 
     def unpin(self, member: MemberClass) -> None:
@@ -103,7 +103,7 @@ class FitTable:
             self._may_have_idle_rows = True
 
     def set_need(self, member: MemberClass, count: int | None) -> None:
-        """Say from how many members on a class is worth a look; None: nobody waits with it."""
+        """Set the smallest waiting gang of this class; None if none waits."""
         if count is None:
             del self._needs[member]
             self._uncached.pop(member, None)
@@ -302,7 +302,7 @@ class FitTable:
         return row
 
     def _make_spare_rows(self) -> bool:
-        """Find rows: new ones up to the limit, then those that nobody waits with."""
+        """Find rows: new ones up to the limit, then those that no gang waits with."""
         count = len(self._totals)
         if count < ROWS_MAX:
             added = min(max(count, _ROWS_START), ROWS_MAX - count)

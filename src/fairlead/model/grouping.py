@@ -2,7 +2,7 @@
 
 A group is named by the key of the Job that stands for it, which follows from the pod alone: no
 look-up, so it is the same after every restart and for every replica. Conventions are tried from the
-most explicit to the least: a group that somebody named, then tools that make other controllers'
+most explicit to the least: a group that a user named, then tools that make other controllers'
 objects, then controllers, then the pod by itself. How large a group is, the pod may say, or the
 object that it names (`Source`) when it is read (`decide/adoption/sources.py`).
 
@@ -137,7 +137,7 @@ def role_name(text: str) -> str:
     return _label(text)[:_ROLE_MAX].strip("-") or "worker"
 
 
-# Groups that somebody named
+# Groups that a user named
 
 #: Label or annotation that names the group, and the ones that say how many belong to it.
 _NAMED: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -335,7 +335,7 @@ def _said(pod: Pod, *keys: str) -> str:
 
 
 def _size(pod: Pod, *keys: str) -> int | None:
-    """Return the group's size as the pod says it: our own key first, since somebody wrote it."""
+    """Return the group's size as the pod says it: our own key first, since a user wrote it."""
     return label_number(_said(pod, names.GROUP_SIZE, *keys)) or None
 
 

@@ -38,7 +38,7 @@ class ConnectionLimits:
     total_max: int
     strangers_max: int
     stranger_seconds_max: float = 10.0
-    #: How long a stranger is spared when there are too many.
+    #: How long a connection without credentials may stay when there are too many.
     stranger_seconds_min: float = 0.25
     backlog_max: int = 1024
 

@@ -2,7 +2,7 @@
 
 `record` only notes; the recorder's own `run` writes. The same (object, reason, message) again
 within its quiet period becomes one patch of `count` and `lastTimestamp` at the period's end. An
-event's name is derived from what it says, so a controller that starts anew, or forgot, finds its
+event's name is derived from what it says, so a restarted controller finds its
 earlier event and goes on counting instead of writing another. What cannot be written is dropped and
 counted: nothing automated may depend on events.
 

@@ -60,7 +60,7 @@ async def fence(
     """Make every placement that was decided before this term fail; return the jobs touched.
 
     The mirror must not run yet: it runs here, from its one list until it shows all that was
-    touched, and whoever runs it next goes on from there. Sooner nothing may be decided on it: it
+    touched, and the next leader goes on from there. Sooner nothing may be decided on it: it
     could show one job as touched, and not yet what a former leader did to another one just before.
 
     Raises the ApiError of a write that does not get through (in a group): a term must not start

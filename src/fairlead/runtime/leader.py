@@ -115,7 +115,7 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when we last looked; empty: nobody, or we have not looked."""
+        """Who held the lease when we last looked; empty: no replica, or not looked yet."""
         return "" if self._seen is None else self._seen.holder
 
     @property
@@ -181,7 +181,7 @@ class LeaderElector:
                 case _:
                     assert_never(step)
         except (AlreadyExists, Conflict):
-            return None, 0.0  # somebody was faster: look who
+            return None, 0.0  # another replica was faster: read which
         self._note(lease)
         return lease, 0.0
 

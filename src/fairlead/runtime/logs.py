@@ -33,7 +33,7 @@ class Logger(Protocol):
         ...
 
     def error(self, event: str, **facts: Any) -> Any:
-        """Log what somebody may have to act on."""
+        """Log what an operator may have to act on."""
         ...
 
 

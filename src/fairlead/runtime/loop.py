@@ -164,7 +164,7 @@ class LoopOptions:
     after_fault: BackoffOptions = field(default_factory=lambda: BackoffOptions(1.0, 600.0))
     #: Objects whose failures are remembered; the oldest is forgotten first.
     again_max: int = 10_000
-    #: False when somebody else runs the controller's mirrors (shared ones).
+    #: False when the controller's mirrors are shared and run elsewhere.
     runs_mirrors: bool = True
 
 

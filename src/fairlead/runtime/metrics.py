@@ -133,7 +133,7 @@ class Metrics:
         self._action_counters: dict[tuple[str, str, ActionResult], Counter] = {}
         self._crashes = Counter(
             "fairlead_service_crashes_total",
-            "Services that were started anew after a fault.",
+            "Services that were restarted after a fault.",
             ["service"],
             registry=registry,
         )
@@ -163,7 +163,7 @@ class Metrics:
         self._scraped.mirrors.append(mirror)
 
     def forget_mirrors(self, mirrors: Iterable[Mirror[Any]]) -> None:
-        """Report these no more (their controller was started anew)."""
+        """Report these no more (their controller was restarted)."""
         gone = list(mirrors)
         self._scraped.mirrors = [m for m in self._scraped.mirrors if m not in gone]
 

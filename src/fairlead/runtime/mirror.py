@@ -10,7 +10,7 @@ its new metadata where there are any, so that its deletion is seen. Nothing is h
 never readable.
 
 Handlers run synchronously and in order, so that state which follows a mirror is never between two
-versions when somebody reads it. An exception in a handler is a fault of ours and ends `run`.
+versions when it is read. An exception in a handler is a fault of ours and ends `run`.
 
 Source: KEP-365 (pages), KEP-956 (bookmarks), KEP-5504 (versions compare as integers); what a client
 must expect of a watch was measured in the wild: a stream just ends, with no error event.

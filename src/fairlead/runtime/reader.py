@@ -6,7 +6,7 @@ version that it had taken before, so that no half-applied state stays: a placeme
 does not lose its room because its job became unreadable. A handler that cannot take an absence or
 what it took before is broken, whatever the object.
 
-A mirror that somebody shares must outlive any of its readers. Such a fault takes off all handlers
+A shared mirror must outlive any of its readers. Such a fault takes off all handlers
 of this reader, the mirror goes on, and `wait_fault` raises the fault where the reader's supervisor
 sees it. A new reader then starts from what the mirrors hold.
 """
@@ -84,7 +84,7 @@ class MirrorReader:
                 return
             try:
                 contained(change)
-            except Exception as error:  # noqa: BLE001 - told by wait_fault; other readers go on
+            except Exception as error:  # noqa: BLE001 - wait_fault raises it; other readers go on
                 self._fault = error
                 self.close()
                 self._failed.set()
@@ -112,7 +112,7 @@ class MirrorReader:
 def follow(
     mirror: Mirror[T], handler: Callable[[Change[T]], None], reader: MirrorReader | None
 ) -> Callable[[], None]:
-    """Register `handler` through the reader, or, without one, on a mirror of one's own."""
+    """Register `handler` through the reader, or, without one, on a private mirror."""
     return mirror.on_change(handler) if reader is None else reader.follow(mirror, handler)
 
 

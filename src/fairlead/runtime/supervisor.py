@@ -1,4 +1,4 @@
-"""The supervisor: runs named services, starts them anew after a crash, and stops them in order.
+"""The supervisor: runs named services, restarts them after a crash, and stops them in order.
 
 A service is a function that makes a coroutine; after a crash it is called again, so that nothing of
 what failed is kept. Crashes are logged with their traceback, counted, and answered with a growing
@@ -123,7 +123,7 @@ class Supervisor:
         crashed: Callable[[str, BaseException], None] | None = None,
         stuck: Callable[[str], None] | None = None,
     ) -> None:
-        """`crashed` counts; `stuck` is told who did not stop in time (main may end the process)."""
+        """`crashed` counts; `stuck` gets a service that overran its stop deadline."""
         names = [service.name for service in services]
         if len(set(names)) != len(names):
             raise ValueError(f"services need different names, got {', '.join(names)}")

@@ -69,7 +69,7 @@ ROUGH = FaultRates(
 
 
 class LateWrites:
-    """Writes that are under way while nobody waits for them any more, by when they arrive."""
+    """Abandoned writes that are still in flight, ordered by delivery time."""
 
     def __init__(self) -> None:
         self.arrived = 0
@@ -85,7 +85,7 @@ class LateWrites:
         self._added.set()
 
     async def run(self) -> None:
-        """Carry them out in their time, until cancelled; their answers go to nobody."""
+        """Carry them out in their time, until cancelled; their answers are dropped."""
         while True:
             self._added.clear()
             now = asyncio.get_running_loop().time()

@@ -223,7 +223,7 @@ def make_pod(
     deleted: bool = False,
     **pod: Any,
 ) -> Pod:
-    """Return a pod of nobody, or of `owner`; further arguments are those of `make_pod_spec`."""
+    """Return a pod of `owner`, or without one; further arguments are those of `make_pod_spec`."""
     owners = ()
     if owner is not None:
         meta = owner.metadata

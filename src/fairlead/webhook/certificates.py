@@ -1,9 +1,9 @@
 """The webhook's own authority and serving certificate: what they are, and when they change.
 
 Each serving certificate has an authority of its own, whose key is thrown away once it has signed:
-there is no key that somebody could steal and sign with later. The price is that a new certificate
+there is no key to steal and sign with later. The price is that a new certificate
 needs a new authority, which API servers must know before they meet the certificate, and that they
-must know the old one until nobody shows what it has signed. Hence three steps, a while apart:
+must know the old one until no replica shows what it has signed. Hence three steps, a while apart:
 
     BEGIN     make the next pair and put its authority beside the old one in the bundle
     PROMOTE   serve the next pair
@@ -277,7 +277,7 @@ class Observed:
 
     Since when the Secret has been as it is, and since when both configurations have had its
     bundle (None: not yet). Both count from when this replica saw it first, which is later than it
-    was so; a replica that begins anew waits longer, never less.
+    was so; a replica that starts again waits longer, never less.
     """
 
     material_since: float

@@ -2,7 +2,7 @@
 
 The server is to ask about as few pods as possible, since each question is a round trip in the way
 of a pod. Selectors leave out what did not opt in, and conditions in CEL what opted in but cannot
-wait (bound pods, daemons, members of our jobs). Who asked is told apart by the path, because a
+wait (bound pods, daemons, members of our jobs). Who asked follows from the path, because a
 review does not show the labels of the namespace.
 
 In namespaces that opted in a failed call refuses the pod (`Fail`): let in without its gate it would
@@ -67,7 +67,7 @@ Manifest = dict[str, Any]
 def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manifest, Manifest]:
     """Return both configurations, which call `service` in `namespace` (a text, or a blank for one).
 
-    `ca_bundle` is PEM in base64; without one the field is left out, for whoever fills it in later.
+    `ca_bundle` is PEM in base64; without one the field is left out, for a CA injector to fill in.
     """
 
     def client(path: str) -> Manifest:

@@ -1,4 +1,4 @@
-"""A certificate that somebody else keeps in files, such as a mounted Secret; read only."""
+"""A certificate that another program keeps in files, such as a mounted Secret; read only."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ into configurations that have another one. Who loses the race looks again: the w
 work. Nothing is kept in memory that could not be found out again.
 
 Where cert-manager keeps the certificate (the configurations have its annotation), only the Secret
-is read. Without configurations nobody asks us: what is there is served, and nothing is made.
+is read. Without configurations no API server asks: what is there is served, and nothing is made.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CertificateKeeper:
         log: Logger = SILENT,
     ) -> None:
         self.steps_count = 0
-        #: False only when it was looked, and no API server has been told to ask us.
+        #: False only after a look that found no API server configured to ask.
         self.is_asked = True
         self._client = client
         self._options = options
@@ -130,7 +130,7 @@ class CertificateKeeper:
         if step is not Step.KEEP:
             after = take_step(step, material, options.hosts, now=now, times=options.times)
             if not await self._write(after, secret):
-                return options.soon_seconds  # somebody was faster: see what they did
+                return options.soon_seconds  # another replica was faster: read what it wrote
             self.steps_count += 1
             self._log.info("Webhook certificate changed", step=step.value)
             material = after
@@ -170,7 +170,7 @@ class CertificateKeeper:
         return material
 
     def _take_given(self, secret: Secret | None) -> float:
-        """Serve what somebody else keeps; what cannot be used is said, and looked at again."""
+        """Serve what another program keeps; log what cannot be used, and look again."""
         material = self._read(secret)
         if material is None:
             if secret is None:
@@ -214,7 +214,7 @@ class CertificateKeeper:
     # Writing
 
     async def _write(self, material: Material, before: Secret | None) -> bool:
-        """Store the material unless somebody else has written meanwhile."""
+        """Store the material unless another replica has written meanwhile."""
         options = self._options
         data = to_secret(material)
         try:

@@ -105,7 +105,7 @@ class WebhookServer:
     ) -> AsyncGenerator[int]:
         """Serve until the end of the block, then `linger_seconds` more; yields the port. OSError.
 
-        Those who still ask in that time are told to close the connection and hence find another
+        Clients that still ask in that time get `Connection: close` and hence find another
         replica the next time.
         """
         limits = self._limits

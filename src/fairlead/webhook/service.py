@@ -1,4 +1,4 @@
-"""The webhook of one replica: listener, answers, and whoever keeps its certificate."""
+"""The webhook of one replica: listener, answers, and the keeper of its certificate."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class WebhookOptions:
     namespace: str = "fairlead-system"
     #: Further names and addresses that the certificate is for, beside those of the Service.
     hosts: tuple[str, ...] = ()
-    #: Directory with tls.crt and tls.key that somebody else keeps; None: we keep a Secret.
+    #: Directory with tls.crt and tls.key kept by another program; None: Fairlead keeps a Secret.
     directory: Path | None = None
-    #: How long to answer after the end was asked for: until nobody is sent here any more.
+    #: How long to answer after the end was asked for: until no request is sent here any more.
     linger_seconds: float = 0.0
     times: Times = field(default_factory=Times)
     look_seconds: float = 60.0
@@ -92,7 +92,7 @@ class Webhook:
 
     @property
     def is_ready(self) -> bool:
-        """True while a certificate in date is shown, or no API server was told to ask."""
+        """True while a certificate in date is shown, or no API server is configured to ask."""
         if self._clock.now() < self._server.ends_at:
             return True
         return isinstance(self._keeper, CertificateKeeper) and not self._keeper.is_asked
