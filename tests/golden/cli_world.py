@@ -22,6 +22,7 @@ from fairlead.api.status import NotFound, StatusDetails
 from fairlead.api.times import format_time
 from fairlead.cli.transport import Api
 from fairlead.kube.kubeconfig import Connection
+from fairlead.runtime.client import ObjectList, Request, Verb
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 NOW = EPOCH + 86_400.0
@@ -151,16 +152,19 @@ class WorldApi(Api):
             NODES.name: nodes() if with_nodes else [],
         }
 
-    def get(self, resource: Resource[Any], name: str, *, namespace: str = "") -> Any:
-        """Return an object of the world; NotFound."""
-        for item in self.objects.get(resource.name, []):
-            if item.metadata.name == name:
-                return item
-        raise NotFound(f'{resource.name} "{name}" not found',
-                       details=StatusDetails(name=name, kind=resource.plural))  # fmt: skip
+    def call(self, request: Request[Any]) -> Any:
+        """Return an object of the world, or all of a resource; NotFound."""
+        resource = request.resource
+        found = self.objects.get(resource.name, [])
+        if request.verb is Verb.LIST:
+            return ObjectList(tuple(_as(resource, item) for item in found), "1")
+        assert request.verb is Verb.GET
+        for item in found:
+            if item.metadata.name == request.name:
+                return _as(resource, item)
+        raise NotFound(f'{resource.name} "{request.name}" not found',
+                       details=StatusDetails(name=request.name, kind=resource.plural))  # fmt: skip
 
-    def list_raw(
-        self, resource: Resource[Any], *, namespace: str = "", label_selector: str = ""
-    ) -> tuple[list[dict[str, Any]], str]:
-        """Return the objects of the world."""
-        return [to_wire(item) for item in self.objects.get(resource.name, [])], "1"
+
+def _as(resource: Resource[Any], item: Any) -> Any:
+    return to_wire(item) if resource.type is dict else item

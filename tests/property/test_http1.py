@@ -1,8 +1,9 @@
 """A client's connections against servers that send what they like, when they like.
 
-Bytes are handed to the connection itself, by a loop in which they cost no time: an answer is the
-one to its request or a typed error, whatever the segments, and a connection on which a byte too
-many was seen carries no further request. FAIRLEAD_RANDOM=1 explores.
+Bytes are handed to the connection itself, in virtual time: an answer is the one to its request or a
+typed error, whatever the segments, and a connection on which a byte too many was seen carries no
+further request. The asynchronous and the blocking sender meet the same servers and must send the
+same bytes and end alike. FAIRLEAD_RANDOM=1 explores.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+import math
 import socket
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +24,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.status import ApiError, BadRequest, NotFound, Timeout, Unavailable
+from fairlead.kube.blocking import BlockingClient
 from fairlead.kube.http1 import HEAD_BYTES_MAX
 from fairlead.kube.kubeconfig import Connection
-from fairlead.kube.protocol import HttpOptions
+from fairlead.kube.protocol import HttpOptions, HttpRequest
 from fairlead.kube.transport import Transport
 from fairlead.sim.loop import VirtualTimeLoop
 
 BODY_BYTES_MAX = 1 << 20
+CONNECTION = Connection(
+    "http://127.0.0.1:1", "a test", token="secret",
+    impersonate_user="ann", impersonate_groups=("vision", "research"),
+)  # fmt: skip
 #: Beside what a test's answers take: nothing may hold a multiple of the limits.
 OPTIONS = HttpOptions(connections_max=1, answer_bytes_max=BODY_BYTES_MAX, request_seconds=30.0)
 quick = settings(deadline=None, max_examples=200)
@@ -60,14 +68,16 @@ class Wire(asyncio.Transport):
         super().__init__()
         self._loop, self._protocol, self._server = loop, protocol, server
         self._is_closed = False
-        #: The paths that were asked on this connection.
+        #: The paths that were asked on this connection, and all that was sent.
         self.asked: list[str] = []
+        self.sent = b""
         self.unsent_bytes = 0
 
     def write(self, data: Any) -> None:
         assert not self._is_closed
         path = bytes(data).split(b" ", 2)[1].decode()
         self.asked.append(path)
+        self.sent += bytes(data)
         self._loop.request_count += 1
         seconds = 0.0
         for each in self._server(path, self._loop.request_count):
@@ -124,21 +134,131 @@ class WireLoop(VirtualTimeLoop):
         super().close()
 
 
+class BlockingWire:
+    """A blocking socket whose other end is the server's script, on a clock of the test."""
+
+    def __init__(self, world: BlockingWorld) -> None:
+        self._world = world
+        self._timeout: float | None = OPTIONS.request_seconds
+        #: What comes, and when; None is the end.
+        self._coming: deque[tuple[float, bytes | None]] = deque()
+        self._is_closed = False
+        self.asked: list[str] = []
+        self.sent = b""
+
+    def sendall(self, data: bytes) -> None:
+        path = data.split(b" ", 2)[1].decode()
+        self.asked.append(path)
+        self.sent += data
+        self._world.request_count += 1
+        at = self._world.now
+        for each in self._world.server(path, self._world.request_count):
+            at += each.after_seconds
+            if isinstance(each, Close):
+                self._coming.append((at, None))
+            elif each.data:
+                self._coming.append((at, each.data))
+        self._coming = deque(sorted(self._coming, key=lambda each: each[0]))
+
+    def recv(self, size: int) -> bytes:
+        assert not self._is_closed
+        limit = math.inf if self._timeout is None else self._world.now + self._timeout
+        at, data = self._coming[0] if self._coming else (math.inf, None)
+        if at > limit:
+            self._world.now = limit
+            raise TimeoutError("timed out")
+        self._world.now = max(self._world.now, at)
+        if data is None:
+            return b""
+        self._coming.popleft()
+        if len(data) > size:
+            self._coming.appendleft((at, data[size:]))
+        return data[:size]
+
+    def fileno(self) -> int:
+        """Return the number of a real socket that is as readable as this one."""
+        is_readable = bool(self._coming) and self._coming[0][0] <= self._world.now
+        return self._world.pair[0 if is_readable else 1].fileno()
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+class BlockingWorld:
+    """The blocking sender's connections to one scripted server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.now = 0.0
+        self.request_count = 0
+        self.wires: list[BlockingWire] = []
+        #: The first one has something to read, and the second one has nothing.
+        self.pair = socket.socketpair()
+        self.pair[1].sendall(b"x")
+
+    def connect(self, *_: Any) -> Any:
+        self.wires.append(BlockingWire(self))
+        return self.wires[-1]
+
+    def close(self) -> None:
+        for each in self.pair:
+            each.close()
+
+
 @dataclass
 class Outcome:
     """What a client got for its paths, one after the other, and what it asked on each wire."""
 
     answers: list[bytes | ApiError] = field(default_factory=list[bytes | ApiError])
     wires: list[list[str]] = field(default_factory=list[list[str]])
+    sent: list[bytes] = field(default_factory=list[bytes])
     seconds: float = 0.0
 
 
 def ask(server: Server, *paths: str, pause_seconds: float = 0.0) -> Outcome:
-    """Ask a server for paths in turn; anything but an answer or an ApiError is a failure."""
+    """Ask a server for paths in turn; anything but an answer or an ApiError is a failure.
+
+    Both senders ask, and must not differ.
+    """
+    got = ask_async(server, *paths, pause_seconds=pause_seconds)
+    blocking = ask_blocking(server, *paths, pause_seconds=pause_seconds)
+    for one, other in zip(got.answers, blocking.answers, strict=True):
+        if isinstance(one, ApiError):
+            assert isinstance(other, type(one))
+            assert other.message == one.message
+        else:
+            assert other == one
+    assert (blocking.wires, blocking.sent) == (got.wires, got.sent)
+    return got
+
+
+def ask_blocking(server: Server, *paths: str, pause_seconds: float = 0.0) -> Outcome:
+    """Ask with the blocking sender."""
+    outcome, world = Outcome(), BlockingWorld(server)
+    client = BlockingClient(CONNECTION, OPTIONS, connect=world.connect)
+    for path in paths:
+        try:
+            outcome.answers.append(client.send(HttpRequest("GET", path)).body)
+        except ApiError as error:
+            outcome.answers.append(error)
+        world.now += pause_seconds
+    client.close()
+    world.close()
+    outcome.wires = [wire.asked for wire in world.wires]
+    outcome.sent = [wire.sent for wire in world.wires]
+    outcome.seconds = world.now
+    return outcome
+
+
+def ask_async(server: Server, *paths: str, pause_seconds: float = 0.0) -> Outcome:
+    """Ask with the asynchronous sender."""
     outcome = Outcome()
 
     async def main() -> None:
-        transport = Transport(Connection("http://127.0.0.1:1", "a test"), OPTIONS)
+        transport = Transport(CONNECTION, OPTIONS)
         for path in paths:
             try:
                 outcome.answers.append(await transport.request("GET", path))
@@ -156,6 +276,7 @@ def _run(server: Server, main: Coroutine[Any, Any, None], outcome: Outcome) -> N
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(main)
         outcome.wires = [wire.asked for wire in loop.wires]
+        outcome.sent = [wire.sent for wire in loop.wires]
         outcome.seconds = loop.time()
     assert not loop.errors, "an exception came out of a callback"
 
@@ -298,7 +419,9 @@ def test_a_slow_answer_comes_whole_or_not_at_all(seconds: float) -> None:
             return [Say(answer_to(path))]
         return [Say(bytes([byte]), seconds) for byte in answer_to(path)]
 
-    got = ask(server, "/a", "/b")
+    # A person waits for the blocking sender, and may end it: only silence has a limit there.
+    assert ask_blocking(server, "/a", "/b").answers == EXPECTED[:2]
+    got = ask_async(server, "/a", "/b")
     assert got.answers[1] == b"answer to /b\n"
     if seconds < 1:
         assert got.answers[0] == b"answer to /a\n"
@@ -431,7 +554,7 @@ def test_a_connection_with_an_unsent_rest_of_the_request_is_not_used_again() -> 
     outcome = Outcome()
 
     async def main() -> None:
-        transport = Transport(Connection("http://127.0.0.1:1", "a test"), OPTIONS)
+        transport = Transport(CONNECTION, OPTIONS)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, WireLoop)
         outcome.answers.append(await transport.request("GET", "/a"))

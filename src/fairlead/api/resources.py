@@ -40,6 +40,11 @@ class Resource(Generic[T]):
         """The same resource, but answers carry metadata only; servers then send no more."""
         return _only_metadata(self)
 
+    @property
+    def raw(self) -> Resource[dict[str, Any]]:
+        """The same resource as plain objects, with all fields that the server has."""
+        return _raw(self)
+
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the URL path; an empty namespace means all (or cluster scope)."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
@@ -49,6 +54,11 @@ class Resource(Generic[T]):
         if name:
             root += f"/{name}"
         return f"{root}/{subresource}" if subresource else root
+
+
+@cache
+def _raw(resource: Resource[Any]) -> Resource[dict[str, Any]]:
+    return replace(resource, type=dict)
 
 
 @cache

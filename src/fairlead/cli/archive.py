@@ -15,7 +15,6 @@ import msgspec
 
 from fairlead.api.status import ApiError
 from fairlead.app.messages import ACCOUNT, NOT_LEADER, PROXIED_NAME, TOKEN_HEADER, ArchivedLog
-from fairlead.cli.transport import bearer_token
 from fairlead.input.errors import CliError, Code, fail
 
 if TYPE_CHECKING:
@@ -101,10 +100,10 @@ class Archive:
     @staticmethod
     def _token(api: Api) -> str:
         """Return a token that says who asks; NoArchive, ApiError."""
-        target = api.target
+        target = api.connection
         if target.impersonate_user:
             raise NoArchive("it does not take impersonated users (as: in the kubeconfig)")
-        if token := bearer_token(target):
+        if token := api.token():
             return token
         body = {
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",

@@ -27,7 +27,7 @@ def complete_jobs(
         connection = find_connection(choice, os.environ)
         api = Api(connection, timeout_seconds=ANSWER_SECONDS_MAX)
         space = str(context.params.get("namespace") or "") or connection.namespace
-        jobs, _ = api.list(JOBS, namespace=space)
+        jobs = api.list(JOBS, namespace=space)
     except (CliError, ApiError):
         return []
     return sorted(j.metadata.name for j in jobs if j.metadata.name.startswith(incomplete))

@@ -30,10 +30,10 @@ _SHOWN = (quantity.GPU, quantity.CPU, quantity.MEMORY)
 
 def read_state(api: Api) -> ClusterState:
     """Return the cluster as the scheduler would see it now."""
-    nodes, _ = api.list(NODES)
-    jobs, _ = api.list(JOBS)
+    nodes = api.list(NODES)
+    jobs = api.list(JOBS)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
-    pods, _ = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    pods = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
     return ClusterState.of(nodes, jobs, pods)
 
 
@@ -92,7 +92,7 @@ def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...
 
 def _taints(api: Api, job: Job) -> tuple[str, ...]:
     """Return the toleration that would let a member onto nodes that its selector allows."""
-    nodes, _ = api.list(NODES)
+    nodes = api.list(NODES)
     for role in job.spec.roles:
         spec = role.template.spec
         tolerated = {toleration.key for toleration in spec.tolerations}

@@ -28,7 +28,7 @@ def find_job(api: Api, namespace: str, name: str) -> Job:
 
 def missing_job(api: Api, namespace: str, name: str, *, code: Code = Code.NO_SUCH_JOB) -> Problem:
     """Return the problem of a job that does not exist, with what does."""
-    jobs, _ = api.list(JOBS, namespace=namespace)
+    jobs = api.list(JOBS, namespace=namespace)
     recent = sorted(jobs, key=lambda j: j.metadata.creation_timestamp or "", reverse=True)
     known = [job.metadata.name for job in recent]
     near = nearest(name, known)

@@ -110,7 +110,7 @@ class MemberLogs:
 
     def _pods(self, attempt: int) -> list[Pod]:
         selector = f"{names.JOB_NAME}={self.key[1]},{names.ATTEMPT}={attempt}"
-        found, _ = self.api.list(PODS, namespace=self.key[0], label_selector=selector)
+        found = self.api.list(PODS, namespace=self.key[0], label_selector=selector)
         return sorted(found, key=lambda pod: _order(_task(pod)))
 
     def _archived(self, attempt: int | None, *, is_needed: bool) -> list[ArchivedLog]:

@@ -35,7 +35,7 @@ def past_lines(common_: Common, store: str, query: Mapping[str, str]) -> list[Hi
     direct = direct_store(store, os.environ)
     data = None if direct else stopped(common_)
     api = None if direct or data else common_.connect()
-    default = api.target.namespace if api is not None else DEFAULT_NAMESPACE
+    default = api.connection.namespace if api is not None else DEFAULT_NAMESPACE
     namespace = "" if common_.all_namespaces else common_.space(default)
     wanted = {**query, **({"namespace": namespace} if namespace else {})}
     raw = _stopped_lines(data, wanted) if data else _raw_lines(api, direct, wanted)

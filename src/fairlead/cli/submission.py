@@ -56,7 +56,7 @@ class Submission:
 
 def taken_names(api: Api, namespace: str) -> frozenset[str]:
     """Return the names of the jobs of a namespace."""
-    jobs, _ = api.list_raw(JOBS, namespace=namespace)
+    jobs = api.list(JOBS.raw, namespace=namespace)
     return frozenset(str(job["metadata"]["name"]) for job in jobs)
 
 
@@ -80,7 +80,7 @@ def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
     """Send the job as a dry run and return what would be stored; CliError when it is refused."""
     manifest = to_manifest(submission.build(name))
     try:
-        return api.create(JOBS, manifest, namespace=submission.namespace, dry_run=True)
+        return api.create(JOBS.raw, manifest, namespace=submission.namespace, dry_run=True)
     except ApiError as error:
         raise _refused(error, submission.namespace) from error
 
@@ -106,10 +106,10 @@ def store(api: Api, submission: Submission) -> dict[str, Any]:
 def _store_as(api: Api, submission: Submission, name: str) -> dict[str, Any]:
     space, script = submission.namespace, submission.script
     if script is None:
-        return api.create(JOBS, to_manifest(submission.build(name)), namespace=space)
+        return api.create(JOBS.raw, to_manifest(submission.build(name)), namespace=space)
     _store_script(api, space, name, script)
     try:
-        job = api.create(JOBS, to_manifest(submission.build(name)), namespace=space)
+        job = api.create(JOBS.raw, to_manifest(submission.build(name)), namespace=space)
     except ApiError:
         api.delete(CONFIG_MAPS, config_map_name(name), namespace=space)
         raise
@@ -128,14 +128,14 @@ def _store_script(api: Api, namespace: str, name: str, script: Script) -> None:
     config_map = build_script_map(name, script)
     body = {"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)}
     try:
-        api.create(CONFIG_MAPS, body, namespace=namespace)
+        api.create(CONFIG_MAPS.raw, body, namespace=namespace)
     except AlreadyExists:
         before = api.get(CONFIG_MAPS, config_map_name(name), namespace=namespace)
         is_ours = before.metadata.labels.get(names.JOB_NAME) == name
         if not is_ours or before.metadata.owner_references:
             raise
         api.delete(CONFIG_MAPS, config_map_name(name), namespace=namespace)
-        api.create(CONFIG_MAPS, body, namespace=namespace)
+        api.create(CONFIG_MAPS.raw, body, namespace=namespace)
 
 
 def _refused(error: ApiError, namespace: str) -> CliError:
@@ -151,7 +151,7 @@ def check_documents(api: Api, documents: Sequence[Document], namespace: str) -> 
     problems: list[Problem] = []
     for document in documents:
         try:
-            api.create(document.resource, document.body, dry_run=True,
+            api.create(document.resource.raw, document.body, dry_run=True,
                        namespace=_space(document, namespace))  # fmt: skip
         except ApiError as error:
             problems += _document_problems(document, error, _space(document, namespace))
@@ -166,7 +166,7 @@ def store_documents(
     stored: list[dict[str, Any]] = []
     for document in documents:
         try:
-            stored.append(api.create(document.resource, document.body,
+            stored.append(api.create(document.resource.raw, document.body,
                                      namespace=_space(document, namespace)))  # fmt: skip
         except ApiError as error:
             for before, created in zip(documents, stored, strict=False):

@@ -10,6 +10,7 @@ from fairlead.api.resources import JOBS
 from fairlead.api.status import Expired, NotFound, Unavailable
 from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code
+from fairlead.runtime.client import EventType
 
 RETRY_SECONDS = 1.0
 SILENT_SECONDS_MAX = 30.0  # how long the cluster may be away before following gives up
@@ -34,14 +35,16 @@ def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None
                 job = api.get(JOBS, name, namespace=namespace)
                 version, seen = job.metadata.resource_version, True
                 yield job
-            for kind, job in api.watch(JOBS, namespace=namespace, name=name,
-                                       resource_version=version,
-                                       timeout_seconds=_left(deadline)):  # fmt: skip
+            for event in api.watch_one(
+                JOBS, name, namespace=namespace, resource_version=version,
+                timeout_seconds=_left(deadline),
+            ):  # fmt: skip
                 away_since = None
-                version = job.metadata.resource_version
-                if kind == "DELETED":
+                version = event.resource_version
+                if event.type is EventType.DELETED:
                     raise Gone(name)
-                yield job
+                if event.object is not None:
+                    yield event.object
         except NotFound as error:
             if seen:
                 raise Gone(name) from error

@@ -17,7 +17,6 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.status import ApiError, Conflict, Forbidden, NotFound
-from fairlead.cli.transport import Api
 from fairlead.input.errors import Code, fail
 from fairlead.install.manifests import (
     PLACES,
@@ -29,6 +28,7 @@ from fairlead.install.manifests import (
 )
 from fairlead.install.pieces import PART_OF
 from fairlead.install.values import HistoryKind
+from fairlead.kube.blocking import BlockingClient
 
 MANAGER = "fairlead-install"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -76,7 +76,7 @@ class Found:
         return self.state is State.SAME and not self.note
 
 
-def look(api: Api, manifest: Manifest) -> Found:
+def look(api: BlockingClient, manifest: Manifest) -> Found:
     """Compare one object with its manifest; changes nothing."""
     label = label_of(manifest)
     before = get(api, manifest)
@@ -88,7 +88,7 @@ def look(api: Api, manifest: Manifest) -> Found:
     return Found(label, State.SAME, _trouble(before))
 
 
-def apply(api: Api, manifest: Manifest) -> Done:
+def apply(api: BlockingClient, manifest: Manifest) -> Done:
     """Bring one object to its manifest; what others have added to it stays."""
     before = get(api, manifest)
     after = _apply(api, manifest, is_dry=False)
@@ -128,7 +128,7 @@ def _secret(namespace: str, name: str, arguments: str) -> Need:
     return Need(f"Secret {namespace}/{name}", path, remedy)
 
 
-def look_need(api: Api, need: Need) -> Found:
+def look_need(api: BlockingClient, need: Need) -> Found:
     """Say whether something that others make is there; its content is not looked at."""
     try:
         api.request("GET", need.path)
@@ -139,7 +139,7 @@ def look_need(api: Api, need: Need) -> Found:
     return Found(need.label, State.SAME)
 
 
-def look_unwanted(api: Api, manifest: Manifest) -> Found | None:
+def look_unwanted(api: BlockingClient, manifest: Manifest) -> Found | None:
     """Return an object that is there though it was not chosen; None when there is none of ours."""
     found = get(api, manifest)
     if found is None or not is_ours(found):
@@ -147,7 +147,7 @@ def look_unwanted(api: Api, manifest: Manifest) -> Found | None:
     return Found(label_of(manifest), State.UNWANTED)
 
 
-def remove(api: Api, manifest: Manifest) -> Done:
+def remove(api: BlockingClient, manifest: Manifest) -> Done:
     """Delete one object, if it is there and one of ours; what hangs on it goes after it."""
     found = get(api, manifest)
     if found is None:
@@ -173,7 +173,7 @@ def is_ours(found: Manifest) -> bool:
     return (found["metadata"].get("labels") or {}).get(key) == value
 
 
-def await_established(api: Api, manifest: Manifest) -> None:
+def await_established(api: BlockingClient, manifest: Manifest) -> None:
     """Return once the API serves a new kind; CliError when it does not."""
     deadline = time.monotonic() + ESTABLISHED_SECONDS_MAX
     while True:
@@ -186,7 +186,7 @@ def await_established(api: Api, manifest: Manifest) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def get(api: Api, manifest: Manifest) -> Manifest | None:
+def get(api: BlockingClient, manifest: Manifest) -> Manifest | None:
     """Return the object as it is; None when there is none, or none of its kind."""
     try:
         return _decode(api.request("GET", path_of(manifest)).body)
@@ -194,7 +194,7 @@ def get(api: Api, manifest: Manifest) -> Manifest | None:
         return None
 
 
-def _apply(api: Api, manifest: Manifest, *, is_dry: bool) -> Manifest:
+def _apply(api: BlockingClient, manifest: Manifest, *, is_dry: bool) -> Manifest:
     query = {"fieldManager": MANAGER, "force": "true"}
     if is_dry:
         query["dryRun"] = "All"
@@ -239,14 +239,14 @@ def _trouble(found: Manifest) -> str:
     return ""
 
 
-def check_access(api: Api, install: Install) -> None:
+def check_access(api: BlockingClient, install: Install) -> None:
     """Refuse before anything is written when the server is no Kubernetes that has our kinds."""
     for prefix in sorted({PLACES[each["kind"]].prefix for each in manifests(install)}):
         try:
             api.request("GET", prefix)
         except NotFound as error:
             raise fail(
-                Code.REFUSED, f"{api.target.server} does not serve {prefix}",
+                Code.REFUSED, f"{api.connection.server} does not serve {prefix}",
                 detail=(f"nothing was written to namespace {install.namespace}",),
                 help=(_MISSING_HELP.get(prefix, _EMBEDDED_HELP),),
             ) from error  # fmt: skip

@@ -26,7 +26,6 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS, SECRETS
 from fairlead.api.status import ApiError, Conflict, NotFound
-from fairlead.cli.transport import Api
 from fairlead.input.errors import Code, fail
 from fairlead.install.installer import Done, get, is_ours, remove
 from fairlead.install.manifests import (
@@ -38,6 +37,7 @@ from fairlead.install.manifests import (
     label_of,
 )
 from fairlead.install.pieces import PART_OF
+from fairlead.kube.blocking import BlockingClient
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
 
 LOOK_SECONDS = 0.1
@@ -96,7 +96,7 @@ class Standing:
         return tuple(_key(job) for job, state in states if state not in ended)
 
 
-def survey(api: Api, wish: Wish) -> Standing:
+def survey(api: BlockingClient, wish: Wish) -> Standing:
     """Look at everything that an uninstallation concerns; changes nothing."""
     found = [each for m in _made(wish.namespace) if (each := _held(api, m)) is not None]
     deployment = next((each for each in found if each["kind"] == "Deployment"), None)
@@ -122,16 +122,16 @@ def _made(namespace: str) -> list[Manifest]:
     return [resolve(part.body, context) for part in blueprint()]
 
 
-def _held(api: Api, manifest: Manifest) -> Manifest | None:
+def _held(api: BlockingClient, manifest: Manifest) -> Manifest | None:
     found = get(api, manifest)
     if found is None or not is_ours(found):
         return None
     return {**found, "kind": manifest["kind"]}
 
 
-def _jobs(api: Api) -> list[dict[str, Any]]:
+def _jobs(api: BlockingClient) -> list[dict[str, Any]]:
     try:
-        return api.list_raw(JOBS)[0]
+        return list(api.list(JOBS.raw))
     except NotFound:
         return []  # the kind is not there
 
@@ -140,13 +140,13 @@ def _is_stand_in(job: dict[str, Any]) -> bool:
     return bool(job["spec"].get("adopts"))
 
 
-def _gated(api: Api) -> list[dict[str, Any]]:
+def _gated(api: BlockingClient) -> list[dict[str, Any]]:
     """Return pods that wait for our gate, whoever put it on."""
-    pods, _ = api.list_raw(PODS, field_selector="status.phase=Pending")
+    pods = api.list(PODS.raw, field_selector="status.phase=Pending")
     return [pod for pod in pods if _has_gate(pod)]
 
 
-def _guests(api: Api, namespace: str) -> Iterator[str]:
+def _guests(api: BlockingClient, namespace: str) -> Iterator[str]:
     """Yield what a deletion of the namespace would take away from others, one of each kind."""
     key, value = PART_OF
     for prefix, plural in _GUESTS:
@@ -220,7 +220,7 @@ def _kept(manifest: Manifest, standing: Standing, wish: Wish) -> str:
             return ""
 
 
-def uninstall(api: Api, wish: Wish, *, say: Say) -> None:
+def uninstall(api: BlockingClient, wish: Wish, *, say: Say) -> None:
     """Remove what is there; `say` gets a line for each object. CliError when something stays."""
     standing = survey(api, wish)
     objects = _in_order(standing.objects)
@@ -252,7 +252,7 @@ def _is_available(deployment: Manifest) -> bool:
     return bool((deployment.get("status") or {}).get("availableReplicas"))
 
 
-def _end_jobs(api: Api, wish: Wish, say: Say, *, is_run: bool) -> None:
+def _end_jobs(api: BlockingClient, wish: Wish, say: Say, *, is_run: bool) -> None:
     """Delete submitted jobs; where controllers run, give them time to end the pods in order."""
     for job in _submitted(api):
         metadata = job["metadata"]
@@ -270,11 +270,11 @@ def _end_jobs(api: Api, wish: Wish, say: Say, *, is_run: bool) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _submitted(api: Api) -> list[dict[str, Any]]:
+def _submitted(api: BlockingClient) -> list[dict[str, Any]]:
     return [job for job in _jobs(api) if not _is_stand_in(job)]
 
 
-def _remove_stand_ins(api: Api, say: Say) -> None:
+def _remove_stand_ins(api: BlockingClient, say: Say) -> None:
     """Delete jobs that stood for pods of others; these have owners of their own."""
     for job in filter(_is_stand_in, _jobs(api)):
         metadata = job["metadata"]
@@ -283,13 +283,13 @@ def _remove_stand_ins(api: Api, say: Say) -> None:
             say(f"Job {_key(job)}: {Done.DELETED.value}")
 
 
-def _await_controllers(api: Api, namespace: str) -> None:
+def _await_controllers(api: BlockingClient, namespace: str) -> None:
     """Return once no controller runs that could put a finalizer on again."""
     key, value = PART_OF
     selector = f"{key}={value},app.kubernetes.io/component=controller"
     deadline = time.monotonic() + GONE_SECONDS_MAX
     while True:
-        pods, _ = api.list_raw(PODS, namespace=namespace, label_selector=selector)
+        pods = api.list(PODS.raw, namespace=namespace, label_selector=selector)
         ended = ("Succeeded", "Failed")
         running = [p for p in pods if (p.get("status") or {}).get("phase") not in ended]
         if not running:
@@ -327,18 +327,18 @@ def _insist(
         time.sleep(LOOK_SECONDS)
 
 
-def _free_jobs(api: Api, say: Say) -> None:
+def _free_jobs(api: BlockingClient, say: Say) -> None:
     """Take our finalizer off every job."""
     _insist(partial(_bound_jobs, api), partial(_free, api, say=say))
 
 
-def _bound_jobs(api: Api) -> list[dict[str, Any]]:
+def _bound_jobs(api: BlockingClient) -> list[dict[str, Any]]:
     """Return jobs that carry our finalizer."""
     jobs = ((job, job["metadata"].get("finalizers") or ()) for job in _jobs(api))
     return [job for job, finalizers in jobs if names.JOB_FINALIZER in finalizers]
 
 
-def _free(api: Api, job: dict[str, Any], *, say: Say) -> None:
+def _free(api: BlockingClient, job: dict[str, Any], *, say: Say) -> None:
     """Take our finalizer off a job; other finalizers stay."""
     metadata = job["metadata"]
     kept = [each for each in metadata["finalizers"] if each != names.JOB_FINALIZER]
@@ -354,7 +354,7 @@ def _free(api: Api, job: dict[str, Any], *, say: Say) -> None:
     say(f"Job {_key(job)}: finalizer removed")
 
 
-def _release(api: Api, pod: dict[str, Any], *, say: Say) -> None:
+def _release(api: BlockingClient, pod: dict[str, Any], *, say: Say) -> None:
     metadata = pod["metadata"]
     gates = [each for each in pod["spec"]["schedulingGates"] if each["name"] != names.GANG_GATE]
     patch = {
@@ -366,7 +366,7 @@ def _release(api: Api, pod: dict[str, Any], *, say: Say) -> None:
     say(f"Pod {_key(pod)}: gate removed")
 
 
-def _await_kind_gone(api: Api, manifest: Manifest, say: Say) -> None:
+def _await_kind_gone(api: BlockingClient, manifest: Manifest, say: Say) -> None:
     """Return once a definition is gone; jobs that still come up meanwhile are freed."""
     deadline = time.monotonic() + GONE_SECONDS_MAX
     for _ in range(ROUNDS_MAX):
@@ -385,7 +385,7 @@ def _await_kind_gone(api: Api, manifest: Manifest, say: Say) -> None:
     )  # fmt: skip
 
 
-def _remove_left(api: Api, namespace: str, say: Say) -> None:
+def _remove_left(api: BlockingClient, namespace: str, say: Say) -> None:
     """Delete what the controllers have made for themselves: lease and certificate."""
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
     secret = SECRETS.path(namespace, WEBHOOK)

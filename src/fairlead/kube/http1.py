@@ -13,6 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httptools
 
@@ -43,16 +44,36 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a server's URL leads to."""
+
+    host: str
+    port: int
+    #: Host and port as the URL has them: the Host header.
+    authority: str
+    #: What the paths of requests begin with.
+    base: str
+
+    @classmethod
+    def of(cls, server: str) -> Origin:
+        """Read `http(s)://host[:port][/path]`."""
+        parts = urlsplit(server)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        authority = parts.netloc.rpartition("@")[2]
+        return cls(parts.hostname or "", port, authority, parts.path.rstrip("/"))
+
+
 def encode(
     method: str,
     target: str,
     headers: Iterable[tuple[str, str]],
     *,
-    host: str,
+    origin: Origin,
     body: bytes | None,
 ) -> bytes:
     """Return the bytes of a request; `target` is path and query, quoted. RequestError."""
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
+    lines = [f"{method} {origin.base}{target} HTTP/1.1", f"Host: {origin.authority}"]
     lines += [f"{name}: {value}" for name, value in headers]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
@@ -79,7 +100,7 @@ class _Incoming:
     def _reset_head(self) -> None:
         self._reason = b""
         self._headers: dict[str, str] = {}
-        self._has_head = False
+        self._has_head = self._has_body = False
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._inflate = None
@@ -109,6 +130,7 @@ class _Incoming:
 
     def on_body(self, body: bytes) -> None:
         size = len(body)
+        self._has_body = True
         self._framing_bytes_left += size
         if self._inflate is not None:
             try:
@@ -166,6 +188,17 @@ class AnswerReader(_Incoming):
         self.is_reusable = is_last and self._is_kept
         return self._whole()
 
+    def take(self) -> Answer | None:
+        """Return what came of an answer, for one that is streamed; None before its head is whole.
+
+        What was taken is not part of the answer, nor of its limit, any more.
+        """
+        if not self._has_head:
+            return None
+        taken = b"".join(self._body)
+        self._body, self._body_bytes = [], 0
+        return self._answer(taken)
+
     def end(self) -> Answer:
         """Return the answer that the end of the connection completes; ConnectionError for none."""
         self.is_reusable = False
@@ -174,12 +207,15 @@ class AnswerReader(_Incoming):
         return self._whole()
 
     def _whole(self) -> Answer:
-        if self._inflate is not None and self._body and not self._inflate.eof:
+        if self._inflate is not None and self._has_body and not self._inflate.eof:
             raise ConnectionError("the answer's compression is broken: it is cut off")
-        status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
-        answer = Answer(status, reason, self._headers, b"".join(self._body))
+        answer = self._answer(b"".join(self._body))
         self._reset()
         return answer
+
+    def _answer(self, body: bytes) -> Answer:
+        status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
+        return Answer(status, reason, self._headers, body)
 
 
 def _refusal(error: Exception) -> ConnectionError:

@@ -18,9 +18,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
-from urllib.parse import urlsplit
 
-from fairlead.kube.http1 import Answer, AnswerReader, ConnectError, encode
+from fairlead.kube.http1 import Answer, AnswerReader, ConnectError, Origin, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,9 @@ class Http1Pool:
         self, server: str, tls: ssl.SSLContext | None, options: Http1Options, server_name: str = ""
     ) -> None:
         """`server` is `http(s)://host[:port][/path]`; its certificate may be of `server_name`."""
-        parts = urlsplit(server)
-        self._host, self._port = parts.hostname or "", parts.port or (443 if tls else 80)
-        self._host_header, self._base = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
+        self._origin = Origin.of(server)
         self._tls = tls
-        self._server_name = (server_name or self._host) if tls else None
+        self._server_name = (server_name or self._origin.host) if tls else None
         self._options = options
         self._free = asyncio.Semaphore(options.connections_max)
         #: The one used last comes last.
@@ -67,7 +64,7 @@ class Http1Pool:
         ConnectError; ConnectionError when the connection breaks or what comes is not one answer
         within the limits; RequestError.
         """
-        data = encode(method, self._base + target, headers, host=self._host_header, body=body)
+        data = encode(method, target, headers, origin=self._origin, body=body)
         async with self._free:
             connection = self._take()
             if connection is not None:
@@ -112,7 +109,8 @@ class Http1Pool:
             async with asyncio.timeout(self._options.connect_seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: _Connection(self._options.body_bytes_max),
-                    self._host, self._port, ssl=self._tls, server_hostname=self._server_name,
+                    self._origin.host, self._origin.port,
+                    ssl=self._tls, server_hostname=self._server_name,
                 )  # fmt: skip
         except OSError as error:  # TimeoutError is one
             raise ConnectError(str(error)) from error

@@ -84,6 +84,13 @@ class HttpRequest:
     body: bytes | None = None
     content_type: str = JSON
     accept: str = JSON
+    #: Further headers.
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Method and path, for messages."""
+        return f"{self.method} {self.path}"
 
     @property
     def target(self) -> str:
@@ -114,7 +121,7 @@ def headers_of(
     if connection.impersonate_user:
         headers.append(("Impersonate-User", connection.impersonate_user))
         headers += [("Impersonate-Group", group) for group in connection.impersonate_groups]
-    return headers
+    return [*headers, *request.headers]
 
 
 # Requests
@@ -253,8 +260,11 @@ def _dry_run(request: Request[Any]) -> dict[str, str] | None:
 
 
 def _key(obj: Any) -> tuple[str, str]:
-    metadata: ObjectMeta = obj.metadata
-    return metadata.key
+    if isinstance(obj, dict):
+        metadata: dict[str, str] = obj["metadata"]
+        return metadata.get("namespace", ""), metadata["name"]
+    typed: ObjectMeta = obj.metadata
+    return typed.key
 
 
 # Answers

@@ -7,16 +7,15 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from fairlead.api.status import Unauthorized
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file; Unauthorized when there is none to read."""
+    """Return the token in a file; KubeconfigError when there is none to read."""
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Unauthorized(f"token file {file} cannot be read: {error}") from error
+        raise KubeconfigError(f"token file {file} cannot be read: {error}") from error
 
 
 def tls_context(connection: Connection) -> ssl.SSLContext:

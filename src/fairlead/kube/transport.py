@@ -217,7 +217,7 @@ class Transport:
         """Return a successful answer; raise the ApiError of any other. One retry after a 401."""
         if self._closed:
             raise Unavailable("the client is closed")
-        connection, place = self.connection, f"{asked.method} {asked.path}"
+        connection = self.connection
         is_retry = False
         used: Credential | None = None
         while True:
@@ -234,7 +234,7 @@ class Transport:
                     whole = answer if isinstance(answer, Answer) else await self._whole(answer)
             except _BROKEN as error:
                 raise self._api_error(asked, error) from error
-            error = error_of(whole, place, self.options)
+            error = error_of(whole, asked.place, self.options)
             has_another = connection.token_file is not None or self._plugin is not None
             if is_retry or not (isinstance(error, Unauthorized) and has_another):
                 raise naming_credentials(error, connection)
@@ -264,7 +264,10 @@ class Transport:
             now = asyncio.get_running_loop().time()
             read_at = self._token_read_at
             if is_refused or read_at is None or now - read_at >= self.options.token_seconds:
-                self._token = read_token(file)
+                try:
+                    self._token = read_token(file)
+                except KubeconfigError as error:
+                    raise Unauthorized(str(error)) from error
                 self._token_read_at = now
         return self._token
 
@@ -285,4 +288,4 @@ class Transport:
                 translated = RequestError(str(error))
             case _:
                 pass
-        return network_error(translated, f"{asked.method} {asked.path}", self.connection)
+        return network_error(translated, asked.place, self.connection)

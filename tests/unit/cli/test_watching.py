@@ -13,6 +13,7 @@ from fairlead.api.status import Expired, NotFound
 from fairlead.cli.transport import Api
 from fairlead.cli.watching import Gone, job_changes
 from fairlead.kube.kubeconfig import Connection
+from fairlead.runtime.client import EventType, WatchEvent
 from fairlead.testing.builders import make_job
 
 KEY = ("default", "train-1")
@@ -38,15 +39,17 @@ class ScriptedApi(Api):
             raise answer
         return answer
 
-    def watch(
-        self, resource: Any, *, namespace: str, name: str, resource_version: str,
+    def watch_one(
+        self, resource: Any, name: str, *, namespace: str, resource_version: str,
         timeout_seconds: float | None = None,
-    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
+    ) -> Iterator[WatchEvent[Any]]:  # fmt: skip
         self.from_versions.append(resource_version)
         for item in self.watches.pop(0):
             if isinstance(item, Exception):
                 raise item
-            yield item
+            kind, changed = item
+            version = changed.metadata.resource_version
+            yield WatchEvent(EventType(kind), changed, version)
 
 
 def versions(api: Api, count: int) -> list[int]:

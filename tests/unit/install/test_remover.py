@@ -8,9 +8,9 @@ import pytest
 
 from fairlead.api import names
 from fairlead.api.status import Conflict
-from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError
 from fairlead.install import remover
+from fairlead.kube.blocking import BlockingClient
 
 
 class Written:
@@ -21,12 +21,12 @@ class Written:
         self.version = 1
         self.finalizers: list[str] | None = ["other", names.JOB_FINALIZER]
 
-    def list_raw(self, *_: Any) -> tuple[list[dict[str, Any]], str]:
+    def list(self, *_: Any) -> list[dict[str, Any]]:
         metadata = {
             "name": "train", "namespace": "default", "uid": "u", "finalizers": self.finalizers,
             "resourceVersion": str(self.version),
         }  # fmt: skip
-        return [{"metadata": metadata, "spec": {}}], "1"
+        return [{"metadata": metadata, "spec": {}}]
 
     def request(self, verb: str, path: str, *, body: dict[str, Any], content_type: str) -> None:
         assert (verb, content_type) == ("PATCH", remover.MERGE)
@@ -45,7 +45,7 @@ def test_a_job_that_somebody_else_writes_is_freed_a_moment_later(
     monkeypatch.setattr(remover, "LOOK_SECONDS", 0.0)
     said: list[str] = []
     api = Written(3)
-    remover._free_jobs(cast("Api", api), said.append)
+    remover._free_jobs(cast("BlockingClient", api), said.append)
     assert api.finalizers == ["other"]
     assert said == ["Job default/train: finalizer removed"]
 
@@ -55,4 +55,4 @@ def test_a_job_that_is_written_all_the_time_ends_in_an_error_that_says_to_repeat
 ) -> None:
     monkeypatch.setattr(remover, "LOOK_SECONDS", 0.0)
     with pytest.raises(CliError, match="default/train is written by somebody else"):
-        remover._free_jobs(cast("Api", Written(1000)), print)
+        remover._free_jobs(cast("BlockingClient", Written(1000)), print)

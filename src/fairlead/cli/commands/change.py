@@ -44,7 +44,7 @@ RELEASE = Change("release", {"spec": {"suspend": False}}, "released", "is not he
 def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None:
     """Apply a change to each job; those that cannot be changed are all reported at the end."""
     api = common_.connect()
-    space = common_.space(api.target.namespace)
+    space = common_.space(api.connection.namespace)
     problems: list[Problem] = []
     changed: list[dict[str, Any]] = []
     for name in dict.fromkeys(clean_reference(job) for job in jobs):
@@ -52,7 +52,7 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
         if problem is not None:
             problems.append(problem)
         elif common_.format in (Format.JSON, Format.YAML):
-            changed.append(api.get_raw(JOBS, name, namespace=space))
+            changed.append(api.get(JOBS.raw, name, namespace=space))
     if changed:
         common_.structured("List", changed, is_list=len(jobs) > 1)
     if problems:

@@ -38,8 +38,8 @@ def ps(common_: Common, *, shows_all: bool) -> None:
     long it has been waiting; LEFT what remains of its time limit.
     """
     api = common_.connect()
-    space = "" if common_.all_namespaces else common_.space(api.target.namespace)
-    raw, _ = api.list_raw(JOBS, namespace=space)
+    space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
+    raw = api.list(JOBS.raw, namespace=space)
     typed = [(_typed(item), item) for item in raw]
     chosen = choose_jobs((job for job, _ in typed), JobChoice(shows_all))
     if common_.format in (Format.JSON, Format.YAML):

@@ -68,7 +68,7 @@ def logs(
         key = (common_.space(DEFAULT_NAMESPACE), clean_reference(job))
         return _show_stopped(common_, data, key, query)
     api = common_.connect()
-    key = (common_.space(api.target.namespace), clean_reference(job))
+    key = (common_.space(api.connection.namespace), clean_reference(job))
     if follow:
         _note_not_started(common_, api, key)
     try:

@@ -29,15 +29,15 @@ def nodes(common_: Common, *, selector: str) -> None:
     """
     api = common_.connect()
     if common_.format in (Format.JSON, Format.YAML, Format.NAME):
-        raw, _ = api.list_raw(NODES, label_selector=selector)
+        raw = api.list(NODES.raw, label_selector=selector)
         if common_.format is Format.NAME:
             common_.emit("".join(f"{item['metadata']['name']}\n" for item in raw))
         else:
             common_.structured("List", raw, is_list=True)
         return
-    found, _ = api.list(NODES, label_selector=selector)
-    jobs, _ = api.list(JOBS)
-    others, _ = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    found = api.list(NODES, label_selector=selector)
+    jobs = api.list(JOBS)
+    others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
     rows = node_rows(node_uses(found, jobs, others), now())
     matching = f" match '{selector}'" if selector else ""
     common_.table(COLUMNS, rows, empty=f"no nodes{matching}")

@@ -223,7 +223,7 @@ def _note_plan(common_: Common, api: Api, job: Job) -> None:
 
 
 def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -> _Prepared:
-    space = common_.space(api.target.namespace)
+    space = common_.space(api.connection.namespace)
     taken = taken_names(api, space)
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
@@ -297,7 +297,7 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     if problems:
         raise CliError(problems)
     api = common_.connect()
-    space = common_.space(api.target.namespace)
+    space = common_.space(api.connection.namespace)
     if common_.namespace:
         _check_namespaces(documents, common_.namespace)
     check_documents(api, documents, space)

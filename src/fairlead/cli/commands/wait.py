@@ -69,7 +69,7 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
                    help=(f"--for {near}",) if near else ())  # fmt: skip
     seconds = _timeout(timeout)
     api = common_.connect()
-    space = common_.space(api.target.namespace)
+    space = common_.space(api.connection.namespace)
     deadline = None if seconds is None else time.monotonic() + seconds
     code: int = Exit.OK
     for name in dict.fromkeys(clean_reference(job) for job in jobs):
@@ -84,7 +84,7 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
         else:
             from fairlead.api.resources import JOBS
 
-            common_.structured("List", [api.get_raw(JOBS, name, namespace=space)], is_list=False)
+            common_.structured("List", [api.get(JOBS.raw, name, namespace=space)], is_list=False)
     return code
 
 

@@ -137,9 +137,9 @@ def _explain(common_: Common, name: str) -> int:
 
     api = common_.connect()
     try:
-        space = common_.space(api.target.namespace)
+        space = common_.space(api.connection.namespace)
         try:
-            body = api.get_raw(PODS, clean_reference(name), namespace=space)
+            body = api.get(PODS.raw, clean_reference(name), namespace=space)
         except NotFound as error:
             raise fail(
                 Code.NO_SUCH_POD, f"there is no pod '{clean_reference(name)}' in {space}",
@@ -147,7 +147,7 @@ def _explain(common_: Common, name: str) -> int:
             ) from error  # fmt: skip
         labels = api.get(NAMESPACES, space).metadata.labels
         try:
-            own = _own_namespace(api.get_raw(MUTATING, NAME))
+            own = _own_namespace(api.get(MUTATING.raw, NAME))
         except NotFound:
             own = ""
     finally:

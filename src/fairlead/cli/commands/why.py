@@ -43,7 +43,7 @@ def why(common_: Common, *, job: str) -> int:
     found = past_job(common_, clean_reference(job)) if is_up else None
     if found is None:
         api = common_.connect()
-        space, is_up = common_.space(api.target.namespace), is_embedded(api)
+        space, is_up = common_.space(api.connection.namespace), is_embedded(api)
         found = _find(common_, api, (space, clean_reference(job)), is_up=is_up)
         if not found.is_finished:
             state = PlacementState(read_state(api))
