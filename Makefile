@@ -8,8 +8,10 @@ WORKERS ?= 2
 # A control plane and what acts on it keep two cores busy.
 PLANES ?= $(shell echo $$(( ($$(nproc) + 1) / 2 )))
 
+IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak mutants lint format bench lock crds docs kubernetes test-kubernetes clean
+.PHONY: help setup demo test soak mutants lint format bench lock crds docs kubernetes test-kubernetes cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -67,8 +69,21 @@ clean:  ## Remove what was built here
 kubernetes:  ## Build the real control plane that the tests run against (needs Go)
 	@tools/kubernetes/build.sh
 
+cluster: $(READY)  ## Start a real cluster of NODES (3) on this machine, in CLUSTER (needs root and Go)
+	$(BIN)/python -m tools.cluster up --nodes $(or $(NODES),3) $(IN_CLUSTER)
+
+cluster-packages:  ## Install the Debian packages that a real cluster on this machine needs
+	apt-get install --yes --no-install-recommends containerd runc containernetworking-plugins \
+	  nftables iproute2 conntrack mmdebstrap
+
+cluster-down: $(READY)  ## End that cluster and remove all of it
+	$(BIN)/python -m tools.cluster down $(IN_CLUSTER)
+
 test-kubernetes: $(READY)  ## Run the suite against a real control plane
 	@tools/kubernetes/build.sh >/dev/null || true
 	@mkdir -p bench/out
-	$(BIN)/pytest -n $(PLANES) --dist loadfile --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes; \
-	  code=$$?; $(BIN)/python -m tests.conformance.report bench/out/conformance.xml; exit $$code
+	@$(BIN)/python -m tools.cluster check >/dev/null 2>&1 && tools/kubernetes/build.sh --nodes >/dev/null || true
+	$(BIN)/pytest -n $(PLANES) --dist loadfile --junitxml=bench/out/conformance.xml tests/conformance tests/kubernetes \
+	  --ignore tests/kubernetes/nodes; code=$$?; \
+	  $(BIN)/python -m tests.conformance.report bench/out/conformance.xml; \
+	  $(BIN)/pytest tests/kubernetes/nodes && exit $$code  # one after the other: they share one cluster

@@ -1,0 +1,100 @@
+"""`make cluster` and what belongs to it.
+
+    python -m tools.cluster up [--nodes 3] [--directory DIR]
+    python -m tools.cluster down [--directory DIR]
+    python -m tools.cluster check
+
+Exit codes: 0 done, 1 failed, 3 this machine cannot run a cluster (one line says why), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tools.cluster.cluster import Cluster, FailedError, bring_up, take_down
+from tools.cluster.layout import cache_directory
+from tools.cluster.machine import CannotRunError, missing
+
+FAILED, CANNOT_RUN, INTERRUPTED = 1, 3, 130
+
+
+def default_directory() -> Path:
+    """Return where the cluster is when none is named."""
+    return Path(os.environ.get("CLUSTER") or cache_directory() / "cluster")
+
+
+def up(options: argparse.Namespace) -> None:
+    """Start a cluster and print how to use it."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+    cluster = bring_up(options.directory, options.nodes, say)
+    say(f"{cluster.layout.size} nodes are ready")
+    print_next(cluster)
+
+
+def print_next(cluster: Cluster) -> None:
+    """Print the kubeconfig and the first commands."""
+    print(f"""
+kubeconfig  {cluster.layout.kubeconfig}
+logs        {cluster.layout.directory}/*/*.log
+
+    export KUBECONFIG={cluster.layout.kubeconfig} PATH={cluster.binaries}:$PATH
+    kubectl get nodes
+    make cluster-down""")
+
+
+def down(options: argparse.Namespace) -> None:
+    """End a cluster and remove it."""
+    there = take_down(options.directory)
+    print(f"{'removed the' if there else 'there is no'} cluster in {options.directory}")
+
+
+def check(_: argparse.Namespace) -> None:
+    """Say whether this machine can run a cluster."""
+    if reason := missing():
+        raise CannotRunError(reason)
+    print("this machine can run a cluster")
+
+
+def parse() -> argparse.Namespace:
+    """Return the command and its options."""
+    parser = argparse.ArgumentParser(prog="python -m tools.cluster", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(required=True)
+    for function in (up, down, check):
+        command = commands.add_parser(function.__name__, help=function.__doc__)
+        command.set_defaults(function=function)
+        command.add_argument("--directory", type=Path, default=default_directory())
+        if function is up:
+            command.add_argument("--nodes", type=int, default=3)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run a command and return the exit code."""
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        options.function(options)
+    except CannotRunError as reason:
+        print(f"this machine cannot run a cluster: {reason}", file=sys.stderr)
+        return CANNOT_RUN
+    except (FailedError, RuntimeError, TimeoutError) as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("\ninterrupted: what was started is taken down", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,356 @@
+"""A cluster's life: started on this machine, used, taken down without a trace.
+
+What takes it down (`take_down`) works from the record in the directory and the names derived from
+the directory alone, so it clears up after a command that was killed at any line as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cluster import daemons, network, processes
+from tools.cluster.archive import Image, write_archive, write_layer
+from tools.cluster.credentials import write_credentials
+from tools.cluster.layout import (
+    CONTROL_PLANE,
+    NODE_DIRECTORIES,
+    NODE_RUN_DIRECTORIES,
+    NODES_MAX,
+    Layout,
+    Record,
+    cache_directory,
+)
+from tools.cluster.machine import CannotRunError, build, cgroup_roots, missing
+from tools.cluster.objects import bootstrap_objects
+
+READY_SECONDS_MAX = 180.0
+CGROUP_SECONDS_MAX = 20.0
+POLL_SECONDS = 0.2
+NODE = Path(__file__).with_name("node.py")
+Say = Callable[[str], None]
+
+
+class FailedError(Exception):
+    """The cluster did not come up, or the directory is not a cluster's; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster; its commands are those of its own version."""
+
+    layout: Layout
+    binaries: Path
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator and return what it prints; FailedError if it fails."""
+        command = [
+            str(self.binaries / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}",
+            f"--cache-dir={self.layout.directory / 'kubectl'}", *arguments,
+        ]  # fmt: skip
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise FailedError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def init(self, machine: str) -> int:
+        """Return the first process of a node or the control plane, as this machine counts it."""
+        started = processes.recorded(pid_file(self.layout, machine))
+        first = None if started is None else processes.child(started)
+        if first is None:
+            raise FailedError(f"{machine} does not run")
+        return first
+
+    def run_in(self, machine: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with the files, the network and the host name of a node."""
+        enter = ["nsenter", f"--target={self.init(machine)}", "--mount", "--net", "--uts", "--"]
+        return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+
+    def import_images(self, archive: Path, nodes: Sequence[str] = ()) -> None:
+        """Import all images of an archive on all nodes, or on some."""
+
+        def load(node: str) -> None:
+            done = self.run_in(
+                node, "ctr", "--namespace=k8s.io", "images", "import", str(archive)
+            )  # fmt: skip
+            if done.returncode:
+                raise FailedError(f"{node} cannot import {archive}: {done.stderr.strip()}")
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(load, nodes or self.layout.nodes))
+
+    def start_node(self, machine: str) -> None:
+        """Switch on a node that is off."""
+        start(self.layout, machine)
+
+    def pull_plug(self, node: str) -> None:
+        """Kill the first process of a node: all that it runs ends with it, at once."""
+        processes.kill_recorded(pid_file(self.layout, node))
+        processes.kill_members(self.layout.namespace(node))
+
+
+def pid_file(layout: Layout, machine: str) -> Path:
+    """Return where the process of a node or the control plane is recorded."""
+    return layout.home(machine) / "pid"
+
+
+def start(layout: Layout, machine: str) -> None:
+    """Start the first process of a node, or of the control plane."""
+    home = layout.home(machine)
+    command = [
+        "nsenter", f"--net={processes.NETNS / layout.namespace(machine)}",
+        "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc",
+        shutil.which("python3") or "python3", str(NODE), str(home),
+    ]  # fmt: skip
+    processes.start(pid_file(layout, machine), command, home / "init.log")
+
+
+@contextmanager
+def lock(path: Path) -> Generator[None]:
+    """Hold a directory's lock; FailedError when another command holds it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise FailedError(f"another command is at work on {path}") from None
+    finally:
+        os.close(descriptor)
+
+
+def find(directory: Path) -> Layout | None:
+    """Return the cluster of a directory, also one that does not run (any more)."""
+    record = Record.read(directory)
+    return None if record is None else Layout(directory, record.slot, record.size)
+
+
+def runs(layout: Layout) -> bool:
+    """Whether control plane and nodes have their first processes."""
+    return all(processes.recorded(pid_file(layout, machine)) for machine in layout.machines)
+
+
+def bring_up(directory: Path, size: int, say: Say) -> Cluster:
+    """Start a cluster of `size` nodes with its state in `directory`, and wait for its nodes.
+
+    A cluster that runs there is kept when it has this size; anything else of it is taken down
+    first. CannotRunError says what this machine lacks; FailedError what went wrong, after all that
+    was started has been taken down again, but for the logs in the directory.
+    """
+    if not 1 <= size <= NODES_MAX:
+        raise FailedError(f"NODES must be 1 to {NODES_MAX}, not {size}")
+    if reason := missing():
+        raise CannotRunError(reason)
+    binaries = build()
+    directory = directory.resolve()
+    foreign = [path for path in directory.glob("*") if path != Record.new(directory)]
+    if foreign and Record.read(directory) is None:
+        raise FailedError(f"{directory} is not empty and no cluster: choose another CLUSTER")
+    directory.mkdir(parents=True, exist_ok=True)
+    with lock(directory):
+        found = find(directory)
+        if found is not None and found.size == size and runs(found):
+            say(f"the cluster in {directory} runs already")
+            return Cluster(found, binaries)
+        if found is not None:
+            _clear(found)
+        try:
+            return _bring_up(directory, size, binaries, say)
+        except BaseException:
+            found = find(directory)
+            if found is not None:
+                _end(found)
+            raise
+
+
+def _bring_up(directory: Path, size: int, binaries: Path, say: Say) -> Cluster:
+    with _slot(directory, size) as layout:
+        network.connect(layout)
+    write_credentials(layout)
+    cluster = Cluster(layout, binaries)
+    daemons.write_control_plane(layout, binaries)
+    start(layout, CONTROL_PLANE)
+    for node in layout.nodes:
+        daemons.write_node(layout, node, binaries)
+        _make_cgroups(layout, node)
+        start(layout, node)
+    say(f"control plane and {size} nodes started")
+    _until("the API server answers", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok")
+    cluster.kubectl(
+        "apply", "--server-side", "-f", "-", stdin=json.dumps(bootstrap_objects(layout))
+    )
+    _until("containerd answers", lambda: _containerd_answers(cluster))
+    cluster.import_images(pause_archive(binaries))
+    _until("all nodes are ready", lambda: ready_nodes(cluster) == set(layout.nodes))
+    _until("the namespace has its service account", lambda: bool(
+        cluster.kubectl("get", "serviceaccount", "default", "-o", "name")))  # fmt: skip
+    return cluster
+
+
+@contextmanager
+def _slot(directory: Path, size: int) -> Generator[Layout]:
+    """Yield the layout with free addresses, while no other cluster of this machine looks for some.
+
+    The record is written and mount points are made before the caller makes anything.
+    """
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while True:
+        try:
+            with lock(cache_directory()):
+                slot = network.free_slot()
+                wanted = (*NODE_DIRECTORIES, *NODE_RUN_DIRECTORIES, str(processes.NETNS))
+                made = [
+                    str(path)
+                    for name in wanted
+                    for path in (*reversed(Path(name).parents), Path(name))
+                    if not path.exists()
+                ]
+                Record(slot, size, tuple(dict.fromkeys(made))).write(directory)
+                for name in (*NODE_DIRECTORIES, *NODE_RUN_DIRECTORIES):
+                    Path(name).mkdir(parents=True, exist_ok=True)
+                yield Layout(directory, slot, size)
+                return
+        except FailedError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+
+
+def _until(what: str, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    why = "it did not"
+    while time.monotonic() < deadline:
+        try:
+            if holds():
+                return
+        except FailedError as error:
+            why = str(error)
+        time.sleep(POLL_SECONDS)
+    raise FailedError(f"waited {READY_SECONDS_MAX:.0f} s until {what}: {why}")
+
+
+def _containerd_answers(cluster: Cluster) -> bool:
+    return all(
+        cluster.run_in(node, "ctr", "version").returncode == 0 for node in cluster.layout.nodes
+    )
+
+
+def ready_nodes(cluster: Cluster) -> set[str]:
+    """Return the nodes whose kubelets say that they are ready."""
+    items = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    return {
+        item["metadata"]["name"]
+        for item in items
+        for condition in item["status"].get("conditions", [])
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }
+
+
+def pause_archive(binaries: Path) -> Path:
+    """Return the archive of the image of each pod's first container; made once."""
+    target = binaries / "pause.tar"
+    if not target.exists():
+        root = binaries / "pause-root"
+        root.mkdir(exist_ok=True)
+        shutil.copy2(binaries / "pause", root / "pause")
+        layer = binaries / "pause-layer.tar"
+        write_layer(layer, root)
+        shutil.rmtree(root)
+        write_archive(target, [Image(daemons.PAUSE_IMAGE, (layer,), {"Entrypoint": ["/pause"]})])
+    return target
+
+
+def _make_cgroups(layout: Layout, node: str) -> None:
+    for root in cgroup_roots():
+        path = root / layout.cgroup / node
+        path.mkdir(parents=True, exist_ok=True)
+        if (root / "cgroup.controllers").exists():  # version 2: hand the controllers down
+            controllers = (root / "cgroup.controllers").read_text().split()
+            for parent in (root, root / layout.cgroup):
+                (parent / "cgroup.subtree_control").write_text(
+                    " ".join(f"+{controller}" for controller in controllers)
+                )
+
+
+# --- the end
+
+
+def take_down(directory: Path) -> bool:
+    """End the cluster of a directory and remove all of it; False when there is none.
+
+    It may be repeated, and clears up after a start that was killed.
+    """
+    directory = directory.resolve()
+    if not directory.is_dir():
+        return False
+    with lock(directory):
+        layout = find(directory)
+        if layout is None:
+            return False
+        _clear(layout)
+        directory.rmdir()
+    return True
+
+
+def _clear(layout: Layout) -> None:
+    """End the cluster and empty its directory, the record last."""
+    _end(layout)
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    inside = [point for point in mounts if Path(point).is_relative_to(layout.directory)]
+    if inside:
+        raise FailedError(f"mounts are left below {layout.directory}: {', '.join(inside)}")
+    for path in layout.directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path != Record.path(layout.directory):
+            path.unlink()
+    Record.path(layout.directory).unlink()
+
+
+def _end(layout: Layout) -> None:
+    """End all processes, and remove what is outside the directory."""
+    for machine in layout.machines:
+        processes.kill_recorded(pid_file(layout, machine))
+    for machine in layout.machines:
+        processes.kill_members(layout.namespace(machine))
+    network.disconnect(layout)
+    _remove_cgroups(layout)
+    _remove_mount_points(layout)
+
+
+def _remove_cgroups(layout: Layout) -> None:
+    """Remove the control groups, once the kernel has let their last processes go."""
+    deadline = time.monotonic() + CGROUP_SECONDS_MAX
+    for root in cgroup_roots():
+        top = root / layout.cgroup
+        while top.exists():
+            for folder, _, _ in os.walk(top, topdown=False):
+                try:
+                    Path(folder).rmdir()
+                except OSError:
+                    continue
+            if top.exists():
+                if time.monotonic() >= deadline:
+                    raise FailedError(f"{top} cannot be removed")
+                time.sleep(POLL_SECONDS)
+
+
+def _remove_mount_points(layout: Layout) -> None:
+    """Remove the directories that were made for the nodes, unless something is in them now."""
+    record = Record.read(layout.directory)
+    for name in reversed(record.made if record else ()):
+        path = Path(name)
+        if not path.is_dir() or any(path.iterdir()):
+            continue
+        if path == processes.NETNS:  # `ip netns add` has mounted it on itself
+            subprocess.run(["umount", name], capture_output=True, check=False)
+        path.rmdir()
