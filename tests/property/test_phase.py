@@ -105,7 +105,7 @@ def test_a_former_leader_is_fenced_off_exactly_the_jobs_that_may_be_placed() -> 
 def test_pods_are_created_in_an_active_phase_only() -> None:
     created = 0
     for job in JOBS:
-        decision = decide_job(JobView(job), JobsPolicy(), EPOCH)
+        decision = decide_job(JobView(job, JobsPolicy(), EPOCH))
         if any(isinstance(action, CreatePod) for action in decision.actions):
             assert phase_of(job) is Phase.ACTIVE, job
             created += 1

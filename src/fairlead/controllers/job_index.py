@@ -138,6 +138,8 @@ class JobIndex:
             dependencies[name] = dependency_state(self._mirrors.jobs.get(namespace, name))
         return JobView(
             job=job,
+            policy=policy,
+            now=now,
             pods=parts.pods,
             config_maps=parts.config_maps,
             services=parts.services,

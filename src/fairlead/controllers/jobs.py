@@ -120,7 +120,7 @@ class JobsController:
             return None
         if self._jobs.is_status_refused(job) and not job.is_finished:
             return Decision(given_up(job, now).write(record=True))
-        decision = decide_job(self._view(job, now), self._policy, now)
+        decision = decide_job(self._view(job, now))
         if self._jobs.is_status_denied(job) and _ends_attempt(job, decision):
             # The members have ended, so the least that ends the job may be accepted. A job that
             # runs is left as it is: the policy may be a mistake that is mended soon.

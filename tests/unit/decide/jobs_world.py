@@ -106,6 +106,8 @@ class World:
             used |= {n for r in placement.roles for n in r.nodes}
         return JobView(
             job=self.job,
+            policy=self.policy,
+            now=self.now,
             pods=JobPods.of(self.pods[n] for n in sorted(self.pods)),
             config_maps={n: _owned(c) for n, c in sorted(self.config_maps.items())},
             services={n: _owned(s) for n, s in sorted(self.services.items())},
@@ -119,7 +121,7 @@ class World:
         )
 
     def decide(self) -> Decision[Action]:
-        return Decision() if self.job is None else decide_job(self.view(), self.policy, self.now)
+        return Decision() if self.job is None else decide_job(self.view())
 
     def act(self, limit: int | None = None) -> Decision[Action]:
         """Decide once and perform the first `limit` actions."""

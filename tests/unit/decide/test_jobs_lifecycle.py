@@ -667,11 +667,9 @@ def test_counts_of_a_big_gang_are_written_at_most_every_so_often() -> None:
     world = _running(4, policy=policy)
     world.end_pod("train-1-worker-0")
     view = dataclasses.replace(world.view(), counts_written_at=EPOCH + 5)
-    world.now = EPOCH + 6
-    decision = decide_job(view, policy, world.now)
+    decision = decide_job(dataclasses.replace(view, now=EPOCH + 6))
     assert (decision.actions, decision.wake_at) == ((), EPOCH + 15)
-    world.now = EPOCH + 15
-    assert len(decide_job(view, policy, world.now).actions) == 1
+    assert len(decide_job(dataclasses.replace(view, now=EPOCH + 15)).actions) == 1
 
 
 def test_a_job_that_has_ended_counts_no_member_as_running_or_about_to() -> None:

@@ -17,7 +17,7 @@ from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.failure_cause import Failure, Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.pods import MemberPhase
-from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.refused import delay_seconds
 from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
 from fairlead.decide.jobs.view import JobView, Refusal
@@ -33,9 +33,7 @@ class AttemptEnd:
     failure: Failure | None = None
 
 
-def find_end(
-    view: JobView, policy: JobsPolicy, now: float, found: Failure | Settling | None
-) -> AttemptEnd | None:
+def find_end(view: JobView, found: Failure | Settling | None) -> AttemptEnd | None:
     """Return how the attempt ends now; None when it goes on."""
     job = view.job
     if is_cancelled(job):
@@ -50,12 +48,12 @@ def find_end(
     if placement is None or placement.attempt != job.status.attempt:
         return AttemptEnd(EndReason.PLACEMENT_LOST, "its place was taken away while it had pods")
     refused = view.refused
-    if refused is not None and now >= refused.ends_at(policy):
+    if refused is not None and view.now >= refused.ends_at(view.policy):
         text = refused.message
         if refused.refusal is Refusal.POD_HELD_BACK:
-            text += f" (refused for {duration(now - refused.since)})"
+            text += f" (refused for {duration(view.now - refused.since)})"
         return AttemptEnd(EndReason(refused.refusal.value), text)
-    return _time_end(view, policy, now) or _cordoned(view) or _vanished(view, policy)
+    return _time_end(view) or _cordoned(view) or _vanished(view)
 
 
 def _cordoned(view: JobView) -> AttemptEnd | None:
@@ -105,23 +103,23 @@ def _others(view: JobView, culprit: Failure) -> str:
     return f"; {plural(failed, 'other member')} failed as well" if failed > 0 else ""
 
 
-def _time_end(view: JobView, policy: JobsPolicy, now: float) -> AttemptEnd | None:
+def _time_end(view: JobView) -> AttemptEnd | None:
     attempt, limit = view.job.status.attempts[-1], view.job.spec.time_limit_seconds
     if attempt.started_at:
-        if limit is None or now < parse_time(attempt.started_at) + limit:
+        if limit is None or view.now < parse_time(attempt.started_at) + limit:
             return None
         text = f"attempt {attempt.number} ran for its time limit of {duration(limit)}"
         return AttemptEnd(EndReason.TIME_LIMIT, text)
     if not attempt.begun_at:
         return None
-    if now < parse_time(attempt.begun_at) + policy.start_seconds_max:
+    if view.now < parse_time(attempt.begun_at) + view.policy.start_seconds_max:
         return None
     pending = view.member_counts.pending
     text = f"{plural(pending, 'member')} had not started after "
-    return AttemptEnd(EndReason.START_TIMEOUT, text + duration(policy.start_seconds_max))
+    return AttemptEnd(EndReason.START_TIMEOUT, text + duration(view.policy.start_seconds_max))
 
 
-def _vanished(view: JobView, policy: JobsPolicy) -> AttemptEnd | None:
+def _vanished(view: JobView) -> AttemptEnd | None:
     """Return the end of a gang of which a pod has disappeared.
 
     Pods were all there once the gang has started or, where peers go by address, once the peers were
@@ -131,7 +129,7 @@ def _vanished(view: JobView, policy: JobsPolicy) -> AttemptEnd | None:
     missing = job.member_count - len(pods.members)
     if missing <= 0 or job.spec.restart.policy is RestartPolicy.MEMBER:
         return None
-    by_address = policy.peer_naming is PeerNaming.ADDRESS
+    by_address = view.policy.peer_naming is PeerNaming.ADDRESS
     peers_known = by_address and members.peers_name(job, job.status.attempt) in view.config_maps
     if not job.status.attempts[-1].started_at and not peers_known:
         return None
@@ -146,11 +144,9 @@ def _vanished(view: JobView, policy: JobsPolicy) -> AttemptEnd | None:
     return None
 
 
-def close_attempt(
-    view: JobView, policy: JobsPolicy, draft: StatusDraft, end: AttemptEnd
-) -> tuple[Action, ...]:
+def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[Action, ...]:
     """Write that the attempt has ended, and why, before anything of it is deleted."""
-    reason, now = end.reason, draft.now
+    reason = end.reason
     cause = cause_of(reason, draft.status.attempts[:-1])
     closing = End(
         reason,
@@ -162,8 +158,8 @@ def close_attempt(
     )
     draft = draft.closed(closing).set(members=view.member_counts).counted(cause)
     if reason.value in REFUSALS:
-        wait = delay_seconds(draft.status, policy, now)
-        draft = draft.set(restart_at=format_micro_time(now + wait)).state(JobState.STOPPING)
+        wait = delay_seconds(draft.status, view.policy, view.now)
+        draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.STOPPING)
         text = f"The API server refuses pods, so the nodes are given back: {end.message}"
         return draft.write(Note(EventReason.PODS_REFUSED, text))
     if cause is None:
@@ -171,7 +167,7 @@ def close_attempt(
         return draft.state(JobState.STOPPING).write(Note(EventReason.STOPPING, text))
     wait = backoff_seconds(view.job, cause, draft.status.user_failures)
     # Whether it restarts follows from the limits, with the next decision.
-    draft = draft.set(restart_at=format_micro_time(now + wait)).state(JobState.RESTARTING)
+    draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.RESTARTING)
     number = draft.status.attempt
     text = f"Attempt {number} ended: {end.message} (cause: {cause.value})"
     return draft.write(Note(EventReason.MEMBER_LOST, text))

@@ -12,33 +12,27 @@ from fairlead.decide.jobs.actions import (
     DeleteService,
 )
 from fairlead.decide.jobs.pods import MemberPod
-from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView
 
 
-def delete_pods(
-    view: JobView, pods: Iterable[MemberPod], policy: JobsPolicy, now: float
-) -> Iterator[DeletePod]:
+def delete_pods(view: JobView, pods: Iterable[MemberPod]) -> Iterator[DeletePod]:
     """Yield the deletions that are due: with grace, and by force where the node is lost.
 
-    A pod that is being deleted on a lost node would stay for ever: nobody there confirms its end.
+    No kubelet confirms the end of a pod on a lost node, so it would stay there.
     """
     for member in pods:
-        trouble = view.node_troubles.get(member.node)
-        force = trouble is not None and trouble.is_lost(policy, now)
+        force = view.is_on_lost_node(member)
         if member.is_terminating and not force:
             continue
         namespace = member.pod.metadata.namespace
         yield DeletePod(namespace, member.name, member.uid, 0 if force else None)
 
 
-def force_at(
-    view: JobView, pods: Iterable[MemberPod], policy: JobsPolicy, now: float
-) -> float | None:
+def force_at(view: JobView, pods: Iterable[MemberPod]) -> float | None:
     """Return when the next of these pods is to be deleted by force; None: no node is in doubt."""
     troubles = (view.node_troubles.get(member.node) for member in pods)
-    times = [t.lost_at(policy) for t in troubles if t is not None and not t.is_lost(policy, now)]
-    return min(times, default=None)
+    times = (trouble.lost_at(view.policy) for trouble in troubles if trouble is not None)
+    return min((at for at in times if at > view.now), default=None)
 
 
 def delete_stale_objects(view: JobView, *, keep_attempt: int) -> Iterator[Action]:

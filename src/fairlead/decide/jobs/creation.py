@@ -11,38 +11,38 @@ from fairlead.decide.jobs.actions import (
     CreateService,
 )
 from fairlead.decide.jobs.member_restarts import absent_members
-from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.view import JobView
 
 
-def create_missing(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
+def create_missing(view: JobView) -> tuple[Action, ...]:
     """Create what is missing; while the API holds it back, one object from time to time."""
     refused = view.refused
     if refused is None:
-        return _all_missing(view, policy, now)
-    return _all_missing(view, policy, now)[:1] if now >= refused.retry_at else ()
+        return _all_missing(view)
+    return _all_missing(view)[:1] if view.now >= refused.retry_at else ()
 
 
-def _all_missing(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action, ...]:
+def _all_missing(view: JobView) -> tuple[Action, ...]:
     """Create what the placement asks for: pods, and after or before them their peers."""
     job, pods = view.job, view.current
     attempt = job.status.attempts[-1]
     actions: list[Action] = []
-    uses_dns = policy.peer_naming is PeerNaming.DNS
+    uses_dns = view.policy.peer_naming is PeerNaming.DNS
     has_service = members.service_name(job) in view.services
     has_peers = members.peers_name(job, attempt.number) in view.config_maps
-    if members.needs_service(job, policy) and not has_service:
+    if members.needs_service(job, view.policy) and not has_service:
         actions.append(CreateService(job, members.headless_service(job)))
     complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
     # Containers wait for the peers: pinned members start once all of them have a node.
-    is_settled = policy.binding is None or pods.bound_count >= job.member_count
+    is_settled = view.policy.binding is None or pods.bound_count >= job.member_count
     if not has_peers and (complete or (uses_dns and is_settled)):
-        actions.append(CreateConfigMap(job, members.peers(job, policy, pods)))
+        actions.append(CreateConfigMap(job, members.peers(job, view.policy, pods)))
     group = native.group_name(job, attempt.number)
     if group not in view.pod_groups:
         assert job.status.placement is not None
         placement = job.status.placement
-        if not pods.members and native.is_native(job, placement, policy, view.bindings):
+        if not pods.members and native.is_native(job, placement, view.policy, view.bindings):
             return (*actions, CreatePodGroup(job))  # a gang's pods come after its group
         group = ""
     if len(pods.members) < job.member_count:
@@ -50,8 +50,8 @@ def _all_missing(view: JobView, policy: JobsPolicy, now: float) -> tuple[Action,
         if attempt.started_at and job.status.progress is not None:  # policy Member
             resume_step = job.status.progress.checkpoint_step
         missing = members.missing_pods(
-            job, policy, pods,
-            resume_step=resume_step, absent=absent_members(job.status, now),
+            job, view.policy, pods,
+            resume_step=resume_step, absent=absent_members(job.status, view.now),
             bindings=view.bindings, group=group,
         )  # fmt: skip
         actions.extend(CreatePod(job, pod) for pod in missing)

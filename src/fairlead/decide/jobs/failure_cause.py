@@ -352,7 +352,7 @@ def _judge_start(member: MemberPod, policy: JobsPolicy, now: float) -> Failure |
     return Failure(EndReason.START_FAILED, text, since, Weight.FAULT, member.rank, member)
 
 
-def failures(view: JobView, policy: JobsPolicy, now: float) -> Iterator[Failure]:
+def failures(view: JobView) -> Iterator[Failure]:
     """Yield the failures of the attempt's members, each once; walks only what is in trouble."""
     pods = view.current
     for name in pods.troubled:
@@ -360,8 +360,8 @@ def failures(view: JobView, policy: JobsPolicy, now: float) -> Iterator[Failure]
         failure = judge_member(
             member,
             view.node_troubles.get(member.node),
-            policy,
-            now,
+            view.policy,
+            view.now,
             is_cordoned=member.node in view.cordoned,
         )
         if failure is None:
@@ -374,8 +374,8 @@ def failures(view: JobView, policy: JobsPolicy, now: float) -> Iterator[Failure]
         yield failure
     for member in _on_troubled_nodes(view, pods):
         trouble = view.node_troubles[member.node]
-        if not member.is_troubled and trouble.is_lost(policy, now):
-            yield node_lost(member, trouble, now)
+        if not member.is_troubled and trouble.is_lost(view.policy, view.now):
+            yield node_lost(member, trouble, view.now)
 
 
 def _on_troubled_nodes(view: JobView, pods: AttemptPods) -> Iterator[MemberPod]:
@@ -387,7 +387,7 @@ def _on_troubled_nodes(view: JobView, pods: AttemptPods) -> Iterator[MemberPod]:
             yield member
 
 
-def assess(view: JobView, policy: JobsPolicy, now: float) -> Failure | Settling | None:
+def assess(view: JobView) -> Failure | Settling | None:
     """Return the failure that ends the gang, how long to collect evidence, or None: all is well.
 
     Of the failures within the cause window after the first, the weightiest counts, then the
@@ -396,32 +396,30 @@ def assess(view: JobView, policy: JobsPolicy, now: float) -> Failure | Settling 
     A member that says that it was stopped only because another one ended neither opens the window
     nor is the culprit while that other one may still come to light.
     """
-    found = list(failures(view, policy, now))
+    found = list(failures(view))
     if not found:
         return None
     causes = [f for f in found if f.weight is not Weight.CONSEQUENCE]
     first = min(f.at for f in causes or found)
-    near = [f for f in found if f.at <= first + policy.cause_window_seconds]
+    near = [f for f in found if f.at <= first + view.policy.cause_window_seconds]
     if view.job.spec.restart.policy is RestartPolicy.MEMBER:
         near = found
     culprit = min(near, key=lambda f: (f.weight.value, f.at, f.rank))
     if culprit.weight not in (Weight.NODE, Weight.OUTSIDE):
         silent = next(_on_troubled_nodes(view, view.current), None)
         if silent is not None and silent.node != (culprit.member.node if culprit.member else ""):
-            return node_lost(silent, view.node_troubles[silent.node], now)
+            return node_lost(silent, view.node_troubles[silent.node], view.now)
     if not causes:
-        return _only_stopped(view, policy, now, culprit)
+        return _only_stopped(view, culprit)
     dated = [f.at for f in causes if f.is_dated]
-    until = min(dated, default=now) + policy.cause_window_seconds
-    settled = not dated or now >= until or view.current.all_terminal
+    until = min(dated, default=view.now) + view.policy.cause_window_seconds
+    settled = not dated or view.now >= until or view.current.all_terminal
     if culprit.weight is Weight.PERHAPS_CONSEQUENCE and not settled:
         return Settling(until)
     return culprit
 
 
-def _only_stopped(
-    view: JobView, policy: JobsPolicy, now: float, first: Failure
-) -> Failure | Settling:
+def _only_stopped(view: JobView, first: Failure) -> Failure | Settling:
     """Return what to make of members that were all stopped on account of another.
 
     The one that ended may report later than they did (it takes care of the rest of the gang), so
@@ -429,14 +427,14 @@ def _only_stopped(
     """
     if not first.is_dated:
         return first
-    patience = policy.cause_window_seconds
+    patience = view.policy.cause_window_seconds
     if not view.current.all_terminal:
-        patience = max(patience, policy.stopped_patience_seconds)
+        patience = max(patience, view.policy.stopped_patience_seconds)
     until = first.at + patience
-    return first if now >= until else Settling(until)
+    return first if view.now >= until else Settling(until)
 
 
-def late_evidence(view: JobView, policy: JobsPolicy, now: float) -> Failure | None:
+def late_evidence(view: JobView) -> Failure | None:
     """Return the lost node that explains an end that was judged otherwise, or None.
 
     A dead node is noticed later than what it does to the peers. Its member never ended, so its pod
@@ -444,6 +442,6 @@ def late_evidence(view: JobView, policy: JobsPolicy, now: float) -> Failure | No
     """
     for member in _on_troubled_nodes(view, view.current):
         trouble = view.node_troubles[member.node]
-        if trouble.is_lost(policy, now):
-            return node_lost(member, trouble, now)
+        if trouble.is_lost(view.policy, view.now):
+            return node_lost(member, trouble, view.now)
     return None

@@ -33,7 +33,6 @@ from fairlead.decide.jobs import admission, failure_cause, open_attempt
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
 from fairlead.decide.jobs.pods import fold_progress
-from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.refused import wait_refused
 from fairlead.decide.jobs.restart import (
     Fail,
@@ -50,7 +49,7 @@ from fairlead.decide.words import duration, plural
 from fairlead.model.phase import OPEN, Phase, phase_of
 
 
-def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
+def decide_job(view: JobView) -> Decision[Action]:
     """Return what is to be done about one job now; `NOTHING` when it is as it should be."""
     job = view.job
     if job.spec.adopts is not None:
@@ -61,20 +60,20 @@ def decide_job(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action
         return Decision((AddFinalizer(job, names.JOB_FINALIZER),))
     phase, record = phase_of(job), job.status.current_attempt
     if phase is Phase.FINISHED:
-        return _finished(view, policy, now)
+        return _finished(view)
     if record is None:
-        return _waiting(view, policy, now, phase)
+        return _waiting(view, phase)
     if phase in OPEN:
-        return open_attempt.decide_open_attempt(view, policy, now, record)
-    return _after_attempt(view, policy, now, record)
+        return open_attempt.decide_open_attempt(view, record)
+    return _after_attempt(view, record)
 
 
 # Waiting
 
 
-def _waiting(view: JobView, policy: JobsPolicy, now: float, phase: Phase) -> Decision[Action]:
+def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     """Decide before an attempt has begun: no pods exist, the gate and the scheduler decide."""
-    job, draft = view.job, StatusDraft.of(view.job, now)
+    job, draft = view.job, view.draft
     if phase is Phase.CANCELLING:
         return Decision(_fail(draft, Fail(FailReason.CANCELLED, cancel_message(job))))
     opened = admission.gate(job, view.dependencies)
@@ -90,15 +89,15 @@ def _waiting(view: JobView, policy: JobsPolicy, now: float, phase: Phase) -> Dec
     if phase is Phase.UNADMITTED:
         return Decision(_admit(draft, max(job.status.attempt, 1)))
     actions = (
-        *delete_pods(view, view.pods.all(), policy, now),
+        *delete_pods(view, view.pods.all()),
         *delete_stale_objects(view, keep_attempt=-1),
     )
     placement = job.status.placement
     if phase is Phase.PLACED and placement is not None and covers(job, placement):
         if view.pods.count:  # of earlier attempts: never two at once
-            return Decision(actions, wake_at=force_at(view, view.pods.all(), policy, now))
+            return Decision(actions, wake_at=force_at(view, view.pods.all()))
         # The record of a first attempt is opened by the scheduler, with its place.
-        return Decision((*draft.opened(new_record(job, now)).write(), *actions))
+        return Decision((*draft.opened(new_record(job, view.now)).write(), *actions))
     again = job.status.attempt > 1 and placement is not None
     draft = draft.state(JobState.RESTARTING if again else JobState.WAITING)
     return Decision((*draft.write(), *actions))
@@ -136,44 +135,40 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
 # After an attempt
 
 
-def _after_attempt(
-    view: JobView, policy: JobsPolicy, now: float, ended: Attempt
-) -> Decision[Action]:
+def _after_attempt(view: JobView, ended: Attempt) -> Decision[Action]:
     """Decide about a closed attempt: first its pods go, then the job fails, waits or restarts."""
-    job, draft = view.job, StatusDraft.of(view.job, now)
-    revised = _revise(view, policy, draft, ended)
+    job, draft = view.job, view.draft
+    revised = _revise(view, draft, ended)
     if revised:
         return Decision(revised)
     draft = draft.set(progress=fold_progress(job.status.progress, view.reported))
-    following = next_step(job, ended, policy)
+    following = next_step(job, ended, view.policy)
     # Pods that have ended stay readable after the last attempt; otherwise they make way.
     going = [p for p in view.pods.all() if not (isinstance(following, Fail) and p.is_terminal)]
     if going:
         is_retry = isinstance(following, Retry)
         draft = draft.state(JobState.RESTARTING if is_retry else JobState.STOPPING)
-        actions = (*draft.write(), *delete_pods(view, going, policy, now))
-        return Decision(actions, wake_at=force_at(view, going, policy, now))
+        actions = (*draft.write(), *delete_pods(view, going))
+        return Decision(actions, wake_at=force_at(view, going))
     match following:
         case Fail():
             return Decision(_fail(draft, following))
         case Hold():
             return _hold(view, draft, ended)
         case Retry():
-            return _retry(view, policy, draft, ended)
+            return _retry(view, draft, ended)
         case _:
             assert_never(following)
 
 
-def _revise(
-    view: JobView, policy: JobsPolicy, draft: StatusDraft, ended: Attempt
-) -> tuple[Action, ...]:
+def _revise(view: JobView, draft: StatusDraft, ended: Attempt) -> tuple[Action, ...]:
     """Name the node that turns out to be lost as the cause; () when there is none.
 
     Only causes that were not certain: the user's fault, and members stopped for an unknown reason.
     """
     if ended.cause is not Cause.USER and ended.reason != EndReason.STOPPED.value:
         return ()
-    lost = failure_cause.late_evidence(view, policy, draft.now)
+    lost = failure_cause.late_evidence(view)
     if lost is None or lost.member is None:
         return ()
     revised = replace(
@@ -204,15 +199,13 @@ def _hold(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]
     return Decision(actions, {view.job.metadata.key: held})
 
 
-def _retry(
-    view: JobView, policy: JobsPolicy, draft: StatusDraft, ended: Attempt
-) -> Decision[Action]:
+def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]:
     """Raise the attempt's number once the back-off is over: the scheduler takes it from there."""
     if ended.reason in REFUSALS:
-        waiting = wait_refused(view, policy, draft, ended)
+        waiting = wait_refused(view, draft, ended)
         if waiting is not None:
             return waiting
-    status, now, number = draft.status, draft.now, ended.number + 1
+    status, now, number = draft.status, view.now, ended.number + 1
     is_admitted = is_true(status.conditions, names.ADMITTED)
     wait_until = parse_time(status.restart_at) if status.restart_at else now
     since = parse_time(ended.finished_at) if ended.finished_at else now
@@ -266,25 +259,25 @@ def _fail(draft: StatusDraft, fail: Fail) -> tuple[Action, ...]:
     return draft.state(JobState.CANCELLED).write(note, record=True)
 
 
-def _finished(view: JobView, policy: JobsPolicy, now: float) -> Decision[Action]:
+def _finished(view: JobView) -> Decision[Action]:
     """Clean up: peers at once, pods after the time for which they are kept, then the job."""
     job = view.job
     actions: list[Action] = list(delete_stale_objects(view, keep_attempt=0))
-    ended_at = parse_time(job.status.finished_at) if job.status.finished_at else now
-    keep_until = ended_at + policy.keep_finished_pods_seconds
-    keep = not view.is_deleted and now < keep_until
+    ended_at = parse_time(job.status.finished_at) if job.status.finished_at else view.now
+    keep_until = ended_at + view.policy.keep_finished_pods_seconds
+    keep = not view.is_deleted and view.now < keep_until
     going = [p for p in view.pods.all() if not (keep and p.is_terminal)]
-    actions.extend(delete_pods(view, going, policy, now))
+    actions.extend(delete_pods(view, going))
     if view.is_deleted:
         if view.pods.count == 0:
             actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
-        return Decision(tuple(actions), wake_at=force_at(view, going, policy, now))
-    wake_at = force_at(view, going, policy, now)
+        return Decision(tuple(actions), wake_at=force_at(view, going))
+    wake_at = force_at(view, going)
     if view.pods.count and keep:
         wake_at = earliest(wake_at, keep_until)
     ttl = job.spec.ttl_seconds_after_finished
     if ttl is not None:
-        if now >= ended_at + ttl:
+        if view.now >= ended_at + ttl:
             actions.append(DeleteJob(job))
         else:
             wake_at = earliest(wake_at, ended_at + ttl)

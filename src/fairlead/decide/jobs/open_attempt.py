@@ -21,7 +21,6 @@ from fairlead.decide.jobs.creation import create_missing
 from fairlead.decide.jobs.failure_cause import Settling
 from fairlead.decide.jobs.member_restarts import delete_replaced, note_restarts
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
-from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.verdict import Decision, earliest
@@ -30,37 +29,35 @@ from fairlead.decide.verdict import Decision, earliest
 _LOOK_AGAIN_SECONDS = 1.0
 
 
-def decide_open_attempt(
-    view: JobView, policy: JobsPolicy, now: float, attempt: Attempt
-) -> Decision[Action]:
+def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     """Decide about a job whose current attempt has begun and not ended."""
-    job, draft = view.job, StatusDraft.of(view.job, now)
+    job, draft = view.job, view.draft
     draft = draft.set(progress=fold_progress(job.status.progress, view.reported))
     changed = changed_spec(view, attempt)
     if changed is None and view.current.counts[MemberPhase.SUCCEEDED] >= job.member_count:
         return Decision(succeed(view, draft))
-    found = failure_cause.assess(view, policy, now)
+    found = failure_cause.assess(view)
     end = changed if changed is not None and not is_cancelled(job) else None
-    end = end or find_end(view, policy, now, found)
-    if end is not None and now < view.late_until:
+    end = end or find_end(view, found)
+    if end is not None and view.now < view.late_until:
         return Decision(wake_at=view.late_until)  # a late pod needs the place: see "The hand-over"
     if end is not None:
-        return Decision(close_attempt(view, policy, draft, end))
+        return Decision(close_attempt(view, draft, end))
     if not attempt.started_at and _all_started(view):
         return Decision(_started(view, draft, attempt))
     written = _write_held_back(view, draft, attempt)
     if not written and job.spec.restart.policy is RestartPolicy.MEMBER:
-        written = note_restarts(view, policy, draft)
+        written = note_restarts(view, draft)
     if written:
         return Decision(written)
-    counted, count_at = _counts(view, policy, draft, attempt)
-    actions = (*counted, *create_missing(view, policy, now), *delete_replaced(view, policy, now))
+    counted, count_at = _counts(view, draft, attempt)
+    actions = (*counted, *create_missing(view), *delete_replaced(view))
     stale = (
-        *delete_pods(view, view.pods.others(attempt.number), policy, now),
+        *delete_pods(view, view.pods.others(attempt.number)),
         *delete_stale_objects(view, keep_attempt=attempt.number),
     )
     settle_at = found.until if isinstance(found, Settling) else None
-    wake_at = earliest(count_at, settle_at, _wake_at(view, policy, now, attempt))
+    wake_at = earliest(count_at, settle_at, _wake_at(view, attempt))
     return Decision((*actions, *stale), wake_at=wake_at)
 
 
@@ -98,7 +95,7 @@ def _write_held_back(view: JobView, draft: StatusDraft, attempt: Attempt) -> tup
 
 
 def _counts(
-    view: JobView, policy: JobsPolicy, draft: StatusDraft, attempt: Attempt
+    view: JobView, draft: StatusDraft, attempt: Attempt
 ) -> tuple[tuple[Action, ...], float | None]:
     """Write counts and progress if it is time, else return when it will be.
 
@@ -113,14 +110,14 @@ def _counts(
         return (), None
     generation = view.job.metadata.generation
     is_urgent = old.state != draft.status.state or old.observed_generation != generation
-    is_small = counts.total <= policy.small_gang_members_max and old.members != counts
-    due_at = view.counts_written_at + policy.progress_write_seconds
-    return (actions, None) if is_urgent or is_small or draft.now >= due_at else ((), due_at)
+    is_small = counts.total <= view.policy.small_gang_members_max and old.members != counts
+    due_at = view.counts_written_at + view.policy.progress_write_seconds
+    return (actions, None) if is_urgent or is_small or view.now >= due_at else ((), due_at)
 
 
-def _wake_at(view: JobView, policy: JobsPolicy, now: float, attempt: Attempt) -> float | None:
+def _wake_at(view: JobView, attempt: Attempt) -> float | None:
     """Return when time alone will matter: limits, and the patience with nodes and images."""
-    limit = view.job.spec.time_limit_seconds
+    policy, now, limit = view.policy, view.now, view.job.spec.time_limit_seconds
     ends_at = None
     if attempt.started_at:
         ends_at = None if limit is None else parse_time(attempt.started_at) + limit

@@ -39,19 +39,17 @@ def delay_seconds(status: JobStatus, policy: JobsPolicy, now: float) -> float:
     return min(max(now - since, _DELAY_SECONDS_MIN), policy.refused_backoff_seconds_max)
 
 
-def wait_refused(
-    view: JobView, policy: JobsPolicy, draft: StatusDraft, ended: Attempt
-) -> Decision[Action] | None:
+def wait_refused(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action] | None:
     """Decide about a job whose latest attempt was refused; None once the next one may begin."""
     reason, message, status = ended.reason, ended.message, draft.status
     said = find_condition(status.conditions, names.ADMITTED)
     if said is not None and said.status == "False" and said.reason in REFUSALS:
         reason, message = said.reason, said.message  # of a later dry run, perhaps
-    wait_until = parse_time(status.restart_at) if status.restart_at else draft.now
+    wait_until = parse_time(status.restart_at) if status.restart_at else view.now
     probe = view.probe if view.probe is not None and view.probe.at >= wait_until else None
     if probe is not None and probe.refusal is not None:
         reason, message = probe.refusal.value, probe.message
-        wait_until = probe.at + delay_seconds(status, policy, probe.at)
+        wait_until = probe.at + delay_seconds(status, view.policy, probe.at)
     draft = (
         draft.not_admitted(reason, message)
         .state(JobState.WAITING)
@@ -62,10 +60,10 @@ def wait_refused(
     verdicts = {} if verdict is None else {view.job.metadata.key: verdict}
     if actions or status.placement is not None:  # the scheduler takes the placement back
         return Decision(tuple(actions), verdicts)
-    if draft.now < wait_until:
+    if view.now < wait_until:
         return Decision((), verdicts, wake_at=wait_until)
     if probe is not None:
         return None
-    pods = members.probe_pods(view.job, policy)
-    wake_at = draft.now + _LOOK_AGAIN_SECONDS
+    pods = members.probe_pods(view.job, view.policy)
+    wake_at = view.now + _LOOK_AGAIN_SECONDS
     return Decision((ProbePods(view.job, pods),), verdicts, wake_at=wake_at)

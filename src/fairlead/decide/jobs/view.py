@@ -8,7 +8,8 @@ from enum import Enum
 
 from fairlead.api.job import Job, MemberCounts, Progress
 from fairlead.decide.attempts.record import member_counts
-from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase
+from fairlead.decide.attempts.status import StatusDraft
+from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 
@@ -36,7 +37,7 @@ class NodeOutage:
         return self.since + grace
 
     def is_lost(self, policy: JobsPolicy, now: float) -> bool:
-        """True once nobody waits for it any more."""
+        """True once it counts as lost."""
         return now >= self.lost_at(policy)
 
 
@@ -99,6 +100,8 @@ class JobView:
     """
 
     job: Job
+    policy: JobsPolicy
+    now: float
     pods: JobPods = field(default_factory=JobPods)
     config_maps: Mapping[str, Owned] = field(default_factory=dict)
     services: Mapping[str, Owned] = field(default_factory=dict)
@@ -115,6 +118,16 @@ class JobView:
     counts_written_at: float = 0.0
     #: A pod that was asked for, without an answer, may come until then.
     late_until: float = 0.0
+
+    @property
+    def draft(self) -> StatusDraft:
+        """The status to go on from."""
+        return StatusDraft.of(self.job, self.now)
+
+    def is_on_lost_node(self, member: MemberPod) -> bool:
+        """True when the node of this member counts as lost."""
+        trouble = self.node_troubles.get(member.node)
+        return trouble is not None and trouble.is_lost(self.policy, self.now)
 
     @property
     def current(self) -> AttemptPods:
@@ -146,5 +159,5 @@ class JobView:
 
     @property
     def is_deleted(self) -> bool:
-        """True when somebody deleted the job and it waits for us."""
+        """True when the job is being deleted: only our finalizer keeps it."""
         return self.job.metadata.deletion_timestamp is not None
