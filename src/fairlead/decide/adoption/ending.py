@@ -96,7 +96,7 @@ def decide_idle(group: GroupContext) -> Decision[Action]:
         return Decision(wait_again(group, EndReason.MEMBERS_GONE, text))
     read_at = group.next_read_at
     if read_at is not None and (not is_fresh or group.now >= read_at):
-        return Decision(group.read(), wake_at=group.now)
+        return group.read()
     return Decision(wake_at=earliest(give_up_at, read_at))
 
 

@@ -72,7 +72,7 @@ _TOOLS = {
 
 
 def group_of(job: Job) -> Group | None:
-    """Return the group that a job stands for, when none of its pods is there to tell."""
+    """Return the group that a job stands for, read from the job alone."""
     adopts = job.spec.adopts
     if adopts is None:
         return None

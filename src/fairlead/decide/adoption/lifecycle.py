@@ -2,12 +2,12 @@
 
 One Job object stands for a group, so the one planner places it and `status.placement` is the
 reservation, as for any job. Every decision either writes down what was learned or, once the status
-says it, changes the world accordingly; whoever dies in between finds the status and goes on.
+says it, changes the world accordingly. After a crash, the status is enough to resume.
 
     no job     a first member is there and the group's size is known: make the job
     gathering  not Admitted: holds nothing; becomes complete, then it is admitted
     queued     Admitted, no record of the current attempt: the scheduler's turn
-    live       the record is open: members are released onto their places (module `releasing`)
+    open       the record is open: members are released onto their places (module `releasing`)
     finished   Succeeded or Failed holds
 
 Members that run stay when others have to move: the next attempt repairs the placement around them.
@@ -27,7 +27,6 @@ from fairlead.decide.adoption.actions import (
     CreateJob,
     EmitPodWarning,
     EvictMember,
-    ReadSource,
 )
 from fairlead.decide.adoption.ending import ended_draft, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
@@ -39,7 +38,7 @@ from fairlead.decide.adoption.members import (
     is_whole,
     take_census,
 )
-from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupView
+from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupView, read_of
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import new_record
@@ -78,7 +77,7 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
 
 
 def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision[Action]:
-    """Make the job that stands for the group, as soon as its size is known."""
+    """Create the job that stands for the group, as soon as its size is known."""
     gated, group = take_census(view.members.values(), "").gated, view.group
     if not gated or group is None:
         return NOTHING
@@ -87,50 +86,35 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     expected = expected_of(gated, facts)
     needs_reading = group.tool in _MAY_REFUSE or not expected.is_known
     if source is not None and reading is None and (needs_reading or not source.uid):
-        read = ReadSource(view.key, source.api_version, source.kind, source.name)
-        return Decision((read,), wake_at=now)
+        return Decision((read_of(view.key, source),), wake_at=now)
     if facts is not None and facts.problem:
-        text = f"{group.words} is no gang: {facts.problem}"
-        return _tell_and_read(view, policy, now, _told(view, gated[0], EventReason.NO_GANG, text))
-    if not expected.is_known:
+        reason, text = EventReason.NO_GANG, f"{group.words} is no gang: {facts.problem}"
+    elif not expected.is_known:
+        reason = EventReason.SIZE_UNKNOWN
         text = (
-            f"Nobody says how many pods belong to {group.words}: add the annotation "
-            f"{names.GROUP_SIZE} with their number to its pods"
+            f"The size of {group.words} is unknown: add the annotation {names.GROUP_SIZE} with "
+            "the number of its pods to each of them"
         )
-        return _tell_and_read(
-            view, policy, now, _told(view, gated[0], EventReason.SIZE_UNKNOWN, text)
-        )
-    members = chosen(gated, expected)
-    if not members:
-        return Decision(tuple(single_member_job(member) for member in gated))
-    uid = source.uid if source is not None and source.uid else (facts.uid if facts else "")
-    stand_in = StandIn(group, tuple(members), expected, uid)
-    return Decision((CreateJob(job_for(stand_in)),))
-
-
-def _told(view: GroupView, first: Member, told: EventReason, text: str) -> EmitPodWarning:
-    return EmitPodWarning(view.key, first.pod, told.value, text)
-
-
-def _tell_and_read(
-    view: GroupView, policy: AdoptionPolicy, now: float, told: EmitPodWarning
-) -> Decision[Action]:
-    """Tell people what is wrong, and look now and then whether it still is."""
-    source = view.group.source if view.group else None
-    if source is None or view.reading is None:
-        return Decision((told,))
-    due = view.reading.next_at(policy)
+    else:
+        members = chosen(gated, expected)
+        if not members:
+            return Decision(tuple(single_member_job(member) for member in gated))
+        uid = source.uid if source is not None and source.uid else (facts.uid if facts else "")
+        return Decision((CreateJob(job_for(StandIn(group, tuple(members), expected, uid))),))
+    warning = EmitPodWarning(view.key, gated[0].pod, reason.value, text)
+    if source is None or reading is None:
+        return Decision((warning,))
+    due = reading.next_at(policy)
     if now < due:
-        return Decision((told,), wake_at=due)
-    read = ReadSource(view.key, source.api_version, source.kind, source.name)
-    return Decision((told, read), wake_at=now)
+        return Decision((warning,), wake_at=due)
+    return Decision((warning, read_of(view.key, source)), wake_at=now)
 
 
 # Gathering
 
 
 def _gathering(group: GroupContext) -> Decision[Action]:
-    """Holds nothing. Pods of an earlier attempt go, so that their tool makes them anew."""
+    """Decide about a group without a place; pods of an earlier attempt are deleted first."""
     job, census, expected = group.job, group.census, group.expected
     if census.released:
         return Decision(tuple(EvictMember(job, member.pod) for member in census.released))
@@ -141,12 +125,12 @@ def _gathering(group: GroupContext) -> Decision[Action]:
     if present != expected.count or not expected.is_known:
         read_at = group.next_read_at
         if read_at is not None and group.now >= read_at:
-            return Decision(group.read(), wake_at=group.now)
+            return group.read()
     members = chosen(census.gated, expected)
     if not expected.is_known or not is_complete(members, expected, census):
         return _refuse(group, read_at)
     if job.member_count < expected.count or not is_whole(job, census):
-        return Decision((DeleteJob(job),))  # as it is it never had a place; it is made anew
+        return Decision((DeleteJob(job),))  # it never had a place as it is; a new one is created
     not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
     if group.now < not_before:
         return Decision(wake_at=not_before)
@@ -161,7 +145,7 @@ def _admit(group: GroupContext) -> tuple[Action, ...]:
 
 
 def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
-    """Write why the group may not have a place. Counts in it may be a moment behind."""
+    """Write why the group may not have a place. Its counts may be a little old."""
     job, census = group.job, group.census
     count = max(group.expected.count, job.member_count)
     facts: dict[str, int | str] = {"owner": group.owner}
@@ -185,17 +169,17 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
 
 
 def _vanished(group: GroupContext) -> Decision[Action]:
-    """Nobody is there: ask the owner whether anybody will be."""
+    """Decide about a group without pods: read whether its owner will create more."""
     reading, since = group.view.reading, group.view.idle_since
     if group.source is None:
         return Decision(finish_gone(group))
     if reading is None or (since is not None and reading.at < since):
-        return Decision(group.read(), wake_at=group.now)
+        return group.read()
     if not reading.facts.exists or reading.facts.ended is not None:
         return Decision(finish_gone(group))
     due = reading.next_at(group.policy)
     if group.now >= due:
-        return Decision(group.read(), wake_at=group.now)
+        return group.read()
     return _refuse(group, due)
 
 
@@ -217,7 +201,7 @@ def _queued(group: GroupContext) -> Decision[Action]:
         return Decision(_open(group))
     if not census.released:
         return Decision(group.draft.state(JobState.WAITING).write())
-    # Those that were refused must go before their tool can make them anew, for another node.
+    # Refused members must go before their tool can create them again, for another node.
     going = [m for m in census.released if m.refused_at is not None and _is_lost(job, m)]
     evictions = tuple(EvictMember(job, member.pod) for member in going)
     return Decision((*group.draft.state(JobState.RESTARTING).write(), *evictions))
@@ -240,10 +224,10 @@ def _open(group: GroupContext) -> tuple[Action, ...]:
 
 
 def _finished(group: GroupContext) -> Decision[Action]:
-    """Stay for people to look at, unless the group lives on or nobody collects the job."""
+    """Keep the job until its owner is collected, or for a time; a new round gets a new job."""
     job = group.job
     if group.census.gated:
-        return Decision((DeleteJob(job),))  # its tool goes on: a job of its own stands for that
+        return Decision((DeleteJob(job),))  # its tool goes on: another job stands for that
     if job.metadata.owner_references:
         return NOTHING
     ended_at = parse_time(job.status.finished_at) if job.status.finished_at else group.now

@@ -1,8 +1,8 @@
 """The pods of one group as decisions see them, and the roles that follow from them.
 
-Identical members collapse to a count, as in any job: members are identical when the planner cannot
-tell them apart (requests, selectors, affinity to nodes, tolerations), whatever their images and
-commands. Where a tool's role holds several shapes it becomes several roles.
+Identical members collapse to a count, as in any job: members are identical when the planner does
+not distinguish them (requests, selectors, affinity to nodes, tolerations), whatever their images
+and commands. Where a tool's role holds several shapes it becomes several roles.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Seat: TypeAlias = tuple[str, int]
 
 
 class GateState(Enum):
-    """How far a pod has come."""
+    """Whether our scheduling gate holds a pod."""
 
     GATED = "Gated"
     RELEASED = "Released"
-    #: Let in without a gate, so nobody holds it back.
+    #: Created without a gate, so the scheduler may bind it at once.
     UNGATED = "Ungated"
 
 
@@ -147,7 +147,7 @@ def _planned(container: Container) -> Container:
 
 
 def shape_of(spec: PodSpec) -> str:
-    """Return a digest of what the planner tells members apart by."""
+    """Return a digest of what distinguishes members for the planner."""
     planned = planned_spec(spec)
     bare = [
         msgspec.structs.replace(planned, containers=(), init_containers=()),
@@ -171,12 +171,12 @@ class Census:
     strays: list[Member] = field(default_factory=list[Member])
     #: Being deleted.
     leaving: list[Member] = field(default_factory=list[Member])
-    #: Seats whose members ended well, for this job object or one before it: nobody comes back.
+    #: Seats whose members ended well, for this job object or one before it: they stay free.
     done: dict[Seat, None] = field(default_factory=dict[Seat, None])
 
     @property
     def is_empty(self) -> bool:
-        """True when nobody of the group is alive, or about to start."""
+        """True when no member is alive, or about to start."""
         return not (self.gated or self.released or self.strays or self.leaving)
 
 
@@ -211,7 +211,7 @@ class Expected:
 
     @property
     def is_known(self) -> bool:
-        """True when somebody said it."""
+        """True when the pods or their owner say it."""
         return bool(self.roles) or self.total is not None
 
     @property

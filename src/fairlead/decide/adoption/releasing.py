@@ -1,8 +1,8 @@
 """A group that has its place: members are released onto it, and come back to it.
 
 A member is released by one write: the pin to its node, the labels by which the reservation covers
-it, and our gate taken off. One that its tool makes anew takes its own number's place, or a free one
-of its role. Where the node is out, or kube-scheduler refuses for longer than the patience, the
+it, and our gate taken off. One that its tool creates again takes its own number's place, or a free
+one of its role. Where the node is out, or kube-scheduler refuses for longer than the patience, the
 attempt ends and the next one repairs the placement; members that run are not touched by that.
 """
 
@@ -77,7 +77,7 @@ def _age(member: Member) -> tuple[bool, str, str]:
 
 
 def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
-    note = Note(EventReason.MOVED, f"Deleted {member.name}, which its tool makes anew: {why}")
+    note = Note(EventReason.MOVED, f"Deleted {member.name}, which its tool creates again: {why}")
     return (EvictMember(job, member.pod), event(job, note))
 
 
@@ -86,7 +86,7 @@ def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
 
 @dataclass(slots=True)
 class _Seating:
-    """Who goes where: gated members with their seats, seats that are out, and who has none."""
+    """Seats of gated members: on usable nodes, on nodes that are out, and members without one."""
 
     seated: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
     out: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
@@ -97,7 +97,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
     """Give each gated member a seat: its own number's if that is free, else a free one of its role.
 
     A seat whose member is on its way out is not free: both would not fit. Unless its node is out,
-    for nobody confirms an end there. Members whose seats become free in time just wait.
+    since no kubelet confirms an end there. Members whose seats become free in time wait.
     """
     seating = _Seating()
     if not group.census.gated:
@@ -181,7 +181,7 @@ def _node_lost(
     group: GroupContext, out: list[tuple[Member, Seat]], places: Mapping[Seat, str]
 ) -> tuple[Action, ...]:
     nodes = sorted({places[seat] for _, seat in out})
-    text = f"{plural(len(out), 'member')} came back, and {_listed(nodes)} cannot take them"
+    text = f"{plural(len(out), 'member')} came back, and {_listed(nodes)} cannot run them"
     return next_attempt(group, EndReason.NODE_LOST, text, nodes)
 
 

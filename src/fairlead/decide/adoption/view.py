@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
-from fairlead.decide.adoption.actions import ReadSource
+from fairlead.decide.adoption.actions import Action, ReadSource
 from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, newest_version
 from fairlead.decide.attempts.status import StatusDraft
+from fairlead.decide.verdict import Decision
 from fairlead.model.grouping import Group, Source, Tool
 from fairlead.model.phase import OPEN, phase_of
 
@@ -58,7 +59,7 @@ class GroupView:
     """The input of `decide_group`. Nothing here is changed by a decision.
 
     `usable` holds every node: True when a pod may be bound there now. What `reading`, `idle_since`
-    and `counts_written_at` say may be forgotten: it is then found out again.
+    and `counts_written_at` say may be lost: it is then observed again.
     """
 
     key: tuple[str, str]
@@ -67,7 +68,7 @@ class GroupView:
     job: Job | None = None
     reading: Reading | None = None
     usable: Mapping[str, bool] = field(default_factory=dict)
-    #: Since when nobody of the group is alive.
+    #: Since when no member of the group is alive.
     idle_since: float | None = None
     counts_written_at: float = 0.0
 
@@ -99,7 +100,7 @@ class GroupContext:
 
     @property
     def source(self) -> Source | None:
-        """Return the object that tells about the group, if there is one that can be read."""
+        """Return the object that gives the size of the group, if there is one that can be read."""
         source = self.view.group.source if self.view.group else None
         return None if source is None or source.kind == "Pod" else source
 
@@ -122,7 +123,7 @@ class GroupContext:
 
     @property
     def expected(self) -> Expected:
-        """Return how many members there should be, as far as anybody says it."""
+        """Return how many members there should be, as far as pods or owner say it."""
         return expected_of(self.census.gated, self.facts)
 
     @property
@@ -132,9 +133,13 @@ class GroupContext:
             return None
         return self.view.reading.next_at(self.policy) if self.view.reading else self.now
 
-    def read(self) -> tuple[ReadSource, ...]:
-        """Return the reading of the source."""
+    def read(self) -> Decision[Action]:
+        """Return the decision to read the source now."""
         source = self.source
-        if source is None:
-            return ()
-        return (ReadSource(self.view.key, source.api_version, source.kind, source.name),)
+        assert source is not None
+        return Decision((read_of(self.view.key, source),), wake_at=self.now)
+
+
+def read_of(key: tuple[str, str], source: Source) -> ReadSource:
+    """Return the reading of the source of a group."""
+    return ReadSource(key, source.api_version, source.kind, source.name)

@@ -1,4 +1,4 @@
-"""Notes: the events that tell people of a change of a job's status."""
+"""Notes: the events that go with a change of a job's status."""
 
 from __future__ import annotations
 

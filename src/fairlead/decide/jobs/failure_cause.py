@@ -188,7 +188,7 @@ def _judge_failed(
     named = _named_reason(pod)
     ended = first_failed_container(pod)
     ended_at = _ended_at(pod, ended)
-    # A clock that is far ahead of ours says nothing.
+    # The time of a clock that is far ahead of ours is not used.
     is_dated = ended_at is not None and ended_at <= now + policy.cause_window_seconds
     at = ended_at if ended_at is not None and is_dated else now
     if named is not None:
@@ -203,7 +203,7 @@ def _judge_failed(
             weight = Weight.NODE
         return Failure(reason, text, at, weight, member.rank, member, is_dated)
     if ended is None:
-        word = pod.status.reason or pod.status.message or "its pod says nothing of why"
+        word = pod.status.reason or pod.status.message or "its pod gives no reason"
         text = f"{describe(member)} failed: {word}"
         return Failure(EndReason.UNKNOWN, text, at, Weight.OUTSIDE, member.rank, member, is_dated)
     reason, text, weight = _judge_container(ended)
@@ -310,7 +310,7 @@ def is_drained(member: MemberPod) -> bool:
 
 
 def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failure:
-    """Judge a pod that somebody else deletes: we never do before the attempt's end is written."""
+    """Judge a pod that another client deletes: Fairlead deletes none of an open attempt."""
     meta = member.pod.metadata
     # The timestamp is when the grace period ends (API conventions, metadata.deletionTimestamp).
     at = _instant(meta.deletion_timestamp, now) - (meta.deletion_grace_period_seconds or 0)
@@ -318,7 +318,7 @@ def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failu
     if named is not None:
         text = _eviction_message(member, named[1], is_cordoned=is_cordoned)
         return Failure(named[0], text, min(at, now), Weight.NODE, member.rank, member)
-    text = f"{describe(member)} lost its pod: somebody deleted {meta.name}"
+    text = f"{describe(member)} lost its pod: another client deleted {meta.name}"
     if is_cordoned:
         text += " from a cordoned node"
     return Failure(EndReason.POD_DELETED, text, min(at, now), Weight.OUTSIDE, member.rank, member)

@@ -31,7 +31,7 @@ def is_native(
 ) -> bool:
     """True when kube-scheduler is to place this gang, asked before its first pod is made.
 
-    From then on its PodGroup tells: labels of nodes may change, and no gang is of two kinds.
+    From then on its PodGroup decides: labels of nodes may change, and no gang is of two kinds.
     """
     if policy.groups is None or job.spec.topology is not None:
         return False

@@ -42,7 +42,7 @@ _PROGRESS_LENGTH_MAX = 500
 
 
 class MemberPhase(Enum):
-    """Where a member's pod stands."""
+    """The phase of a member's pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -98,7 +98,7 @@ class MemberPod:
 
     @property
     def is_troubled(self) -> bool:
-        """True when somebody must look: failed, deleted before its end, or unable to start."""
+        """True when it is to be judged: failed, deleted before its end, or unable to start."""
         if self.phase is MemberPhase.SUCCEEDED:
             return False
         if self.phase is MemberPhase.FAILED or self.is_terminating:
@@ -133,7 +133,7 @@ def read_member(pod: Pod) -> MemberPod:
 
     A member has the name that follows from its job and labels. Names are unique in a namespace, so
     each member of an attempt has one pod. A pod that the job controls under another name was made
-    by somebody else: it is of attempt 0, whose pods are deleted like those of any other attempt.
+    by another client: it is of attempt 0, whose pods are deleted like those of any other attempt.
     """
     labels, owner = pod.metadata.labels, owner_reference_of(pod.metadata)
     attempt, index = _number(labels.get(names.ATTEMPT), 0), _number(labels.get(names.INDEX), -1)
@@ -284,7 +284,7 @@ class JobPods:
         return out
 
     def put(self, pod: Pod) -> None:
-        """Take note of a pod as it is now. A pod's attempt never changes."""
+        """Record a pod as it is now. A pod's attempt never changes."""
         member = read_member(pod)
         attempt = self.attempts.get(member.attempt)
         if attempt is None:
@@ -301,7 +301,7 @@ class JobPods:
             self.progress = fold_progress(self.progress, read_progress(pod))
 
     def drop(self, pod: Pod) -> None:
-        """Take note that a pod is gone."""
+        """Record that a pod is gone."""
         member = read_member(pod)
         attempt = self.attempts.get(member.attempt)
         if attempt is None or member.name not in attempt.members:

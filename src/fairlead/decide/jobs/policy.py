@@ -44,7 +44,7 @@ class JobsPolicy:
     #: A native gang that is not bound for longer gives its place up. The other scheduler tries it
     #: again by itself meanwhile, and holds nothing for it.
     native_patience_seconds: float = 60.0
-    #: Pods that the API takes from nobody now, a full quota or a server that has just started and
+    #: Pods that the API refuses for now, a full quota or a server that has just started and
     #: knows no roles yet, are tried again for this long before the attempt ends.
     held_back_patience_seconds: float = 30.0
     #: Longest wait between two tries of a job whose pods a quota or a policy refuses.
