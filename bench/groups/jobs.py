@@ -20,6 +20,7 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_renderer import PodRenderer
@@ -88,6 +89,7 @@ def _controller(client: Client, clock: LoopClock) -> JobsController:
     policy, rng = JobsPolicy(checkpoint_root="/checkpoints"), random.Random(1)
     return JobsController(
         client,
+        ClusterWorld.make(client, clock=clock, rng=rng),
         JobsMirrors.make(client, policy, clock=clock, rng=rng),
         history=MemoryHistory(),
         events=Recorder(client, clock, "jobs", rng=rng),

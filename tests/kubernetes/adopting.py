@@ -19,7 +19,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.controllers.adoption import AdoptionController
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client, Propagation
@@ -49,7 +49,7 @@ async def adopting(client: Client) -> AsyncIterator[AdoptionController]:
     rng = random.Random(3)
     pair = Pair(client)
     controller = AdoptionController(
-        client, ClusterMirrors.make(client, clock=CLOCK, rng=rng), history=MemoryHistory(),
+        client, ClusterWorld.make(client, clock=CLOCK, rng=rng), history=MemoryHistory(),
         events=pair.events, clock=CLOCK, policy=PATIENT,
     )  # fmt: skip
     async with asyncio.TaskGroup() as group:

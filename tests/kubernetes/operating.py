@@ -24,7 +24,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
@@ -40,7 +40,7 @@ from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
-from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.reader import MirrorReader
 from fairlead.sim.checkers import Checkers
 
@@ -219,24 +219,31 @@ class Pair:
     ) -> None:  # fmt: skip
         self._rng = random.Random(seed)
         self.events = Recorder(client, CLOCK, "fairlead", rng=self._rng)
-        scheduler = ClusterMirrors.make(client, clock=CLOCK, rng=self._rng, has_quotas=True)
-        jobs = JobsMirrors.make(client, policy, clock=CLOCK, rng=self._rng)
-        self.scheduler = SchedulerController(
-            client, scheduler, events=self.events, policy=placement
-        )
+        world = ClusterWorld.make(client, clock=CLOCK, rng=self._rng, has_quotas=True)
+        own = JobsMirrors.make(client, policy, clock=CLOCK, rng=self._rng)
+        self.scheduler = SchedulerController(client, world, events=self.events, policy=placement)
         self.jobs = JobsController(
-            client, jobs, history=MemoryHistory(), events=self.events, policy=policy, clock=CLOCK
+            client,
+            world,
+            own,
+            history=MemoryHistory(),
+            events=self.events,
+            policy=policy,
+            clock=CLOCK,
         )
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run())
+            for mirror in {*self.scheduler.mirrors, *self.jobs.mirrors}:
+                group.create_task(mirror.run())
             for controller in (self.scheduler, self.jobs):
                 group.create_task(self._loop(controller).run())
 
     def _loop(self, controller: Controller) -> ControllerLoop:
-        return ControllerLoop(controller, clock=CLOCK, rng=self._rng)
+        options = LoopOptions(runs_mirrors=False)
+        return ControllerLoop(controller, clock=CLOCK, rng=self._rng, options=options)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from fairlead.api.quantity import resources_to_base
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.controllers.adoption import AdoptionController
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.pinning import pinned_node
@@ -203,11 +203,11 @@ class AdoptionWorld:
                 return
 
     def make_scheduler(self, client: Client, events: Recorder) -> Controller:
-        mirrors = ClusterMirrors.make(client, clock=self.clock, rng=self.rng("m/scheduler"))
+        mirrors = ClusterWorld.make(client, clock=self.clock, rng=self.rng("m/scheduler"))
         return SchedulerController(client, mirrors, policy=PlacementPolicy(), events=events)
 
     def make_adoption(self, client: Client, events: Recorder) -> Controller:
-        mirrors = ClusterMirrors.make(client, clock=self.clock, rng=self.rng("m/adoption"))
+        mirrors = ClusterWorld.make(client, clock=self.clock, rng=self.rng("m/adoption"))
         return AdoptionController(
             client, mirrors, history=self.history, events=events, clock=self.clock, policy=POLICY
         )

@@ -18,7 +18,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import Forbidden
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
@@ -114,10 +114,11 @@ class Cluster:
         rng, policy = random.Random(2), JobsPolicy()
         events = Recorder(self.client, self.clock, "fairlead", rng=rng)
         scheduler = SchedulerController(
-            self.client, ClusterMirrors.make(self.client, clock=self.clock, rng=rng), events=events
+            self.client, ClusterWorld.make(self.client, clock=self.clock, rng=rng), events=events
         )
         jobs = JobsController(
-            self.client, JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng),
+            self.client, ClusterWorld.make(self.client, clock=self.clock, rng=rng),
+            JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng),
             history=MemoryHistory(), events=events, policy=policy, clock=self.clock,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
@@ -74,6 +75,10 @@ class Controllers:
             client, self._events, context=context, priority_classes=priority_classes,
             has_quotas=policies.jobs.binding is not None,
         )  # fmt: skip
+        #: The cluster as the mirrors show it, taken in once for all controllers.
+        self.world = ClusterWorld(
+            self._cluster_mirrors(), clock=self._clock, set_aside=self._new_set_aside("cluster")
+        )
         self._loops: dict[str, ControllerLoop[Any]] = {}
 
     def services(self) -> list[Service]:
@@ -95,59 +100,56 @@ class Controllers:
         loop = self._loops.get(name)
         return loop is not None and loop.ready
 
-    def _reader(self, name: str) -> MirrorReader:
+    def _new_set_aside(self, name: str) -> SetAside:
         set_aside = SetAside(name, events=self._events, log=self._log)
         self._metrics.watch_set_aside(set_aside)
-        return MirrorReader(set_aside)
+        return set_aside
+
+    def _cluster_mirrors(self) -> ClusterMirrors:
+        shared = self.mirrors
+        return ClusterMirrors(
+            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, shared.quotas
+        )
 
     async def _run_scheduler(self) -> None:
-        reader = self._reader("scheduler")
-        mirrors = self._cluster_mirrors(reader)
+        reader = self._begin("scheduler")
         try:
             controller = SchedulerController(
-                self._client, mirrors, events=self._events, policy=self._policies.placement
-            )
-            self._metrics.watch_jobs(mirrors.jobs.items)
+                self._client, self.world, events=self._events, policy=self._policies.placement,
+                reader=reader,
+            )  # fmt: skip
+            self._metrics.watch_jobs(self.mirrors.jobs.items)
             self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
             await self._run(controller, reader)
+        except Exception:
+            self.world.rebuild()  # the scheduler may have left the cluster state half changed
+            raise
         finally:
             self._metrics.watch_jobs(None)
             self._metrics.forget_queue(SchedulerController.name)
-            reader.close()
-
-    def _cluster_mirrors(self, reader: MirrorReader) -> ClusterMirrors:
-        shared = self.mirrors
-        return ClusterMirrors(
-            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, reader, shared.quotas
-        )
 
     async def _run_jobs(self) -> None:
-        shared, reader = self.mirrors, self._reader("jobs")
+        reader = self._begin("jobs")
         rng = self._context.streams("own-mirrors/jobs")
         own = JobsMirrors.make(self._client, self._policies.jobs, clock=self._clock, rng=rng)
-        mirrors = replace(
-            own, jobs=shared.jobs, pods=shared.pods, nodes=shared.nodes, reader=reader
-        )
-        try:
-            controller = JobsController(
-                self._client, mirrors, history=self._history, events=self._events,
-                policy=self._policies.jobs, clock=self._clock,
-            )  # fmt: skip
-            await self._run(controller, reader, own=own.own)
-        finally:
-            reader.close()
+        controller = JobsController(
+            self._client, self.world, own, history=self._history, events=self._events,
+            policy=self._policies.jobs, clock=self._clock, reader=reader,
+        )  # fmt: skip
+        await self._run(controller, reader, own=own.all)
 
     async def _run_adoption(self) -> None:
-        reader = self._reader("adoption")
-        mirrors = self._cluster_mirrors(reader)
-        try:
-            controller = AdoptionController(
-                self._client, mirrors, history=self._history, events=self._events,
-                clock=self._clock, policy=self._policies.adoption,
-            )  # fmt: skip
-            await self._run(controller, reader)
-        finally:
-            reader.close()
+        reader = self._begin("adoption")
+        controller = AdoptionController(
+            self._client, self.world, history=self._history, events=self._events,
+            clock=self._clock, policy=self._policies.adoption, reader=reader,
+        )  # fmt: skip
+        await self._run(controller, reader)
+
+    def _begin(self, name: str) -> MirrorReader:
+        """Return the reader of a controller that starts now, on a world without faults."""
+        self.world.ensure_sound()
+        return MirrorReader(self._new_set_aside(name))
 
     async def _run_unscheduled(self) -> None:
         reader = MirrorReader()
@@ -158,9 +160,13 @@ class Controllers:
             reader.close()
 
     async def _run(
-        self, controller: Controller[Any], reader: MirrorReader, *, own: Sequence[Mirror[Any]] = ()
+        self,
+        controller: Controller[Any],
+        reader: MirrorReader,
+        *,
+        own: Sequence[Mirror[Any]] = (),
     ) -> None:
-        """Run the controller, and mirrors of its own, until a fault of its code."""
+        """Run the controller, and mirrors of its own, until a fault of its code or of the world."""
         loop = ControllerLoop(
             controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
             observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
@@ -174,6 +180,9 @@ class Controllers:
                     mirror.set_aside = self.mirrors.set_aside
                     group.create_task(mirror.run())
                 group.create_task(reader.wait_fault())
+                group.create_task(self.world.wait_fault())
                 await loop.run()
         finally:
             self._metrics.forget_mirrors(own)
+            controller.close()
+            reader.close()

@@ -15,7 +15,7 @@ from fairlead.api.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.api.status import ApiError, NotFound
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.group_index import GroupIndex, metadata_of
 from fairlead.controllers.job_writer import JobWriter
 from fairlead.decide.adoption.actions import (
@@ -40,7 +40,7 @@ from fairlead.runtime.history import History
 from fairlead.runtime.keyed_controller import KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.object_writer import ObjectWriter
-from fairlead.runtime.reader import set_aside_of
+from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import Stage
 
 
@@ -52,33 +52,38 @@ class AdoptionController:
     def __init__(
         self,
         client: Client,
-        mirrors: ClusterMirrors,
+        world: ClusterWorld,
         *,
         history: History,
         events: EventSink,
         clock: Clock,
         policy: AdoptionPolicy | None = None,
+        reader: MirrorReader | None = None,
     ) -> None:
-        """Register on the mirrors."""
+        """Attach to the world and register on its mirrors.
+
+        `reader` is given where the mirrors are shared; it takes the faults of the handlers.
+        """
         self._client = client
-        self._mirrors = mirrors
+        self._mirrors = world.mirrors
         self._events = events
         self._clock = clock
         self._policy = policy or AdoptionPolicy()
-        self._set_aside = set_aside_of(mirrors.reader)
+        self._set_aside = set_aside_of(reader)
         self._objects = ObjectWriter(client)
         self._jobs = JobWriter(
             self._objects, history=history, events=events, set_aside=self._set_aside, clock=clock
         )
         self._decider: KeyedDecider[Action] = KeyedDecider(
-            mirrors.jobs, self._decide_one, set_aside=self._set_aside
+            world.mirrors.jobs, self._decide_one, set_aside=self._set_aside
         )
         self._index = GroupIndex(
-            mirrors,
+            world,
             mark=self._decider.mark,
             mark_at=self._decider.mark_at,
             on_gone=self._jobs.forget,
             clock=clock,
+            reader=reader,
         )
 
     @property

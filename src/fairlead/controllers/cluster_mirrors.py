@@ -1,4 +1,4 @@
-"""What a controller that looks at the whole cluster reads: jobs, pods, nodes, classes, quotas."""
+"""The mirrors of the whole cluster: jobs, pods, nodes, priority classes, quotas."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, RESOURCE
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.reader import MirrorReader
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMirrors:
-    """Mirrors of one's own, or shared ones. Of pods all are there, whoever made them."""
+    """Private or shared mirrors; pods are unfiltered."""
 
     jobs: Mirror[Job]
     pods: Mirror[Pod]
     nodes: Mirror[Node]
     priority_classes: Mirror[PriorityClass]
-    #: Given where the mirrors are shared: holds the controller's handlers, and takes their faults.
-    reader: MirrorReader | None = None
     #: None where there are no quotas, as in the embedded cluster.
     quotas: Mirror[ResourceQuota] | None = None
 
@@ -32,7 +29,7 @@ class ClusterMirrors:
     def make(
         cls, client: Client, *, clock: Clock, rng: random.Random, has_quotas: bool = False
     ) -> ClusterMirrors:
-        """Make mirrors of one's own."""
+        """Make private mirrors."""
         quotas = Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng) if has_quotas else None
         return cls(
             jobs=Mirror(client, JOBS, clock=clock, rng=rng),

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.group_job import group_of
 from fairlead.decide.adoption.members import Member, read_member
 from fairlead.decide.adoption.view import GroupView, Reading
@@ -28,7 +28,7 @@ from fairlead.model.grouping import (
 )
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
-from fairlead.runtime.reader import follow
+from fairlead.runtime.reader import MirrorReader, follow
 
 #: Groups up to this size are looked at with every event.
 _EAGER_MEMBERS_MAX = 64
@@ -55,23 +55,25 @@ class GroupEntry:
 
 
 class GroupIndex:
-    """The members of every group, and which nodes a pod may be bound to."""
+    """The members of every group."""
 
     def __init__(
         self,
-        mirrors: ClusterMirrors,
+        world: ClusterWorld,
         *,
         mark: Callable[[ObjectKey], None],
         mark_at: Callable[[ObjectKey, float], None],
         on_gone: Callable[[str], None],
         clock: Clock,
+        reader: MirrorReader | None,
     ) -> None:
         """Register on the mirrors.
 
         `mark` and `mark_at` are called with groups to look at again, `on_gone` with the uid of a
         job that was deleted.
         """
-        self._mirrors = mirrors
+        self._mirrors = world.mirrors
+        self._health = world.health
         self._mark = mark
         self._mark_at = mark_at
         self._on_gone = on_gone
@@ -79,13 +81,9 @@ class GroupIndex:
         self._entries: dict[ObjectKey, GroupEntry] = {}
         #: The group of each pod that takes part.
         self._groups: dict[ObjectKey, ObjectKey] = {}
-        #: Every node: True when a pod may be bound there now.
-        self._usable: dict[str, bool] = {}
-        reader = mirrors.reader
         self._unregister = (
-            follow(mirrors.nodes, self._on_node, reader),
-            follow(mirrors.jobs, self._on_job, reader),
-            follow(mirrors.pods, self._on_pod, reader),
+            follow(world.mirrors.jobs, self._on_job, reader),
+            follow(world.mirrors.pods, self._on_pod, reader),
         )
 
     def close(self) -> None:
@@ -121,17 +119,10 @@ class GroupIndex:
             members=entry.members,
             job=job,
             reading=entry.reading,
-            usable=self._usable,
+            usable=self._health.usable,
             idle_since=entry.idle_since,
             counts_written_at=counts_written_at(job.metadata.uid) if job is not None else 0.0,
         )
-
-    def _on_node(self, change: Change[Node]) -> None:
-        name = change.key[1]
-        if change.new is None:
-            self._usable.pop(name, None)
-        else:
-            self._usable[name] = is_usable(change.new)
 
     def _on_job(self, change: Change[Job]) -> None:
         job = change.new if change.new is not None else change.old
@@ -203,13 +194,6 @@ class GroupIndex:
 def metadata_of(key: ObjectKey) -> ObjectMeta:
     """Return the metadata of a group whose job does not exist."""
     return ObjectMeta(key[1], namespace=key[0])
-
-
-def is_usable(node: Node) -> bool:
-    """True when a pod that is pinned to a node would be bound there, as far as the node says."""
-    if node.spec.unschedulable or node.metadata.deletion_timestamp is not None:
-        return False
-    return any(c.type == names.READY and c.status == "True" for c in node.status.conditions)
 
 
 def _membership_now(pod: Pod, jobs: Mirror[Job]) -> Membership:

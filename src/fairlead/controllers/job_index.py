@@ -6,7 +6,7 @@ mirrors and is built again from them after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -18,6 +18,7 @@ from fairlead.api.job import Job, RestartPolicy, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.podgroups import PodGroup
 from fairlead.api.times import parse_time
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.decide.jobs.admission import dependency_state
 from fairlead.decide.jobs.pods import JobPods
@@ -27,7 +28,7 @@ from fairlead.decide.pinning import Binding, node_of, own_binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change
-from fairlead.runtime.reader import follow
+from fairlead.runtime.reader import MirrorReader, follow
 
 _NO_NODES: Mapping[str, int] = {}
 Dependent: TypeAlias = ConfigMap | Service | PodGroup
@@ -65,36 +66,40 @@ class JobIndex:
 
     def __init__(
         self,
+        world: ClusterWorld,
         mirrors: JobsMirrors,
         *,
         mark: Callable[[ObjectKey], None],
         on_finished: Callable[[str], None],
         on_gone: Callable[[str], None],
         clock: Clock,
+        reader: MirrorReader | None,
     ) -> None:
         """Register on the mirrors.
 
         `mark` is called with each job to look at again, `on_finished` and `on_gone` with the uid of
         a job that has ended, and of one that was deleted.
         """
-        self._mirrors = mirrors
+        self._cluster = world.mirrors
+        self._health = world.health
         self._mark = mark
         self._on_finished = on_finished
         self._on_gone = on_gone
         self._clock = clock
         self._began_at = clock.now()
-        self._nodes = NodeBook()
+        self._by_node = JobsByNode()
+        #: How members are bound on the nodes that say it.
+        self._bindings: dict[str, Binding] = {}
         #: By key and uid of the job: parts in another namespace are not its parts.
         self._parts: dict[tuple[ObjectKey, str], JobParts] = {}
         #: By key of the job; exactly those with a placement.
         self._placed: dict[ObjectKey, _PlacedNodes] = {}
         #: Jobs not yet admitted, by the job that they wait for.
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
-        reader = mirrors.reader
         self._unregister = [
-            follow(mirrors.jobs, self._on_job, reader),
-            follow(mirrors.pods, self._on_pod, reader),
-            follow(mirrors.nodes, self._on_node, reader),
+            follow(self._cluster.jobs, self._on_job, reader),
+            follow(self._cluster.pods, self._on_pod, reader),
+            follow(self._cluster.nodes, self._on_node, reader),
         ]
         in_maps = partial(self._on_owned, attrgetter("config_maps"))
         self._unregister.append(follow(mirrors.config_maps, in_maps, reader))
@@ -104,6 +109,7 @@ class JobIndex:
         if mirrors.pod_groups is not None:
             in_groups = partial(self._on_owned, attrgetter("pod_groups"))
             self._unregister.append(follow(mirrors.pod_groups, in_groups, reader))
+        self._unregister.append(self._health.on_change(self._on_health))
 
     def close(self) -> None:
         """Take the handlers off the mirrors."""
@@ -130,12 +136,12 @@ class JobIndex:
         placed = self._placed.get(key) or _PlacedNodes()
         if not placed.is_checked:
             for node in placed.nodes:
-                if self._mirrors.nodes.get("", node) is None:
-                    self._nodes.missing(node, now)
+                if node not in self._health:
+                    self._by_node.note_gone(node, now)
             placed.is_checked = True
         dependencies: dict[str, DependencyState] = {}
         for namespace, name in waits_for(job):
-            dependencies[name] = dependency_state(self._mirrors.jobs.get(namespace, name))
+            dependencies[name] = dependency_state(self._cluster.jobs.get(namespace, name))
         return JobView(
             job=job,
             policy=policy,
@@ -145,9 +151,11 @@ class JobIndex:
             services=parts.services,
             pod_groups=parts.pod_groups,
             dependencies=dependencies,
-            node_troubles=troubles_of(self._nodes.troubles, placed.nodes, parts.pods.nodes),
-            bindings=self._nodes.bindings,
-            cordoned=self._nodes.cordoned,
+            node_troubles=outages(
+                self._health.unready_since, self._by_node.gone_since, placed.nodes, parts.pods.nodes
+            ),
+            bindings=self._bindings,
+            cordoned=self._health.cordoned,
             pod_refusal=pod_refusal,
             probe=probe,
             counts_written_at=counts_written_at,
@@ -181,9 +189,9 @@ class JobIndex:
         before = self._placed.pop(key, None)
         after = placed_nodes(job) if job is not None else {}
         for node in after:
-            self._nodes.link(node, key)
+            self._by_node.link(node, key)
         for node in before.nodes if before is not None else ():
-            self._nodes.unlink(node, key)
+            self._by_node.unlink(node, key)
         if after:
             self._placed[key] = _PlacedNodes(after)
 
@@ -201,14 +209,25 @@ class JobIndex:
         else:
             pods.drop(pod)
         if pods.nodes.get(node, 0) > count:
-            self._nodes.link(node, key)
+            self._by_node.link(node, key)
         elif pods.nodes.get(node, 0) < count:
-            self._nodes.unlink(node, key)
+            self._by_node.unlink(node, key)
         self._forget_if_over(key, owner.uid)
         self._mark(key)
 
     def _on_node(self, change: Change[Node]) -> None:
-        for key in self._nodes.changed(change.key[1], change.new, self._clock.now()):
+        binding = own_binding(change.new.metadata.labels) if change.new is not None else None
+        if binding is not None:
+            self._bindings[change.key[1]] = binding
+        else:
+            self._bindings.pop(change.key[1], None)
+
+    def _on_health(self, name: str) -> None:
+        if name in self._health:
+            self._by_node.gone_since.pop(name, None)
+        else:
+            self._by_node.note_gone(name, self._clock.now())
+        for key in self._by_node.on(name):
             self._mark(key)
 
     def _on_owned(
@@ -238,7 +257,7 @@ class JobIndex:
 
         While the job exists its parts stay: they hold what deleted pods had reported.
         """
-        job = self._mirrors.jobs.get(*key)
+        job = self._cluster.jobs.get(*key)
         if job is not None and job.metadata.uid == uid:
             return
         parts = self._parts.get((key, uid))
@@ -302,84 +321,39 @@ def owned_of(obj: Dependent) -> Owned:
     )
 
 
-@dataclass(slots=True)
-class NodeBook:
-    """Which nodes are in trouble, and which jobs have members or reservations on which node."""
+class JobsByNode:
+    """Which jobs have members or reservations on which node."""
 
-    #: Nodes that are not ready; and those that do not exist, as long as a job is on them.
-    troubles: dict[str, NodeOutage] = field(default_factory=dict)
-    #: Exactly the jobs whose placement names the node, or that have a pod on it.
-    jobs: dict[str, dict[ObjectKey, int]] = field(default_factory=dict)
-    #: How members are bound on the nodes that say it.
-    bindings: dict[str, Binding] = field(default_factory=dict)
-    #: Nodes that an operator has cordoned.
-    cordoned: dict[str, None] = field(default_factory=dict[str, None])
+    def __init__(self) -> None:
+        #: Exactly the jobs whose placement names the node, or that have a pod on it.
+        self._jobs: dict[str, dict[ObjectKey, int]] = {}
+        #: Nodes that do not exist, as long as a job is on them, with the instant since when.
+        self.gone_since: dict[str, float] = {}
 
-    def changed(self, name: str, node: Node | None, now: float) -> tuple[ObjectKey, ...]:
-        """Take note of a node as it is now; return the jobs to look at again."""
-        binding = own_binding(node.metadata.labels) if node is not None else None
-        if binding is not None:
-            self.bindings[name] = binding
-        else:
-            self.bindings.pop(name, None)
-        was_cordoned = name in self.cordoned
-        is_cordoned = node is not None and node.spec.unschedulable
-        if is_cordoned:
-            self.cordoned[name] = None
-        else:
-            self.cordoned.pop(name, None)
-        trouble = self._trouble(name, node, now)
-        if trouble == self.troubles.get(name) and was_cordoned == is_cordoned:
-            return ()
-        if trouble is None:
-            self.troubles.pop(name, None)
-        else:
-            self.troubles[name] = trouble
-        return tuple(self.jobs.get(name, ()))
+    def on(self, name: str) -> tuple[ObjectKey, ...]:
+        """Return the jobs on a node."""
+        return tuple(self._jobs.get(name, ()))
 
-    def missing(self, name: str, now: float) -> None:
-        """Take note that a node is named by a job and does not exist."""
-        if name not in self.troubles:
-            self.troubles[name] = NodeOutage(name, now, is_gone=True)
+    def note_gone(self, name: str, now: float) -> None:
+        """Note that a node that jobs are on does not exist."""
+        if name in self._jobs:
+            self.gone_since.setdefault(name, now)
 
     def link(self, name: str, key: ObjectKey) -> None:
-        """Take note of one more reason for a job to be on a node."""
-        jobs = self.jobs.setdefault(name, {})
+        """Note one more reason for a job to be on a node."""
+        jobs = self._jobs.setdefault(name, {})
         jobs[key] = jobs.get(key, 0) + 1
 
     def unlink(self, name: str, key: ObjectKey) -> None:
         """Take back what `link` noted."""
-        jobs = self.jobs[name]
+        jobs = self._jobs[name]
         jobs[key] -= 1
         if jobs[key]:
             return
         del jobs[key]
-        if jobs:
-            return
-        del self.jobs[name]
-        trouble = self.troubles.get(name)
-        if trouble is not None and trouble.is_gone:
-            del self.troubles[name]
-
-    def _trouble(self, name: str, node: Node | None, now: float) -> NodeOutage | None:
-        if node is None:
-            return NodeOutage(name, now, is_gone=True) if name in self.jobs else None
-        old = self.troubles.get(name)
-        known_since = now if old is None or old.is_gone else old.since
-        for condition in node.status.conditions:
-            if condition.type == names.READY:
-                if condition.status == "True":
-                    return None
-                return NodeOutage(name, _instant(condition.last_transition_time, known_since))
-        # A node that has never reported is as good as silent.
-        return NodeOutage(name, _instant(node.metadata.creation_timestamp, known_since))
-
-
-def _instant(text: str | None, default: float) -> float:
-    try:
-        return default if text is None else parse_time(text)
-    except ValueError:
-        return default
+        if not jobs:
+            del self._jobs[name]
+            self.gone_since.pop(name, None)
 
 
 def placed_nodes(job: Job) -> Mapping[str, int]:
@@ -393,15 +367,26 @@ def placed_nodes(job: Job) -> Mapping[str, int]:
     return out
 
 
-def troubles_of(
-    troubles: Mapping[str, NodeOutage], *nodes: Mapping[str, int]
+def outages(
+    unready_since: Mapping[str, float],
+    gone_since: Mapping[str, float],
+    *nodes: Mapping[str, int],
 ) -> dict[str, NodeOutage]:
-    """Return the troubled ones among these nodes, in name order; walks the smaller side."""
-    if not troubles:
+    """Return those of the nodes that are not ready or gone, in name order."""
+    if not unready_since and not gone_since:
         return {}
-    found: Iterator[str]
-    if len(troubles) <= sum(map(len, nodes)):
-        found = (name for name in troubles if any(name in group for group in nodes))
-    else:
-        found = (name for group in nodes for name in group if name in troubles)
-    return {name: troubles[name] for name in sorted(found)}
+    unready = ((name, False) for name in _among(unready_since, nodes))
+    gone = ((name, True) for name in _among(gone_since, nodes))
+    return {
+        name: NodeOutage(name, (gone_since if is_gone else unready_since)[name], is_gone=is_gone)
+        for name, is_gone in sorted({**dict(unready), **dict(gone)}.items())
+    }
+
+
+def _among(table: Mapping[str, float], nodes: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    """Yield the names of `table` that are among the nodes; walks the smaller side."""
+    if not table:
+        return iter(())
+    if len(table) <= sum(map(len, nodes)):
+        return (name for name in table if any(name in group for group in nodes))
+    return (name for group in nodes for name in group if name in table)

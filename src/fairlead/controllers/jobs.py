@@ -16,6 +16,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex, job_key_of
 from fairlead.controllers.job_parts import (
     CreatePart,
@@ -45,7 +46,7 @@ from fairlead.runtime.history import History
 from fairlead.runtime.keyed_controller import KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.object_writer import ObjectWriter
-from fairlead.runtime.reader import set_aside_of
+from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import Entry, Stage
 
 
@@ -57,20 +58,26 @@ class JobsController:
     def __init__(
         self,
         client: Client,
+        world: ClusterWorld,
         mirrors: JobsMirrors,
         *,
         history: History,
         events: EventSink,
         policy: JobsPolicy,
         clock: Clock,
+        reader: MirrorReader | None = None,
     ) -> None:
-        """Register on the mirrors. DNS naming needs a mirror of services."""
+        """Attach to the world and register on the mirrors. DNS naming needs one of services.
+
+        `reader` is given where the mirrors are shared; it takes the faults of the handlers.
+        """
         if policy.peer_naming is PeerNaming.DNS and mirrors.services is None:
             raise ValueError("peer naming DNS needs a mirror of services")
-        self._mirrors = mirrors
+        self._cluster = world.mirrors
+        self._own = mirrors
         self._policy = policy
         self._clock = clock
-        self._set_aside = set_aside_of(mirrors.reader)
+        self._set_aside = set_aside_of(reader)
         self._objects = ObjectWriter(client)
         self._jobs = JobWriter(
             self._objects, history=history, events=events, set_aside=self._set_aside, clock=clock
@@ -82,21 +89,26 @@ class JobsController:
             self._objects, self._renderer, self._refusals, policy=policy, clock=clock
         )
         self._decider: KeyedDecider[Action] = KeyedDecider(
-            mirrors.jobs, self._decide_one, set_aside=self._set_aside, on_fault=self._report_fault
+            world.mirrors.jobs,
+            self._decide_one,
+            set_aside=self._set_aside,
+            on_fault=self._report_fault,
         )
         self._index = JobIndex(
+            world,
             mirrors,
             mark=self._decider.mark,
             on_finished=self._renderer.forget,
             on_gone=self._forget,
             clock=clock,
+            reader=reader,
         )
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
-        mirrors = self._mirrors
-        return [mirrors.jobs, mirrors.pods, mirrors.nodes, *mirrors.own]
+        cluster = self._cluster
+        return [cluster.jobs, cluster.pods, cluster.nodes, *self._own.all]
 
     def close(self) -> None:
         """Take the handlers off the mirrors, if those live longer than the controller."""
@@ -115,7 +127,7 @@ class JobsController:
         self._decider.requeue(key)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
-        job = self._mirrors.jobs.get(*key)
+        job = self._cluster.jobs.get(*key)
         if job is None:
             return None
         if self._jobs.is_status_refused(job) and not job.is_finished:
@@ -133,7 +145,7 @@ class JobsController:
 
     def _report_fault(self, entry: Entry, now: float) -> Sequence[Action]:
         """Return the write of the condition of a job that cannot be decided on."""
-        job = self._mirrors.jobs.get(*entry.metadata.key)
+        job = self._cluster.jobs.get(*entry.metadata.key)
         if job is None or is_true(job.status.conditions, names.SET_ASIDE):
             return ()
         return (_with_set_aside(job, now, entry.fault),)
@@ -155,7 +167,7 @@ class JobsController:
         if isinstance(action, CreatePart):
             return created_part_key(action)
         if isinstance(action, DeletePod):
-            pod = self._mirrors.pods.get(action.namespace, action.name)
+            pod = self._cluster.pods.get(action.namespace, action.name)
             job_key = job_key_of(pod) if pod is not None else None
             return part_key(job_key or (action.namespace, ""), action.name)
         if isinstance(action, DeletePart):

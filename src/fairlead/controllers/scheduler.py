@@ -1,4 +1,4 @@
-"""The scheduler: keeps the planner's state in step with the mirrors, and writes what it decides.
+"""The scheduler: decides on the cluster state, and writes what it decides.
 
 Each decision about a job is one write of its status, with the resourceVersion and uid that it was
 decided on: a placement is there whole or not at all. `placement`, `verdict` and the condition
@@ -18,14 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.uncertain_placements import UncertainPlacements
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import Action, PlaceJob, RecordActualPlacement, WriteVerdict
@@ -33,13 +31,12 @@ from fairlead.decide.placement.outcome import changed_verdict, status_after
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.cluster import ClusterState
-from fairlead.model.priorities import PriorityTable
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Allowance, EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
-from fairlead.runtime.reader import follow, set_aside_of
+from fairlead.runtime.object_writer import ObjectWriter
+from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import Stage
 
 #: Events of jobs that begin to wait, or wait for another reason.
@@ -55,48 +52,46 @@ class SchedulerController:
     def __init__(
         self,
         client: Client,
-        mirrors: ClusterMirrors,
+        world: ClusterWorld,
         *,
         policy: PlacementPolicy | None = None,
         events: EventSink | None = None,
+        reader: MirrorReader | None = None,
     ) -> None:
-        """Register on the mirrors. Without `events` nothing is told to people but by the status."""
-        self.state = PlacementState(ClusterState(PriorityTable()))
-        self._client = client
-        self._mirrors = mirrors
+        """Attach to the world. Without `events` no Events are emitted.
+
+        `reader` is given where the mirrors are shared; it takes the faults of the handlers.
+        """
+        self._world = world
+        self.state = PlacementState(world.state, contain=self._contain)
+        self._objects = ObjectWriter(client)
         self._policy = policy or PlacementPolicy()
         self._events = events
-        self._uncertain = UncertainPlacements(self.state)
+        self._uncertain = UncertainPlacements(self.state, world.uncertain)
         self._now = 0.0
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
-        reader = mirrors.reader
         self._set_aside = set_aside_of(reader)
-        self._unregister = (
-            follow(mirrors.priority_classes, self._priority_class_changed, reader),
-            follow(mirrors.nodes, self._node_changed, reader),
-            follow(mirrors.jobs, self._job_changed, reader),
-            follow(mirrors.pods, self._pod_changed, reader),
-        )
-        if mirrors.quotas is not None:
-            followed = follow(mirrors.quotas, self._quota_changed, reader)
-            self._unregister = (*self._unregister, followed)
+        self._unregister = follow(world.mirrors.jobs, self._job_changed, reader)
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
-        """What it reads."""
-        seen = self._mirrors
+        """Return what it reads."""
+        seen = self._world.mirrors
         quotas = () if seen.quotas is None else (seen.quotas,)
         return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, *quotas)
 
     @property
     def jobs(self) -> Mirror[Job]:
         """The mirror of what it places."""
-        return self._mirrors.jobs
+        return self._world.mirrors.jobs
 
     def close(self) -> None:
-        """Take the handlers off the mirrors, if those live longer than the controller."""
-        for unregister in self._unregister:
-            unregister()
+        """Detach from the world and the mirrors, which live longer than the controller."""
+        self._unregister()
+        self.state.close()
+
+    def _contain(self, job: Job, error: Exception) -> None:
+        self._world.set_aside.note(JOBS, job.metadata, Stage.OBSERVE, error)
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the state as the mirrors have it."""
@@ -114,8 +109,8 @@ class SchedulerController:
 
     def _tell_set_aside(self, now: float) -> Iterator[WriteVerdict]:
         """Yield the verdicts of the jobs that could not be taken in."""
-        for entry in self._set_aside.pop_news(JOBS):
-            job = self._mirrors.jobs.get(*entry.metadata.key)
+        for entry in self._world.set_aside.pop_news(JOBS):
+            job = self._world.mirrors.jobs.get(*entry.metadata.key)
             if entry.stage is Stage.OBSERVE and job is not None:
                 facts = {"stage": entry.stage.value, "fault": entry.fault}
                 verdict = Verdict(Reason.SET_ASIDE, facts)
@@ -133,24 +128,14 @@ class SchedulerController:
         patch = merge_diff(_owned_part(job.status), _owned_part(status_after(action)))
         if not patch:
             return None
-        body = {
-            "metadata": {
-                "resourceVersion": job.metadata.resource_version,
-                "uid": job.metadata.uid,
-            },
-            "status": patch,
-        }
-        namespace, name = job.metadata.key
         try:
-            written = await self._client.patch(
-                JOBS.only_metadata, name, body, namespace=namespace, subresource="status"
-            )
+            written = await self._objects.patch_status(JOBS, job.metadata, patch)
         except ApiError as error:
             if isinstance(action, PlaceJob):
                 self._uncertain.note(action, error)
             raise
         self._tell(action)
-        return Written.of(JOBS, written)
+        return written
 
     def changed(self, key: ObjectKey) -> None:
         """Look at a job again that was set aside; all others are looked at when they change."""
@@ -191,37 +176,8 @@ class SchedulerController:
                 JOBS, job.metadata, kind, reason=placed.reason, message=placed.message
             )
 
-    def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
-        self.state.cluster.priority_class_changed(change.key[1], change.new)
-
-    def _quota_changed(self, change: Change[ResourceQuota]) -> None:
-        if change.new is None:
-            self.state.cluster.quotas.remove(change.key)
-        else:
-            self.state.cluster.quotas.put(change.new)
-
-    def _node_changed(self, change: Change[Node]) -> None:
-        if change.new is None:
-            self.state.cluster.node_deleted(change.key[1])
-        else:
-            self.state.cluster.node_changed(change.new)
-
     def _job_changed(self, change: Change[Job]) -> None:
         self._uncertain.seen(change.key, change.new)
-        if change.new is None:
-            self.state.cluster.job_deleted(change.key)
-            return
-        self.state.cluster.job_changed(change.new)
-        for attempt in change.new.status.attempts:
-            # Its room is free only where its pods are seen, and seen to have gone.
-            if attempt.pods_version:
-                self._mirrors.pods.expect(int(attempt.pods_version))
-
-    def _pod_changed(self, change: Change[Pod]) -> None:
-        if change.new is None:
-            self.state.cluster.pod_deleted(change.key)
-        else:
-            self.state.cluster.pod_changed(change.new)
 
 
 def _owned_part(status: JobStatus) -> dict[str, Any]:

@@ -22,13 +22,21 @@ from fairlead.decide.verdict import ObjectKey
 
 
 class UncertainPlacements:
-    """The placements of one scheduler that may come true late; their room is kept in the state."""
+    """The placements whose outcome is unknown; their room is reserved in the state."""
 
-    def __init__(self, state: PlacementState) -> None:
+    def __init__(self, state: PlacementState, placements: dict[ObjectKey, PlaceJob]) -> None:
+        """Go on with `placements`, which this changes: an earlier scheduler may have sent some."""
         self._state = state
-        self._open: dict[ObjectKey, PlaceJob] = {}
+        self._open = placements
         #: Those to be sent again in the next decision.
         self._due: dict[ObjectKey, None] = {}
+        for key, action in list(self._open.items()):
+            entry = state.jobs.get(key)
+            if entry is None or not _is_same(entry.job, action.job):
+                self.seen(key, entry.job if entry is not None else None)
+            else:
+                state.reserve_uncertain(action.job, action.placement)
+                self.repeat(key)
 
     def __len__(self) -> int:
         """Return how many placements wait for their answer."""
@@ -49,10 +57,7 @@ class UncertainPlacements:
         self._state.reserve_uncertain(action.job, action.placement)
 
     def seen(self, key: ObjectKey, job: Job | None) -> None:
-        """Let go of what the job, as it is now, has made impossible or shows; before it is booked.
-
-        None: the job is gone.
-        """
+        """Release what the job, as it is now, has made impossible or shows; None: it is gone."""
         action = self._open.get(key)
         if action is None or (job is not None and _is_same(job, action.job)):
             return

@@ -126,9 +126,10 @@ class ClusterState:
             state.pod_changed(pod)
         return state
 
-    def on_job_change(self, observer: JobObserver) -> None:
-        """Call `observer` after each change of a job has been taken in."""
+    def on_job_change(self, observer: JobObserver) -> Callable[[], None]:
+        """Call `observer` after each change of a job was taken in; return what ends it."""
         self._job_observers.append(observer)
+        return lambda: self._job_observers.remove(observer)
 
     def moved(self) -> Iterator[tuple[Job, Placement]]:
         """Yield the jobs that another scheduler has put elsewhere, and where they are now."""

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import Node
-from fairlead.api.names import READY
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.labels import NAME_COLUMN, LabelTable
+from fairlead.model.node_health import is_ready
 from fairlead.model.requests import Request, RequestReader
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -286,9 +286,8 @@ class NodeTable:
             self._key = self.packing_key(self.free())
 
     def _set_flags(self, slot: int, node: Node) -> bool:
-        ready = ready_status(node) == "True"
         before = (self.exists[slot], self.ready[slot], self.cordoned[slot])
-        after = (True, ready, node.spec.unschedulable)
+        after = (True, is_ready(node), node.spec.unschedulable)
         self.exists[slot], self.ready[slot], self.cordoned[slot] = after
         return before != after
 
@@ -358,12 +357,3 @@ class NodeTable:
         self.labels.grow(new)
         self._free_slots.extend(range(old, new))
         heapq.heapify(self._free_slots)
-
-
-def ready_status(node: Node) -> str:
-    """Return the status of the node's Ready condition, "Unknown" without one."""
-    status = "Unknown"
-    for condition in node.status.conditions:
-        if condition.type == READY:
-            status = condition.status
-    return status

@@ -95,6 +95,10 @@ class Controller(Protocol[A]):
         """
         ...
 
+    def close(self) -> None:
+        """Take its handlers off what lives longer than the controller."""
+        ...
+
 
 class ActionResult(Enum):
     """How an action ended, as a metric label."""

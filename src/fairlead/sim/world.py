@@ -26,7 +26,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.api.status import ApiError, NotFound
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
@@ -279,16 +279,16 @@ class World:
 
     def _scheduler(self, client: Client, events: Recorder) -> Controller[Any]:
         rng = self._rng("mirrors/scheduler")
-        mirrors = ClusterMirrors.make(client, clock=self.clock, rng=rng)
-        return SchedulerController(client, mirrors, policy=self.options.policy, events=events)
+        world = ClusterWorld.make(client, clock=self.clock, rng=rng)
+        return SchedulerController(client, world, policy=self.options.policy, events=events)
 
     def _jobs(self, client: Client, events: Recorder) -> Controller[Any]:
-        faults = self.options.faults
-        late = faults.stall_seconds_max + faults.late_seconds_max
+        late = self.options.faults.stall_seconds_max + self.options.faults.late_seconds_max
         policy = JobsPolicy(checkpoint_root="/checkpoints", late_pod_seconds=late)
         rng = self._rng("mirrors/jobs")
         return JobsController(
             client,
+            ClusterWorld.make(client, clock=self.clock, rng=rng),
             JobsMirrors.make(client, policy, clock=self.clock, rng=rng),
             history=MemoryHistory(),
             events=events,

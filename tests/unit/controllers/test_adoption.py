@@ -16,7 +16,7 @@ from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid
 from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
@@ -51,7 +51,7 @@ class World:
         self.events = Events()
         clock = LoopClock(EPOCH)
         self.controller = AdoptionController(
-            self.client, ClusterMirrors.make(self.client, clock=clock, rng=random.Random(1)),
+            self.client, ClusterWorld.make(self.client, clock=clock, rng=random.Random(1)),
             history=MemoryHistory(), events=self.events, clock=clock,
         )  # fmt: skip
         self.loop = ControllerLoop(self.controller, clock=clock, rng=random.Random(2))

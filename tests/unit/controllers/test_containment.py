@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
@@ -28,7 +28,8 @@ from fairlead.decide.reasons import Reason
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.loop import Controller, ControllerLoop
+from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
+from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
@@ -58,24 +59,30 @@ class World:
         self.events = Events()
         self.clock = LoopClock(EPOCH)
         self.rng = random.Random(1)
-        self.registries = {name: SetAside(name, events=self.events) for name in ("s", "j")}
+        self.registries = {name: SetAside(name, events=self.events) for name in ("w", "s", "j")}
+        mirrors = ClusterMirrors.make(self.client, clock=self.clock, rng=self.rng)
+        self.world = ClusterWorld(mirrors, clock=self.clock, set_aside=self.registries["w"])
         self.controllers: list[Controller[Any]] = [self._scheduler(), self._jobs()]
 
     def _scheduler(self) -> SchedulerController:
-        own = ClusterMirrors.make(self.client, clock=self.clock, rng=self.rng)
         self.scheduler_reader = MirrorReader(self.registries["s"])
-        mirrors = replace(own, reader=self.scheduler_reader)
-        return SchedulerController(self.client, mirrors, events=self.events)
+        return SchedulerController(
+            self.client, self.world, events=self.events, reader=self.scheduler_reader
+        )
 
     def _jobs(self) -> JobsController:
         policy = JobsPolicy()
         own = JobsMirrors.make(self.client, policy, clock=self.clock, rng=self.rng)
         self.jobs_reader = MirrorReader(self.registries["j"])
-        mirrors = replace(own, reader=self.jobs_reader)
         return JobsController(
-            self.client, mirrors, history=MemoryHistory(), events=self.events, policy=policy,
-            clock=self.clock,
+            self.client, self.world, own, history=MemoryHistory(), events=self.events,
+            policy=policy, clock=self.clock, reader=self.jobs_reader,
         )  # fmt: skip
+
+    def mirrors(self) -> list[Mirror[Any]]:
+        """All mirrors, each once."""
+        found = [mirror for controller in self.controllers for mirror in controller.mirrors]
+        return list({id(mirror): mirror for mirror in found}.values())
 
     async def submit(self, name: str, *, bad: bool = False, **spec: Any) -> None:
         job = make_job(name, gpus=8, labels={BAD: "yes"} if bad else None, **spec)
@@ -113,10 +120,15 @@ async def running() -> AsyncIterator[World]:
         wire["metadata"].pop("resourceVersion")
         await world.client.create(NODES, wire)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(world.scheduler_reader.wait_fault())]
+        tasks = [group.create_task(mirror.run()) for mirror in world.mirrors()]
+        tasks.append(group.create_task(world.world.wait_fault()))
+        tasks.append(group.create_task(world.scheduler_reader.wait_fault()))
         tasks.append(group.create_task(world.jobs_reader.wait_fault()))
         for controller in world.controllers:
-            loop = ControllerLoop(controller, clock=world.clock, rng=world.rng)
+            loop = ControllerLoop(
+                controller, clock=world.clock, rng=world.rng,
+                options=LoopOptions(runs_mirrors=False),
+            )  # fmt: skip
             tasks.append(group.create_task(loop.run()))
         await asyncio.sleep(1)
         yield world

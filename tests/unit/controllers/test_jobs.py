@@ -24,6 +24,7 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
@@ -72,10 +73,10 @@ class Cluster:
 
     def start(self) -> None:
         rng = random.Random(1)
-        mirrors = JobsMirrors.make(self.client, self.policy, clock=self.clock, rng=rng)
         self.controller = JobsController(
             self.client,
-            mirrors,
+            ClusterWorld.make(self.client, clock=self.clock, rng=rng),
+            JobsMirrors.make(self.client, self.policy, clock=self.clock, rng=rng),
             history=self.history,
             events=self.events,
             policy=self.policy,
@@ -448,18 +449,20 @@ def test_waiting_jobs_are_not_looked_at_when_another_changes() -> None:
             await cluster.client.create(JOBS, job, namespace="default")
         await asyncio.sleep(2)
         marked: list[ObjectKey] = []
-        mirrors = JobsMirrors.make(
-            cluster.client, cluster.policy, clock=cluster.clock, rng=random.Random(2)
-        )
+        clock, rng = cluster.clock, random.Random(2)
+        world = ClusterWorld.make(cluster.client, clock=clock, rng=rng)
+        own = JobsMirrors.make(cluster.client, cluster.policy, clock=clock, rng=rng)
         JobIndex(
-            mirrors,
+            world,
+            own,
             mark=marked.append,
             on_finished=lambda _uid: None,
             on_gone=lambda _uid: None,
-            clock=cluster.clock,
+            clock=clock,
+            reader=None,
         )
         async with asyncio.TaskGroup() as group:
-            followed = (mirrors.jobs, mirrors.pods, mirrors.nodes, *mirrors.own)
+            followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
             tasks = [group.create_task(mirror.run()) for mirror in followed]
             await asyncio.sleep(1)
             assert len(set(marked)) == 200

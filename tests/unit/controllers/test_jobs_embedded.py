@@ -6,7 +6,6 @@ import asyncio
 import copy
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import Invalid, NotFound
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_renderer import RAW_JOBS
@@ -123,15 +123,17 @@ class Cluster:
             await self.set_ready(name, "True")
         rng, policy = random.Random(2), JobsPolicy()
         mirrors = JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng)
-        if self.contains_faults:  # else a fault is a defect, and raises
-            mirrors = replace(mirrors, reader=MirrorReader(self.set_aside))
+        # Without containment a fault is a defect, and raises.
+        reader = MirrorReader(self.set_aside) if self.contains_faults else None
         controller = JobsController(
             self.client,
+            ClusterWorld.make(self.client, clock=self.clock, rng=rng),
             mirrors,
             history=self.history,
             events=Recorder(self.client, self.clock, "jobs", rng=rng),
             policy=policy,
             clock=self.clock,
+            reader=reader,
         )
         async with asyncio.TaskGroup() as group:
             loop = ControllerLoop(controller, clock=self.clock, rng=rng)

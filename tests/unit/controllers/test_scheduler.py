@@ -14,7 +14,7 @@ from fairlead.api.meta import Condition, ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.times import format_time
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.runtime.client import WatchEvent, WatchRequest
 from fairlead.runtime.clock import LoopClock
@@ -58,7 +58,7 @@ class World:
         self.client = client or FakeClient()
         self.events = Events()
         clock = LoopClock(EPOCH)
-        mirrors = ClusterMirrors.make(self.client, clock=clock, rng=random.Random(1))
+        mirrors = ClusterWorld.make(self.client, clock=clock, rng=random.Random(1))
         self.scheduler = SchedulerController(self.client, mirrors, events=self.events)
         self.loop = ControllerLoop(self.scheduler, clock=clock, rng=random.Random(2))
 
@@ -313,7 +313,7 @@ def test_a_new_scheduler_takes_over_without_writing_anything() -> None:
         patches = world.client.count("patch")
         after = World()
         after.client = world.client
-        mirrors = ClusterMirrors.make(world.client, clock=LoopClock(EPOCH), rng=random.Random(3))
+        mirrors = ClusterWorld.make(world.client, clock=LoopClock(EPOCH), rng=random.Random(3))
         controller = SchedulerController(world.client, mirrors)
         after.loop = ControllerLoop(controller, clock=LoopClock(EPOCH), rng=random.Random(4))
         async with running(after):

@@ -9,7 +9,7 @@ the planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, Placement
@@ -23,8 +23,17 @@ from fairlead.model.priorities import Unresolved
 class PlacementState:
     """A cluster state, the queue over it, and the jobs that need a decision for another reason."""
 
-    def __init__(self, cluster: ClusterState | None = None) -> None:
-        """Take in the jobs that the cluster state has, and follow it from now on."""
+    def __init__(
+        self,
+        cluster: ClusterState | None = None,
+        *,
+        contain: Callable[[Job, Exception], None] | None = None,
+    ) -> None:
+        """Take in the jobs that the cluster state has, and follow it until `close`.
+
+        `contain` is called with each of these jobs that cannot be taken in; None: the error is
+        raised. What a later change raises goes to the caller that made the change.
+        """
         self.cluster = cluster or ClusterState()
         self.queue = WaitQueue(self.cluster.fits)
         #: Every job known, finished ones too.
@@ -40,8 +49,13 @@ class PlacementState:
         #: Jobs with a placement of an earlier attempt, to confirm or repair.
         self.repairable: dict[JobKey, None] = {}
         for key, entry in self.cluster.jobs.items():
-            self._job_changed(key, entry)
-        self.cluster.on_job_change(self._job_changed)
+            try:
+                self._job_changed(key, entry)
+            except Exception as error:
+                if contain is None:
+                    raise
+                contain(entry.job, error)
+        self.close = self.cluster.on_job_change(self._job_changed)
 
     @classmethod
     def of(

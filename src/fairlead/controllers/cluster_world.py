@@ -1,0 +1,149 @@
+"""The cluster as this process sees it: fed once, read by every controller.
+
+    mirrors (one watch per kind) -> ClusterWorld -> ClusterState  -> scheduler
+                                                 -> NodeHealth    -> jobs, adoption
+
+A composition root makes one world and hands it to the controllers, which come and go: a controller
+that is restarted attaches to the world as it is. A world whose handlers failed takes nothing in any
+more; `wait_fault` raises in each controller that reads it, and the first one to be restarted
+rebuilds it. docs/design/one-world.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from fairlead.api.core import Node, Pod, PriorityClass
+from fairlead.api.job import Job
+from fairlead.api.resource_quota import ResourceQuota
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.cluster import ClusterState
+from fairlead.model.node_health import NodeHealth
+from fairlead.model.priorities import PriorityTable
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Change, HasMetadata, Mirror
+from fairlead.runtime.reader import MirrorReader, follow
+from fairlead.runtime.set_aside import STRICT, SetAside
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class ClusterWorld:
+    """Cluster state and node health, kept in step with the mirrors."""
+
+    def __init__(
+        self, mirrors: ClusterMirrors, *, clock: Clock, set_aside: SetAside = STRICT
+    ) -> None:
+        """Register on the mirrors.
+
+        `set_aside` takes the objects that cannot be taken in. STRICT: each is a fault of the
+        mirror's reader, which is for mirrors that no other process part shares.
+        """
+        self.mirrors = mirrors
+        self.set_aside = set_aside
+        self.health = NodeHealth()
+        self.state = ClusterState(PriorityTable())
+        #: Placements that were sent and whose outcome is unknown: no object shows them, so they
+        #: outlive the scheduler that sent them (`uncertain_placements.py`).
+        self.uncertain: dict[ObjectKey, PlaceJob] = {}
+        self._clock = clock
+        self._reader: MirrorReader | None = None
+        self._unregister: list[Callable[[], None]] = []
+        self._is_faulted = False
+        self._register()
+
+    @classmethod
+    def make(
+        cls, client: Client, *, clock: Clock, rng: random.Random, has_quotas: bool = False
+    ) -> ClusterWorld:
+        """Make a world with mirrors of its own."""
+        mirrors = ClusterMirrors.make(client, clock=clock, rng=rng, has_quotas=has_quotas)
+        return cls(mirrors, clock=clock)
+
+    def rebuild(self) -> None:
+        """Take everything in again, into a new cluster state.
+
+        After a fault of the world, or of the scheduler, which may have left the state half changed.
+        The node health stays: to take a node in twice changes nothing.
+        """
+        self.close()
+        self.state = ClusterState(PriorityTable())
+        self._register()
+
+    def ensure_sound(self) -> None:
+        """Rebuild after a fault; nothing happens when there was none."""
+        if self._is_faulted:
+            self.rebuild()
+
+    async def wait_fault(self) -> None:
+        """Wait for the first fault of the world's handlers and raise it."""
+        if self._reader is not None:
+            try:
+                await self._reader.wait_fault()
+            except Exception:
+                self._is_faulted = True
+                raise
+
+    def close(self) -> None:
+        """Take the handlers off the mirrors."""
+        for unregister in self._unregister:
+            unregister()
+        self._unregister.clear()
+
+    def _register(self) -> None:
+        mirrors = self.mirrors
+        self._is_faulted = False
+        self._reader = None if self.set_aside.is_strict else MirrorReader(self.set_aside)
+        self._follow(mirrors.priority_classes, self._priority_class_changed)
+        # Apart, so that a node which the state cannot take in keeps its health.
+        self._follow(mirrors.nodes, self._node_health_changed)
+        self._follow(mirrors.nodes, self._node_changed)
+        self._follow(mirrors.jobs, self._job_changed)
+        self._follow(mirrors.pods, self._pod_changed)
+        if mirrors.quotas is not None:
+            self._follow(mirrors.quotas, self._quota_changed)
+
+    def _follow(self, mirror: Mirror[T], handler: Callable[[Change[T]], None]) -> None:
+        self._unregister.append(follow(mirror, handler, self._reader))
+
+    def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
+        self.state.priority_class_changed(change.key[1], change.new)
+
+    def _quota_changed(self, change: Change[ResourceQuota]) -> None:
+        if change.new is None:
+            self.state.quotas.remove(change.key)
+        else:
+            self.state.quotas.put(change.new)
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.new is None:
+            self.state.node_deleted(change.key[1])
+        else:
+            self.state.node_changed(change.new)
+
+    def _node_health_changed(self, change: Change[Node]) -> None:
+        if change.new is None:
+            self.health.remove(change.key[1])
+        else:
+            self.health.put(change.new, self._clock.now())
+
+    def _job_changed(self, change: Change[Job]) -> None:
+        if change.new is None:
+            self.state.job_deleted(change.key)
+            return
+        self.state.job_changed(change.new)
+        for attempt in change.new.status.attempts:
+            # Its room is free only where its pods are seen, and seen to have gone.
+            if attempt.pods_version:
+                self.mirrors.pods.expect(int(attempt.pods_version))
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        if change.new is None:
+            self.state.pod_deleted(change.key)
+        else:
+            self.state.pod_changed(change.new)

@@ -1,0 +1,105 @@
+"""Which nodes are ready, which are cordoned, and since when a node has been not ready.
+
+The one reading of a node's condition: fed once per process, read by every controller. The node
+table keeps readiness as a column, from the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from fairlead.api.core import Node, NodeCondition
+from fairlead.api.names import READY
+from fairlead.api.times import parse_time
+
+
+class NodeHealth:
+    """The health of every node, by name; changes are reported to observers."""
+
+    def __init__(self) -> None:
+        self._usable: dict[str, bool] = {}
+        self._unready_since: dict[str, float] = {}
+        self._cordoned: dict[str, None] = {}
+        self._observers: list[Callable[[str], None]] = []
+        #: Every node that exists: True when a pod may be bound there now.
+        self.usable: Mapping[str, bool] = MappingProxyType(self._usable)
+        #: Nodes that exist and are not ready, with the instant since when.
+        self.unready_since: Mapping[str, float] = MappingProxyType(self._unready_since)
+        #: Nodes that a person or a controller has cordoned.
+        self.cordoned: Mapping[str, None] = MappingProxyType(self._cordoned)
+
+    def __contains__(self, name: str) -> bool:
+        """True for a node that exists."""
+        return name in self._usable
+
+    def on_change(self, observer: Callable[[str], None]) -> Callable[[], None]:
+        """Call `observer` with the name of each node whose health changed; return what ends it."""
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def put(self, node: Node, now: float) -> None:
+        """Take in a node, new or changed; what is the same as before is reported to nobody."""
+        name = node.metadata.name
+        before = self._facts(name)
+        since = _unready_since(node, self._unready_since.get(name, now))
+        is_cordoned = node.spec.unschedulable
+        is_leaving = node.metadata.deletion_timestamp is not None
+        self._usable[name] = since is None and not is_cordoned and not is_leaving
+        self._unready_since.pop(name, None)
+        self._cordoned.pop(name, None)
+        if since is not None:
+            self._unready_since[name] = since
+        if is_cordoned:
+            self._cordoned[name] = None
+        if self._facts(name) != before:
+            self._report(name)
+
+    def remove(self, name: str) -> None:
+        """Take in that a node is gone."""
+        if self._usable.pop(name, None) is None:
+            return
+        self._unready_since.pop(name, None)
+        self._cordoned.pop(name, None)
+        self._report(name)
+
+    def _facts(self, name: str) -> tuple[bool | None, float | None, bool]:
+        return self._usable.get(name), self._unready_since.get(name), name in self._cordoned
+
+    def _report(self, name: str) -> None:
+        for observer in list(self._observers):
+            observer(name)
+
+
+def is_ready(node: Node) -> bool:
+    """True when the node's Ready condition is "True"."""
+    condition = _ready_condition(node)
+    return condition is not None and condition.status == "True"
+
+
+def _ready_condition(node: Node) -> NodeCondition | None:
+    for condition in node.status.conditions:
+        if condition.type == READY:
+            return condition
+    return None
+
+
+def _unready_since(node: Node, default: float) -> float | None:
+    """Return since when a node has been not ready; None when it is ready.
+
+    A node that has never reported counts from its creation. `default` is for a node that says no
+    instant that can be read.
+    """
+    condition = _ready_condition(node)
+    if condition is None:
+        return _instant(node.metadata.creation_timestamp, default)
+    if condition.status == "True":
+        return None
+    return _instant(condition.last_transition_time, default)
+
+
+def _instant(text: str | None, default: float) -> float:
+    try:
+        return default if text is None else parse_time(text)
+    except ValueError:
+        return default

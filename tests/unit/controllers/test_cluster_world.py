@@ -1,0 +1,254 @@
+"""One world for all controllers of a process: attached to, outlived, and rebuilt after a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.unit.controllers.test_uncertain_placements import Line
+
+from fairlead.api.core import Node, PriorityClass
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
+from fairlead.controllers.cluster_mirrors import ClusterMirrors
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.placement import state as placement_state
+from fairlead.model.cluster import ClusterState
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind
+from fairlead.runtime.loop import ControllerLoop, LoopOptions
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_priority_class
+from fairlead.testing.fake_client import FakeClient
+
+_RESOURCES: dict[type, Resource[Any]] = {Job: JOBS, Node: NODES, PriorityClass: PRIORITY_CLASSES}
+
+
+class Events:
+    def record(
+        self,
+        resource: Resource[Any],
+        metadata: ObjectMeta,
+        kind: EventKind,
+        *,
+        reason: str,
+        message: str,
+    ) -> None: ...
+
+
+class Process:
+    """The mirrors and the world of one process; schedulers come and go."""
+
+    def __init__(self, client: FakeClient) -> None:
+        self.client = client
+        self.clock = LoopClock(EPOCH)
+        self.mirrors = ClusterMirrors.make(client, clock=self.clock, rng=random.Random(1))
+        self.world = ClusterWorld(
+            self.mirrors, clock=self.clock, set_aside=SetAside("cluster", events=Events())
+        )
+
+    @asynccontextmanager
+    async def scheduler(self) -> AsyncIterator[SchedulerController]:
+        """Run a new scheduler on the world as it is."""
+        reader = MirrorReader(SetAside("scheduler", events=Events()))
+        controller = SchedulerController(self.client, self.world, reader=reader)
+        loop = ControllerLoop(
+            controller, clock=self.clock, rng=random.Random(2),
+            options=LoopOptions(runs_mirrors=False),
+        )  # fmt: skip
+        task = asyncio.get_running_loop().create_task(loop.run())
+        try:
+            await asyncio.sleep(1)
+            assert loop.ready
+            yield controller
+            assert not task.done()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            controller.close()
+            reader.close()
+
+    def placed(self, name: str) -> list[str] | None:
+        job = next(j for j in self.client.stored(JOBS) if j.metadata.name == name)
+        placement = job.status.placement
+        return None if placement is None else [n for r in placement.roles for n in r.nodes]
+
+    async def create(self, *objects: Any) -> None:
+        for obj in objects:
+            wire = to_wire(obj)
+            wire["metadata"].pop("resourceVersion")
+            await self.client.create(_RESOURCES[type(obj)], wire)
+
+
+def play(main: Callable[[Process], Awaitable[None]], client: FakeClient | None = None) -> None:
+    async def body() -> None:
+        process = Process(client or FakeClient())
+        async with asyncio.TaskGroup() as group:
+            mirrors = (
+                process.mirrors.jobs, process.mirrors.pods, process.mirrors.nodes,
+                process.mirrors.priority_classes,
+            )  # fmt: skip
+            tasks = [group.create_task(mirror.run()) for mirror in mirrors]
+            await main(process)
+            for task in tasks:
+                task.cancel()
+
+    run(body())
+
+
+def test_a_restarted_scheduler_goes_on_with_the_same_cluster_state() -> None:
+    async def main(process: Process) -> None:
+        await process.create(*make_nodes(2), make_job("a"))
+        async with process.scheduler():
+            assert process.placed("a") == ["node-0000"]
+        await process.create(make_job("b"))
+        await asyncio.sleep(1)
+        assert process.placed("b") is None
+        lists = process.client.count("list")
+        async with process.scheduler() as second:
+            assert process.placed("b") == ["node-0001"]
+            assert second.state.cluster is process.world.state
+        assert process.client.count("list") == lists
+
+    play(main)
+
+
+def test_a_closed_scheduler_is_not_fed_any_more() -> None:
+    async def main(process: Process) -> None:
+        async with process.scheduler() as first:
+            await process.create(make_job("a"))
+            await asyncio.sleep(1)
+            assert len(first.state.queue) == 1
+        await process.create(make_job("b"))
+        await asyncio.sleep(1)
+        assert len(process.world.state.jobs) == 2
+        assert len(first.state.queue) == 1
+
+    play(main)
+
+
+def test_the_room_of_a_placement_without_an_answer_outlives_the_scheduler_that_sent_it() -> None:
+    line = Line()
+
+    async def main(process: Process) -> None:
+        await process.create(*make_nodes(1), make_job("a"))
+        line.swallows = "a"
+        async with process.scheduler():
+            await asyncio.sleep(10)
+        assert line.late
+        # Ahead of a, and asks for the same node.
+        await process.create(make_priority_class("high", 10))
+        await process.create(make_job("b", spec={"priority_class_name": "high"}))
+        await asyncio.sleep(1)
+        for rebuilt in (False, True):
+            if rebuilt:
+                process.world.rebuild()
+            async with process.scheduler():
+                await asyncio.sleep(10)
+                assert process.placed("b") is None
+        line.late = line.late[:1]
+        assert await line.deliver() == [""]
+        async with process.scheduler():
+            await asyncio.sleep(10)
+            assert (process.placed("a"), process.placed("b")) == (["node-0000"], None)
+
+    play(main, line)
+
+
+def test_its_room_is_free_when_the_job_moved_on_while_no_scheduler_ran() -> None:
+    line = Line()
+
+    async def main(process: Process) -> None:
+        await process.create(*make_nodes(1), make_job("a"))
+        line.swallows = "a"
+        async with process.scheduler():
+            await asyncio.sleep(10)
+        assert process.world.uncertain
+        await process.client.delete(JOBS, "a", namespace="default")
+        await process.create(make_job("b"))
+        await asyncio.sleep(1)
+        async with process.scheduler():
+            assert process.placed("b") == ["node-0000"]
+        assert not process.world.uncertain
+
+    play(main, line)
+
+
+def test_a_job_that_a_new_scheduler_cannot_take_in_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner = placement_state.order_of
+
+    def order_of(job: Any, priority: int) -> Any:
+        if job.metadata.name == "bad":
+            raise RecursionError("planted")
+        return inner(job, priority)
+
+    async def main(process: Process) -> None:
+        await process.create(*make_nodes(2), make_job("bad"), make_job("good"))
+        await asyncio.sleep(1)
+        monkeypatch.setattr(placement_state, "order_of", order_of)
+        async with process.scheduler():
+            assert process.placed("good") is not None
+            assert process.placed("bad") is None
+            assert process.world.set_aside.find(JOBS, ("default", "bad")) is not None
+
+    play(main)
+
+
+def test_a_node_that_the_planner_cannot_take_in_keeps_its_health(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or the jobs controller would take its members for lost."""
+    inner = ClusterState.node_changed
+
+    def node_changed(self: ClusterState, node: Node) -> None:
+        if node.metadata.name == "node-0000":
+            raise RecursionError("planted")
+        inner(self, node)
+
+    async def main(process: Process) -> None:
+        monkeypatch.setattr(ClusterState, "node_changed", node_changed)
+        await process.create(*make_nodes(2), make_job("a"))
+        async with process.scheduler():
+            assert process.placed("a") == ["node-0001"]
+            assert process.world.set_aside.find(NODES, ("", "node-0000")) is not None
+            assert process.world.health.usable == {"node-0000": True, "node-0001": True}
+
+    play(main)
+
+
+def test_a_world_whose_handler_is_broken_reports_it_and_is_rebuilt_by_the_next_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: ClusterState, *_: object) -> None:
+        raise RecursionError("planted")
+
+    async def main(process: Process) -> None:
+        await process.create(*make_nodes(1))
+        await asyncio.sleep(1)
+        before = process.world.state
+        waiting = asyncio.get_running_loop().create_task(process.world.wait_fault())
+        with monkeypatch.context() as patched:
+            patched.setattr(ClusterState, "node_changed", broken)
+            patched.setattr(ClusterState, "node_deleted", broken)
+            await process.create(*make_nodes(2)[1:])
+            with pytest.raises(RecursionError, match="planted"):
+                await asyncio.wait_for(waiting, 10)
+        process.world.ensure_sound()
+        assert process.world.state is not before
+        assert process.world.state.table.node_count == 2
+        rebuilt = process.world.state
+        process.world.ensure_sound()
+        assert process.world.state is rebuilt
+
+    play(main)

@@ -1,0 +1,89 @@
+"""The health of nodes: ready, cordoned, not ready since when, and who hears of a change."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.core import Node, NodeCondition
+from fairlead.api.times import format_time
+from fairlead.model.node_health import NodeHealth, is_ready
+from fairlead.testing.builders import EPOCH, make_node
+
+
+def with_ready(node: Node, status: str, since: float | None = None) -> Node:
+    at = format_time(since) if since is not None else None
+    condition = NodeCondition(type="Ready", status=status, last_transition_time=at)
+    return replace(node, status=replace(node.status, conditions=(condition,)))
+
+
+def silent(node: Node, created: str | None) -> Node:
+    return replace(
+        node,
+        metadata=replace(node.metadata, creation_timestamp=created),
+        status=replace(node.status, conditions=()),
+    )
+
+
+class Watched:
+    """A health whose reports are kept."""
+
+    def __init__(self) -> None:
+        self.health = NodeHealth()
+        self.reports: list[str] = []
+        self.end = self.health.on_change(self.reports.append)
+
+
+def test_a_ready_node_is_usable_and_one_that_is_cordoned_or_leaving_is_not() -> None:
+    health = NodeHealth()
+    node = make_node("a")
+    health.put(node, EPOCH)
+    assert health.usable == {"a": True}
+    health.put(replace(node, spec=replace(node.spec, unschedulable=True)), EPOCH)
+    assert (health.usable, list(health.cordoned)) == ({"a": False}, ["a"])
+    leaving = replace(node.metadata, deletion_timestamp=format_time(EPOCH))
+    health.put(replace(node, metadata=leaving), EPOCH)
+    assert (health.usable, list(health.cordoned)) == ({"a": False}, [])
+    assert health.unready_since == {}
+
+
+@pytest.mark.parametrize("status", ["False", "Unknown"])
+def test_a_node_is_not_ready_since_the_instant_that_its_condition_names(status: str) -> None:
+    health = NodeHealth()
+    node = with_ready(make_node("a"), status, EPOCH - 60)
+    health.put(node, EPOCH)
+    assert not is_ready(node)
+    assert health.unready_since == {"a": EPOCH - 60}
+    assert health.usable == {"a": False}
+    health.put(with_ready(node, "True"), EPOCH)
+    assert (health.unready_since, health.usable) == ({}, {"a": True})
+
+
+def test_a_node_that_never_reported_counts_from_its_creation() -> None:
+    health = NodeHealth()
+    health.put(silent(make_node("a"), format_time(EPOCH - 5)), EPOCH)
+    assert health.unready_since == {"a": EPOCH - 5}
+
+
+def test_without_an_instant_that_can_be_read_the_first_sight_counts() -> None:
+    health = NodeHealth()
+    health.put(silent(make_node("a"), None), EPOCH)
+    health.put(silent(make_node("a"), "yesterday"), EPOCH + 60)
+    assert health.unready_since == {"a": EPOCH}
+
+
+def test_observers_hear_of_changes_only() -> None:
+    world = Watched()
+    for _ in range(3):
+        world.health.put(make_node("a"), EPOCH)
+    assert world.reports == ["a"]
+    world.health.put(with_ready(make_node("a"), "False", EPOCH), EPOCH)
+    world.health.put(with_ready(make_node("a"), "False", EPOCH + 9), EPOCH)
+    world.health.remove("a")
+    world.health.remove("a")
+    assert world.reports == ["a"] * 4
+    assert "a" not in world.health
+    assert world.health.unready_since == {}
+    world.end()
+    world.health.put(make_node("a"), EPOCH)
+    assert world.reports == ["a"] * 4
