@@ -415,7 +415,7 @@ async def test_a_mirror_follows_random_writes_to_the_end(client: Client) -> None
                 version = patched.metadata.version
         last = await put(client, "last", labels={"mine": "1"})
         async with asyncio.timeout(ANSWER_SECONDS):
-            while not mirror.has_seen((NAMESPACE, "last"), last.metadata.version):
+            while mirror.resource_version < last.metadata.version:
                 await mirror.advanced()
         assert version < last.metadata.version
         assert mirror.items() == await mine(client)

@@ -469,7 +469,7 @@ async def test_memory_beyond_the_limit_is_killed_and_says_so(
     tmp_path: Path, groups: MemoryGroups
 ) -> None:
     is_measured = isinstance(groups, NoGroups)
-    if not is_measured and not groups.are_available:
+    if not is_measured and groups.make("fairlead-probe", 1 << 30) is None:
         pytest.skip("no control group can be made here")
     limit = {"resources": {"limits": {"memory": "64Mi"}}}
     async with local_world(tmp_path, memory_groups=groups) as world:

@@ -17,7 +17,6 @@ TEAM = f"{GROUP}/team"
 
 # Annotations.
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
-HELD_BY = f"{GROUP}/held-by"
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements

@@ -134,8 +134,3 @@ def parse_fields(text: str) -> Selector:
         operator = Operator.NOT_IN if match["op"] == "!=" else Operator.IN
         out.append(Requirement(match["key"], operator, (match["value"],)))
     return Selector(tuple(out))
-
-
-def format_labels(labels: Mapping[str, str]) -> str:
-    """Return the equality selector for these labels, keys sorted."""
-    return ",".join(f"{key}={labels[key]}" for key in sorted(labels))

@@ -14,6 +14,7 @@ import io
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO, cast
 
 from fairlead.app.datadir import in_use, read_token, unusable
@@ -152,7 +153,6 @@ class _LossyStream(io.TextIOBase):
     """A log that cannot be written, on a full disk say, must not take the cluster along."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.lost_count = 0
         self._stream = stream
 
     def isatty(self) -> bool:
@@ -160,19 +160,16 @@ class _LossyStream(io.TextIOBase):
         return self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write, or count what is lost."""
+        """Write, or drop the text."""
         try:
             return self._stream.write(text)
         except OSError:
-            self.lost_count += 1
             return len(text)
 
     def flush(self) -> None:
-        """Flush, or count what is lost."""
-        try:
+        """Flush, or drop what is buffered."""
+        with suppress(OSError):
             self._stream.flush()
-        except OSError:
-            self.lost_count += 1
 
 
 def explain(settings: Settings, error: BaseException) -> BaseException:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from fairlead.api.status import ApiError
@@ -31,8 +29,3 @@ def read_status(api: Api) -> ClusterStatus | None:
 def is_embedded(api: Api) -> bool:
     """True when the cluster is one of `fairlead up`."""
     return read_status(api) is not None
-
-
-def to_json(value: Any) -> bytes:
-    """Return a struct as JSON."""
-    return msgspec.json.encode(value)

@@ -133,11 +133,6 @@ class Explanation:
     forecast: Forecast | Unknown | None = None
     suggestions: tuple[Suggestion, ...] = ()
 
-    @property
-    def headline(self) -> str:
-        """The verdict line."""
-        return f"{self.verdict.reason.value}: {self.verdict.message}"
-
 
 def explain(
     state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy | None = None

@@ -185,9 +185,6 @@ class Quantile:
                     yield Reading(subject, value, text)
 
 
-MetricExpression = Value | Ratio | Rate | Increase | CodeShare | Quantile
-
-
 def sample_names(expression: object) -> tuple[tuple[Source, str], ...]:
     """Return the (source, sample name) pairs that an expression reads; () for other measures."""
     match expression:

@@ -49,13 +49,6 @@ class NameRule(Enum):
     PATH_SEGMENT = "a path segment name"
 
 
-class Scope(Enum):
-    """Where objects of a kind live."""
-
-    NAMESPACED = "Namespaced"
-    CLUSTER = "Cluster"
-
-
 @dataclass(frozen=True, slots=True)
 class PrinterColumn:
     """An additional printer column of a custom resource definition."""

@@ -236,7 +236,6 @@ class PluginCredentials:
         *,
         run: Callable[[Connection], Awaitable[Credential]] = run_plugin_beside,
     ) -> None:
-        self.run_count = 0
         self._connection = connection
         self._now = now
         self._run = run
@@ -251,7 +250,6 @@ class PluginCredentials:
         async with self._lock:
             current = self._current
             if current is None or current is refused or not current.is_good(self._now()):
-                self.run_count += 1
                 current = await self._run(self._connection)
                 self._current = current
             return current

@@ -5,19 +5,16 @@ Identical members collapse to a count, so a gang of a thousand costs what a gang
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, Job, JobSpec, Topology
+from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Topology
 from fairlead.model.nodes import is_device
 from fairlead.model.requests import (
-    Constraints,
     MemberClass,
     RequestError,
     RequestReader,
     constraints_of,
-    request_of,
 )
 
 #: (namespace, name)
@@ -91,16 +88,3 @@ def gang_of(spec: JobSpec, reader: RequestReader) -> GangRequest | InvalidGang:
         return InvalidGang("spec.roles: a job needs at least one role")
     topology = spec.topology or Topology(key="")
     return GangRequest(tuple(roles), topology.key, topology.required and bool(topology.key))
-
-
-def gang_of_job(job: Job) -> GangRequest | InvalidGang:
-    """Return what a job asks for, for one-off questions."""
-    return gang_of(job.spec, RequestReader())
-
-
-def simple_gang(
-    count: int, amounts: Mapping[str, int], constraints: Constraints | None = None
-) -> GangRequest:
-    """Return a gang of one role `worker`; `amounts` per member in base units, pods included."""
-    member = MemberClass(request_of({"pods": 1, **amounts}.items()), constraints or Constraints())
-    return GangRequest((RoleRequest("worker", count, member),))

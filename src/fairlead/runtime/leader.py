@@ -98,7 +98,6 @@ class LeaderElector:
         log: Logger = SILENT,
     ) -> None:
         self.identity = identity
-        self.terms_count = 0
         self.term: Term | None = None
         self._client = client
         self._clock = clock
@@ -134,7 +133,6 @@ class LeaderElector:
         """
         while True:
             term = await self._acquire()
-            self.terms_count += 1
             self.term = term
             self._log.info("Became leader", identity=self.identity, term=term.token)
             try:

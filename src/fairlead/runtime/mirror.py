@@ -1,4 +1,4 @@
-"""Mirror: a local, indexed, always nearly current copy of one kind, fed by one list and one watch.
+"""Mirror: a local, always nearly current copy of one kind, fed by one list and one watch.
 
 The cycle is list → watch → watch → ...: a watch that ends, normally or broken, is resumed from the
 last version that was seen (an event's or a bookmark's), so a start costs exactly one LIST. Only
@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -83,35 +81,6 @@ class MirrorOptions:
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
 
 
-class _Index(Generic[T]):
-    """Keys by value, each value's keys sorted."""
-
-    def __init__(self, values: Callable[[T], Iterable[Hashable]]) -> None:
-        self._values = values
-        self._keys: dict[Hashable, list[ObjectKey]] = {}
-
-    def update(self, key: ObjectKey, old: T | None, new: T | None) -> None:
-        before = () if old is None else tuple(self._values(old))
-        after = () if new is None else tuple(self._values(new))
-        if before == after:
-            return
-        for value in before:
-            keys = self._keys.get(value, [])
-            place = bisect_left(keys, key)
-            if place < len(keys) and keys[place] == key:
-                del keys[place]
-            if not keys:
-                self._keys.pop(value, None)
-        for value in after:
-            keys = self._keys.setdefault(value, [])
-            place = bisect_left(keys, key)
-            if place == len(keys) or keys[place] != key:
-                keys.insert(place, key)
-
-    def keys(self, value: Hashable) -> list[ObjectKey]:
-        return self._keys.get(value, [])
-
-
 class Mirror(Generic[T]):
     """A copy of the objects of one resource. Reads are synchronous and never touch the API."""
 
@@ -123,11 +92,10 @@ class Mirror(Generic[T]):
         clock: Clock,
         rng: random.Random,
         options: MirrorOptions | None = None,
-        initial_list: Callable[[], AbstractContextManager[object]] = nullcontext,
         log: Logger = SILENT,
         set_aside: SetAside | None = None,
     ) -> None:
-        """Make an empty mirror; `run` fills it. `initial_list` is entered around the first list.
+        """Make an empty mirror, which `run` fills.
 
         `set_aside` takes the objects that cannot be decoded.
         """
@@ -142,11 +110,9 @@ class Mirror(Generic[T]):
         self._clock = clock
         self._rng = rng
         self._backoff = Backoff(rng, self.options.backoff)
-        self._initial_list = initial_list
         self._log = log
         self._objects: dict[ObjectKey, T] = {}
         self._sorted_keys: list[ObjectKey] | None = None
-        self._indexes: dict[str, _Index[T]] = {}
         self._handlers: tuple[Callable[[Change[T]], None], ...] = ()
         self._waiters: list[asyncio.Future[None]] = []
         self._version = 0
@@ -206,26 +172,6 @@ class Mirror(Generic[T]):
         if self._sorted_keys is None:
             self._sorted_keys = sorted(self._objects)
         return tuple(self._objects[key] for key in self._sorted_keys)
-
-    def has_seen(self, key: ObjectKey, version: int) -> bool:
-        """True when the change of `key` that made `version` has been applied."""
-        if self._version >= version:
-            return True
-        obj = self._objects.get(key)
-        return obj is not None and obj.metadata.version >= version
-
-    def index(self, name: str, values: Callable[[T], Iterable[Hashable]]) -> None:
-        """Keep an index from now on: `values` (a pure function) gives the values of an object."""
-        if name in self._indexes:
-            raise ValueError(f"mirror of {self.kind}: index '{name}' exists already")
-        index = _Index(values)
-        for key in sorted(self._objects):
-            index.update(key, None, self._objects[key])
-        self._indexes[name] = index
-
-    def by_index(self, name: str, value: Hashable) -> tuple[T, ...]:
-        """Return the objects that have `value` in index `name`, in (namespace, name) order."""
-        return tuple(self._objects[key] for key in self._indexes[name].keys(value))
 
     # Following
 
@@ -309,16 +255,15 @@ class Mirror(Generic[T]):
         self._list_wanted = False
         first = not self._synced
         try:
-            with self._initial_list() if first else nullcontext():
-                listed = await self._client.list(
-                    self.resource,
-                    namespace=self.options.namespace,
-                    label_selector=self.options.label_selector,
-                    field_selector=self.options.field_selector,
-                )
-                version = int(listed.resource_version or 0)
-                self._refuse_old(version)
-                await self._replace(listed, yielding=first)
+            listed = await self._client.list(
+                self.resource,
+                namespace=self.options.namespace,
+                label_selector=self.options.label_selector,
+                field_selector=self.options.field_selector,
+            )
+            version = int(listed.resource_version or 0)
+            self._refuse_old(version)
+            await self._replace(listed, yielding=first)
         except BaseException:
             self._list_wanted = True
             raise
@@ -449,8 +394,6 @@ class Mirror(Generic[T]):
             self._objects[key] = new
             if old is None:
                 self._sorted_keys = None
-        for index in self._indexes.values():
-            index.update(key, old, new)
         if self._handlers:
             change = Change(old, new)
             for handler in self._handlers:

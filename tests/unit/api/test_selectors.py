@@ -6,7 +6,6 @@ import pytest
 
 from fairlead.api.selectors import (
     SelectorError,
-    format_labels,
     is_label_value,
     is_qualified_name,
     parse_fields,
@@ -56,8 +55,3 @@ def test_names_and_values_end_where_they_end() -> None:
     assert not is_qualified_name("Fairlead.dev/x")
     assert is_label_value("")
     assert not is_label_value("a\n")
-
-
-def test_format_labels_makes_a_selector_that_matches() -> None:
-    assert format_labels({"b": "2", "a": "1"}) == "a=1,b=2"
-    assert parse_labels(format_labels(LABELS)).matches(LABELS)

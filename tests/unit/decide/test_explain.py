@@ -59,7 +59,8 @@ def busy(job: Job, *more: Job) -> PlacementState:
 def test_the_numbers_of_all_five_parts_agree() -> None:
     ahead = make_job("first", count=3, priority=5)
     found = answer(busy(make_job("j", count=2, cpu=16), ahead))
-    assert found.headline == "InsufficientCapacity: needs 16 gpus, 8 of 32 are free: 8 short"
+    assert found.verdict.reason is Reason.INSUFFICIENT_CAPACITY
+    assert found.verdict.message == "needs 16 gpus, 8 of 32 are free: 8 short"
     gpus, cpus = found.arithmetic
     assert (gpus.resource, gpus.asked, gpus.free, gpus.total, gpus.short) == (GPU, 16, 8, 32, 8)
     assert gpus.message == "gpus: asks 16, 8 of 32 are free, 8 short"
@@ -192,7 +193,7 @@ def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
         "stopping": Reason.STOPPING,
     }
     for name in reasons:
-        assert answer(state, name).headline
+        assert answer(state, name).verdict.message
     assert answer(state, "placed").verdict.facts == {"nodes_used": 1, "members": 2}
     assert explain(state, ("default", "failed"), NOW) is None
     assert explain(state, ("default", "nobody"), NOW) is None

@@ -17,7 +17,7 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import simple_gang
+from fairlead.model.gangs import GangRequest, RequestReader, gang_of
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -434,15 +434,21 @@ def test_a_gang_of_several_roles_is_tried_again_when_less_room_suits_it_better()
     }
 
 
+def gang(count: int, *, gpus: int) -> GangRequest:
+    found = gang_of(make_job("x", count=count, gpus=gpus).spec, RequestReader())
+    assert isinstance(found, GangRequest)
+    return found
+
+
 def test_what_if_answers_agree_with_what_would_happen_and_change_nothing() -> None:
     state = PlacementState.of(make_nodes(2), [make_job("a", gpus=4, placement=make_placement(
         ["node-0000"]))])  # fmt: skip
-    verdict = would_fit(state.cluster, simple_gang(2, {GPU: 8}))
+    verdict = would_fit(state.cluster, gang(2, gpus=8))
     assert verdict.facts == {"resource": GPU, "asked": 16, "free": 12, "total": 16, "short": 4}
     assert verdict.blockers == (("default", "a"),)
-    assert fits_empty(state.cluster, simple_gang(2, {GPU: 8})).reason is Reason.PLACED
-    assert fits_empty(state.cluster, simple_gang(3, {GPU: 8})).reason is Reason.EXCEEDS_CLUSTER
-    assert would_fit(state.cluster, simple_gang(3, {GPU: 4})).facts == {
+    assert fits_empty(state.cluster, gang(2, gpus=8)).reason is Reason.PLACED
+    assert fits_empty(state.cluster, gang(3, gpus=8)).reason is Reason.EXCEEDS_CLUSTER
+    assert would_fit(state.cluster, gang(3, gpus=4)).facts == {
         "nodes_used": 2,
         "members": 3,
     }

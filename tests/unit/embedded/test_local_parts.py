@@ -303,7 +303,6 @@ def test_a_group_of_version_2_is_made_beside_ours_where_memory_is_delegated(
         f"{base}/terminal.scope/cgroup.subtree_control": "",
         f"{base}/terminal.scope/cgroup.procs": "1",
     })  # fmt: skip
-    assert groups.are_available
     group = groups.make("fairlead-u-main-0", 64 << 20)
     assert group == tmp_path / "sys/fs/cgroup" / base / "fairlead-u-main-0"
     assert (group / "memory.max").read_text() == str(64 << 20)
@@ -326,7 +325,6 @@ def test_a_group_of_version_1_is_made_below_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", ["", "0::/\n", "0::/a/b\n", "4:memory:/gone\n", "garbage"])
 def test_without_a_group_that_may_be_written_none_is_made(tmp_path: Path, own: str) -> None:
     groups = layout(tmp_path, own, {"a/b/cgroup.procs": "", "a/b/cgroup.subtree_control": ""})
-    assert not groups.are_available
     assert groups.make("x", 1 << 20) is None
 
 

@@ -314,19 +314,6 @@ def test_a_node_that_says_it_is_not_ready_has_the_other_taint() -> None:
     live(scenario)
 
 
-def test_a_limping_node_takes_longer_from_now_on() -> None:
-    async def scenario(world: World) -> None:
-        await world.pod("p", metadata={"annotations": {"fairlead.dev/simulate-seconds": "20"}})
-        await asyncio.sleep(12)  # half done
-        world.nodes.limp("v00000", 3)
-        await asyncio.sleep(29)
-        assert await world.phase("p") == "Running"
-        await asyncio.sleep(2)
-        assert await world.phase("p") == "Succeeded"
-
-    live(scenario)
-
-
 PROGRESS = STEADY + "progress: {stepSeconds: 1, checkpointEverySteps: 10, reportSecondsMin: 15}\n"
 
 

@@ -198,10 +198,10 @@ def test_equal_jobs_stand_in_one_group() -> None:
     jobs = [make_job(f"j{i}", count=1 + i % 2, labels={"i": str(i)}) for i in range(100)]
     state = PlacementState.of(make_nodes(1), jobs)
     assert len(state.queue) == 100
-    assert state.queue.group_count == 2
+    assert len(state.queue._groups) == 2
     for job in jobs:
         state.cluster.job_deleted(job.metadata.key)
-    assert (len(state.queue), state.queue.group_count) == (0, 0)
+    assert len(state.queue) == 0
 
 
 def test_only_admitted_jobs_without_a_place_wait() -> None:

@@ -15,7 +15,7 @@ from fairlead.api.resource_quota import (
     ScopeRequirement,
     ScopeSelector,
 )
-from fairlead.model.gangs import GangRequest, gang_of_job
+from fairlead.model.gangs import GangRequest, RequestReader, gang_of
 from fairlead.model.quotas import Excess, QuotaTable
 from fairlead.testing.builders import make_job, make_role
 
@@ -31,7 +31,7 @@ def quota(hard: dict[str, Any], used: dict[str, Any], **spec: Any) -> ResourceQu
 
 
 def excess(job: Job, *quotas: ResourceQuota) -> Excess | None:
-    table, gang = QuotaTable(), gang_of_job(job)
+    table, gang = QuotaTable(), gang_of(job.spec, RequestReader())
     for each in quotas:
         table.put(each)
     assert isinstance(gang, GangRequest)
@@ -117,7 +117,7 @@ def test_a_scope_of_priority_classes_concerns_the_jobs_of_those_classes(
 def test_a_quota_of_another_namespace_or_one_that_is_gone_concerns_nobody() -> None:
     table, job = QuotaTable(), make_job("a", namespace="other")
     table.put(quota({"pods": "0"}, {"pods": "0"}))
-    gang = gang_of_job(job)
+    gang = gang_of(job.spec, RequestReader())
     assert isinstance(gang, GangRequest)
     assert table.excess(job, gang, {}) is None
     assert table.excess(make_job("a"), gang, {}) is not None

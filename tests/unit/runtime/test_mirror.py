@@ -1,4 +1,4 @@
-"""The mirror: one list, resumed watches, 410 with a diff, indexes, order of handlers."""
+"""The mirror: one list, resumed watches, 410 with a diff, order of handlers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.core import ConfigMap, Pod
-from fairlead.api.resources import CONFIG_MAPS, PODS
+from fairlead.api.core import ConfigMap
+from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import (
     Expired,
     Forbidden,
@@ -242,7 +242,7 @@ async def test_relist_interrupts_the_watch_and_mends_what_a_faulty_server_left_o
             mirror.relist()
         await asyncio.sleep(0.1)
         assert names(mirror) == ["one"]
-        assert mirror.has_seen(("a", "one"), client.version)
+        assert mirror.resource_version == client.version
     assert mirror.error_count == 0
 
 
@@ -310,29 +310,6 @@ async def test_staleness_is_observable() -> None:
 
 
 @simulated
-async def test_an_index_follows_moves_and_deletions_and_answers_in_key_order() -> None:
-    client = FakeClient()
-    mirror: Mirror[Pod] = Mirror(client, PODS, clock=LoopClock(0.0), rng=random.Random(1))
-    mirror.index("node", lambda pod: [pod.spec.node_name] if pod.spec.node_name else [])
-
-    def on(node: str) -> list[str]:
-        return ["/".join(pod.metadata.key) for pod in mirror.by_index("node", node)]
-
-    async with running(mirror):
-        for namespace, name in (("b", "x"), ("a", "z"), ("a", "y")):
-            body = {"metadata": {"name": name}, "spec": {"nodeName": "n1"}}
-            await client.create(PODS, body, namespace=namespace)
-        await asyncio.sleep(1)
-        assert on("n1") == ["a/y", "a/z", "b/x"]
-        await client.patch(PODS, "z", {"spec": {"nodeName": "n2"}}, namespace="a")
-        await client.delete(PODS, "y", namespace="a")
-        await asyncio.sleep(1)
-        assert (on("n1"), on("n2"), on("n3")) == (["b/x"], ["a/z"], [])
-        mirror.index("late", lambda pod: [pod.metadata.namespace])
-        assert [pod.metadata.name for pod in mirror.by_index("late", "a")] == ["z"]
-
-
-@simulated
 async def test_a_selecting_mirror_sees_objects_enter_and_leave_the_selection() -> None:
     client = FakeClient()
     mirror = new_mirror(client, namespace="a", label_selector="keep=yes")
@@ -382,7 +359,6 @@ def test_after_any_history_the_mirror_equals_the_store_and_its_changes_add_up(se
         rng = random.Random(seed)
         client = FakeClient(latency_seconds=rng.choice([0.0, 0.001]))
         mirror = new_mirror(client)
-        mirror.index("value", lambda obj: [obj.data.get("value", "")[:3]])
         replayed: dict[tuple[str, str], ConfigMap] = {}
 
         def replay(seen: Change[ConfigMap]) -> None:
@@ -401,10 +377,5 @@ def test_after_any_history_the_mirror_equals_the_store_and_its_changes_add_up(se
             await asyncio.sleep(300)
             assert mirror.items() == client.stored(CONFIG_MAPS)
             assert tuple(replayed[key] for key in sorted(replayed)) == mirror.items()
-            for obj in mirror.items():
-                assert obj in mirror.by_index("value", obj.data["value"][:3])
-            indexed = sum(len(index.keys(v)) for index in mirror._indexes.values()
-                          for v in index._keys)  # fmt: skip
-            assert indexed == len(mirror)
 
     run(main())

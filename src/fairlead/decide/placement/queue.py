@@ -122,11 +122,6 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self._orders)
 
-    @property
-    def group_count(self) -> int:
-        """Number of distinct shapes that wait."""
-        return len(self._groups)
-
     def first(self, count: int) -> list[OrderKey]:
         """Return the head of the queue."""
         return self._orders[:count]

@@ -30,11 +30,6 @@ class MemoryGroups:
     def __init__(self, root: Path = Path("/")) -> None:
         self._base, self._files = next(_bases(root), (None, {}))
 
-    @property
-    def are_available(self) -> bool:
-        """True where a group can be made."""
-        return self._base is not None
-
     def make(self, name: str, limit_bytes: int) -> Path | None:
         """Return the directory of a group with this limit; None where none can be made."""
         if self._base is None:

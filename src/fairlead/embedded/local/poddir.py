@@ -25,7 +25,6 @@ from fairlead.api.core import Pod, Volume
 from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.containers import ConfigMissing, Mount, Unsupported
 
-FILE_BYTES_MAX = 1 << 20
 RUNS_KEPT_MAX = 2
 REMOVED_PER_TURN_MAX = 64
 _SAFE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")

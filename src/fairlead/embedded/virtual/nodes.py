@@ -82,7 +82,6 @@ class VirtualNodes:
         """With `pods`, a mirror of all pods that others run and read too, `reader` is needed."""
         self.fleet = fleet
         self.report: FleetReport | None = None
-        self.write_count = 0
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -194,17 +193,6 @@ class VirtualNodes:
         for record in list(node.pods.values()):
             self._lives.resume(record, crashed=crashed)
 
-    def limp(self, name: str, factor: float) -> None:
-        """Make a node `factor` times slower than normal from now on; 1 mends it. KeyError if
-        unknown.
-        """
-        if not factor > 0:
-            raise ValueError(f"a node cannot be {factor} times slower; accepted: more than 0")
-        node = self._nodes[name]
-        ratio, node.slowdown = factor / node.slowdown, factor
-        for record in list(node.pods.values()):
-            self._lives.stretch(record, ratio)
-
     def fail_pod(self, key: tuple[str, str], *, exit_code: int = 1, signal: int = 0) -> None:
         """End a pod's processes now; KeyError when no such pod is alive on a virtual node."""
         self._lives.kill(key, exit_code=exit_code, signal=signal)
@@ -212,10 +200,6 @@ class VirtualNodes:
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes that are driven here, sorted."""
         return tuple(sorted(self._nodes))
-
-    def fault_of(self, name: str) -> NodeFault | None:
-        """Return what is wrong with a node; None when nothing is. KeyError if unknown."""
-        return self._nodes[name].fault
 
     def _detect(self, node: NodeRecord, fault: NodeFault) -> None:
         if node.fault is fault:
@@ -336,7 +320,6 @@ class VirtualNodes:
     ) -> None:
         """Await the call; when it fails, the want stands again."""
         record.wants &= ~want
-        self.write_count += 1
         try:
             await call
         except BaseException:
@@ -356,7 +339,6 @@ class VirtualNodes:
                 "spec": {"taints": taints or None},
             }
             node = await self._client.patch(NODES, record.name, body)
-            self.write_count += 1
         ours = node_conditions(readiness, now)
         kinds = [condition["type"] for condition in ours]
         foreign = [to_wire(c) for c in node.status.conditions if c.type not in kinds]
@@ -365,7 +347,6 @@ class VirtualNodes:
             "status": {"conditions": foreign + ours},
         }
         await self._client.patch(NODES, record.name, body, subresource="status")
-        self.write_count += 1
         record.written = readiness
 
 

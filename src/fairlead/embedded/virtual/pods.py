@@ -142,19 +142,6 @@ class PodLives:
         if record.wants:
             self._write(record)
 
-    def stretch(self, record: PodRecord, ratio: float) -> None:
-        """Multiply what remains of the current stage."""
-        waits = record.state is PodState.BOUND and not record.start_is_due
-        if record.stage is None or not (waits or record.state is PodState.RUNNING):
-            return
-        now = self._clock.now()
-        record.generation += 1
-        record.stage_at = now + max(record.stage_at - now, 0.0) * ratio
-        self._at(record, record.stage_at, self._start_due if waits else self._end_due)
-        if record.state is PodState.RUNNING and record.step_at:
-            record.step_at = now + max(record.step_at - now, 0.0) * ratio
-            self._at(record, record.step_at, self._progress_due)
-
     def kill(self, key: Key, *, exit_code: int, signal: int) -> None:
         """End a pod's processes; KeyError when it has none."""
         record = self._by_key[key]
@@ -210,7 +197,7 @@ class PodLives:
         drawn = self._life.draw(record.pod, PodState.BOUND, self._rng)
         record.stage = None if drawn is None else drawn.stage
         if drawn is not None:
-            record.stage_at = now + drawn.seconds * record.node.slowdown
+            record.stage_at = now + drawn.seconds
             self._at(record, record.stage_at, self._start_due)
         self._set_deadline(record)
         if drawn is None or self._missing(record):
@@ -271,13 +258,13 @@ class PodLives:
             seconds = drawn.seconds
             if spec is not None and drawn.stage.next.state is PodState.SUCCEEDED:
                 seconds = max(seconds - resumed * spec.step_seconds, 0.0)
-            record.stage_at = max(record.started_at + seconds * record.node.slowdown, now)
+            record.stage_at = max(record.started_at + seconds, now)
             self._at(record, record.stage_at, self._end_due)
         reports = spec is not None and (
             spec.all_members or record.pod.metadata.labels.get(names.RANK, "0") == "0"
         )
         if spec is not None and reports:
-            per_step = spec.step_seconds * record.node.slowdown
+            per_step = spec.step_seconds
             record.step = resumed + int((now - record.started_at) / per_step)
             self._schedule_progress(record)
 
@@ -286,7 +273,7 @@ class PodLives:
         spec = self._profile.progress
         if spec is None:
             return
-        every, per_step = spec.checkpoint_every_steps, spec.step_seconds * record.node.slowdown
+        every, per_step = spec.checkpoint_every_steps, spec.step_seconds
         steps = every - record.step % every
         while steps * per_step < spec.report_seconds_min:
             steps += every
@@ -393,7 +380,7 @@ class PodLives:
             return
         if record.state is not PodState.TERMINATING:
             drawn = self._life.draw(record.pod, PodState.TERMINATING, self._rng)
-            delay = 0.0 if drawn is None else drawn.seconds * record.node.slowdown
+            delay = 0.0 if drawn is None else drawn.seconds
             runs = record.state is PodState.RUNNING
             record.stage_at = now + (delay if runs else 0.0)
             record.wants = Want.NOTHING

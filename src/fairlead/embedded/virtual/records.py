@@ -41,7 +41,7 @@ READINESS_OF_FAULT = {
 
 @dataclass(slots=True, eq=False)
 class NodeRecord:
-    """One virtual node. `slowdown` above 1 stretches whatever its pods do (a limping node)."""
+    """One virtual node."""
 
     name: str
     address: str
@@ -49,7 +49,6 @@ class NodeRecord:
     fault: NodeFault | None = None
     readiness: Readiness = Readiness.READY
     written: Readiness = Readiness.READY
-    slowdown: float = 1.0
     pods: dict[str, PodRecord] = field(default_factory=dict)
     queued: bool = False
     writing: bool = False
