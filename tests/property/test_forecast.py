@@ -13,9 +13,10 @@ from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.times import parse_time
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import GRACE_SECONDS_DEFAULT, Forecast
+from fairlead.decide.forecast import Forecast
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.completion import GRACE_SECONDS_DEFAULT
 from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 

@@ -2,160 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.placement_world import (
+    BOUNDED,
+    PATIENT,
+    SICK,
+    TEAM,
+    a_cluster,
+    applied,
+    begun,
+    grown_beyond,
+    packing,
+    policies,
+    room,
+    step,
+    summary,
+    used,
+)
 
-from fairlead.api.core import Node, Pod, Taint, Toleration
-from fairlead.api.job import Attempt, Job, Topology
-from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, would_fit
-from fairlead.decide.placement.actions import Action, PlaceJob
+from fairlead.decide.placement import decide, fits_empty, would_fit
+from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
-from fairlead.decide.verdict import Decision
 from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
-    as_written,
-    make_job,
-    make_member_pod,
-    make_node,
-    make_pod,
-    make_role,
 )
-
-BOUNDED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-EAGER = PlacementPolicy(starvation_seconds=0.0)
-PATIENT = PlacementPolicy()
-TEAM = Taint(key="team", value="a", effect="NoSchedule")
-SICK = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
-FOR_TEAM = Toleration(key="team", operator="Exists")
-
-node_names = st.sampled_from([f"n{i}" for i in range(7)])
-policies = st.sampled_from([PATIENT, EAGER])
-
-
-@st.composite
-def a_node(draw: st.DrawFn, name: str | None = None) -> Node:
-    return make_node(
-        draw(node_names) if name is None else name,
-        gpus=draw(st.sampled_from([0, 4, 8, 8])),
-        cpu=draw(st.sampled_from([8, 32])),
-        memory=draw(st.sampled_from(["16Gi", "64Gi"])),
-        pods=draw(st.sampled_from([4, 110])),
-        labels={"rack": draw(st.sampled_from(["r1", "r2", "r3"]))},
-        taints=draw(st.sampled_from([(), (), (), (TEAM,), (SICK,)])),
-        ready=draw(st.sampled_from([True, True, True, False])),
-        unschedulable=draw(st.sampled_from([False, False, False, True])),
-    )
-
-
-@st.composite
-def a_role(draw: st.DrawFn, name: str):
-    return make_role(
-        name,
-        count=draw(st.integers(1, 5)),
-        gpus=draw(st.sampled_from([0, 1, 2, 3, 4, 8, 8, 16])),
-        cpu=draw(st.sampled_from([0, 1, 4, "500m"])),
-        memory=draw(st.sampled_from([0, "1Gi", "20Gi"])),
-        node_selector=draw(st.sampled_from([{}, {}, {}, {"rack": "r1"}])),
-        tolerations=draw(st.sampled_from([(), (FOR_TEAM,)])),
-    )
-
-
-@st.composite
-def a_job(draw: st.DrawFn, name: str) -> Job:
-    roles = [draw(a_role("worker"))]
-    if draw(st.integers(0, 3)) == 0:
-        roles.append(draw(a_role("server")))
-    return make_job(
-        name,
-        roles=roles,
-        priority=draw(st.sampled_from([None, 5, -1])),
-        created=EPOCH + draw(st.integers(0, 3)),
-        attempt=draw(st.sampled_from([1, 1, 1, 0])),
-        suspend=draw(st.sampled_from([False, False, False, True])),
-        topology=draw(
-            st.sampled_from([None, None, Topology(key="rack", required=True), Topology(key="rack")])
-        ),
-    )
-
-
-@st.composite
-def a_cluster(draw: st.DrawFn) -> tuple[list[Node], list[Job], list[Pod]]:
-    count = draw(st.integers(0, 7))
-    nodes = [draw(a_node(name=f"n{i}")) for i in range(count)]
-    jobs = [draw(a_job(name=f"j{i}")) for i in range(draw(st.integers(0, 7)))]
-    pods = [
-        make_pod(f"p{i}", node=draw(node_names), gpus=draw(st.integers(0, 3)), cpu=1)
-        for i in range(draw(st.integers(0, 4)))
-    ]
-    return nodes, jobs, pods
-
-
-def applied(jobs: Iterable[Job], decision: Decision[Action]) -> list[Job]:
-    """The jobs after the decision's writes, as the API would show them."""
-    out = {job.metadata.key: job for job in jobs}
-    for action in decision.actions:
-        key = action.job.metadata.key
-        assert out[key].metadata.version == action.job.metadata.version
-        out[key] = as_written(action)
-    return list(out.values())
-
-
-def used(state: PlacementState) -> dict[str, dict[str, int]]:
-    """What is in use by node name and resource, zeros left out."""
-    table = state.cluster.table
-    out: dict[str, dict[str, int]] = {}
-    for slot, name in enumerate(table.names):
-        amounts = {r: int(table.used[table.row(r), slot]) for r in sorted(table.resources)}
-        if name:
-            out[name] = {r: a for r, a in amounts.items() if a}
-    return dict(sorted(out.items()))
-
-
-def grown_beyond(before: PlacementState, after: PlacementState) -> list[tuple[str, str]]:
-    """The nodes and resources whose use has grown and is more than there is."""
-    old = used(before)
-    out = []
-    for name, amounts in used(after).items():
-        slot = after.cluster.table.slot(name)
-        for resource, amount in amounts.items():
-            over = amount > after.cluster.table.owned(resource)[slot]
-            if over and amount > old.get(name, {}).get(resource, 0):
-                out.append((name, resource))
-    return out
-
-
-def room(state: PlacementState) -> dict[str, list[list[int]]]:
-    """What the fit table says of each node for every waiting class, by node name."""
-    slots = sorted((n, s) for s, n in enumerate(state.cluster.table.names) if n)
-    out = {}
-    for key in sorted(state.jobs):
-        gang = state.jobs[key].gang
-        assert isinstance(gang, GangRequest)
-        rows = [state.cluster.fits.fits(role.member) for role in gang.roles]
-        out["/".join(key)] = [[int(row[s]) for _, s in slots] for row in rows]
-        assert [int(r.sum()) for r in rows] == [
-            state.cluster.fits.total(r.member) for r in gang.roles
-        ]
-    return out
-
-
-def packing(state: PlacementState) -> dict[str, int]:
-    """The packing order by node name."""
-    key = state.cluster.table.key
-    return {name: int(key[slot]) for slot, name in enumerate(state.cluster.table.names) if name}
-
-
-def summary(decision: Decision[Action]) -> list[tuple[object, ...]]:
-    return [
-        (type(a).__name__, a.job.metadata.name, a.verdict, getattr(a, "placement", None))
-        for a in decision.actions
-    ]
 
 
 @BOUNDED
@@ -297,128 +171,6 @@ def test_a_transaction_rolls_back_exactly(cluster, data):
     assert np.array_equal(state.cluster.table.used[: len(before_used)], before_used)
     assert np.array_equal(state.cluster.table.key, before_key)
     assert room(state) == before_room
-
-
-class World:
-    """The objects as the API has them, and a state that follows by events."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.jobs: dict[tuple[str, str], Job] = {}
-        self.pods: dict[tuple[str, str], Pod] = {}
-        self.state = PlacementState()
-
-    def put_job(self, job: Job) -> None:
-        self.jobs[job.metadata.key] = job
-        self.state.cluster.job_changed(job)
-
-    def put_pod(self, pod: Pod) -> None:
-        self.pods[pod.metadata.key] = pod
-        self.state.cluster.pod_changed(pod)
-
-    def rebuilt(self) -> PlacementState:
-        return PlacementState.of(self.nodes.values(), self.jobs.values(), self.pods.values())
-
-    def decide(self, policy: PlacementPolicy, now: float) -> Decision[Action]:
-        decision = decide(self.state, policy, now)
-        for job in applied(self.jobs.values(), decision):
-            if job is not self.jobs[job.metadata.key]:
-                self.put_job(job)
-        return decision
-
-
-def begun(data: st.DataObject, policy: PlacementPolicy) -> World:
-    """A world in which something runs already."""
-    world = World()
-    nodes, jobs, pods = data.draw(a_cluster())
-    for node in nodes:
-        world.nodes[node.metadata.name] = node
-        world.state.cluster.node_changed(node)
-    for job in jobs:
-        world.put_job(job)
-    for pod in pods:
-        world.put_pod(pod)
-    world.decide(policy, EPOCH)
-    for key in sorted(world.jobs):
-        job = world.jobs[key]
-        if job.status.placement is not None:
-            for i in range(job.spec.roles[0].count):
-                world.put_pod(make_member_pod(job, i))
-    return world
-
-
-def step(world: World, data: st.DataObject, number: int) -> None:
-    """One random event."""
-    kinds = ["node", "node_gone", "job", "job_gone", "pod", "member", "pod_gone", "next", "end"]
-    kinds.append("forged")
-    kind = data.draw(st.sampled_from(kinds))
-    if kind == "node":
-        node = data.draw(a_node())
-        world.nodes[node.metadata.name] = node
-        world.state.cluster.node_changed(node)
-    elif kind == "node_gone" and world.nodes:
-        name = data.draw(st.sampled_from(sorted(world.nodes)))
-        del world.nodes[name]
-        world.state.cluster.node_deleted(name)
-    elif kind == "job":
-        world.put_job(data.draw(a_job(name=f"k{number}")))
-    elif kind == "pod":
-        node = data.draw(node_names)
-        world.put_pod(make_pod(f"q{number}", node=node, gpus=data.draw(st.integers(0, 2))))
-    elif kind == "pod_gone" and world.pods:
-        key = data.draw(st.sampled_from(sorted(world.pods)))
-        pod = world.pods.pop(key)
-        if data.draw(st.booleans()):
-            world.state.cluster.pod_deleted(key)
-        else:
-            world.put_pod(
-                msgspec.structs.replace(
-                    pod, status=msgspec.structs.replace(pod.status, phase="Failed")
-                )
-            )
-    elif world.jobs:
-        job_step(world, data, kind)
-
-
-def forged_pod(job: Job, data: st.DataObject) -> Pod:
-    """A pod that looks like a member: of any size, on any node or none, here or elsewhere."""
-    role = data.draw(st.sampled_from(job.spec.roles))
-    index = data.draw(st.integers(0, role.count))
-    node = data.draw(st.sampled_from(["", "n0", "n1", "n2"]))
-    pod = make_member_pod(job, index, role=role.name, node=node or "n0")
-    size = make_pod("size", gpus=data.draw(st.integers(0, 9)), cpu=1).spec.containers
-    is_like = data.draw(st.booleans())
-    meta = msgspec.structs.replace(
-        pod.metadata,
-        name=data.draw(st.sampled_from([pod.metadata.name, "forged"])),
-        namespace=data.draw(st.sampled_from(["default", "default", "elsewhere"])),
-        owner_references=data.draw(st.sampled_from([pod.metadata.owner_references, ()])),
-    )
-    containers = pod.spec.containers if is_like else size
-    spec = msgspec.structs.replace(pod.spec, node_name=node, containers=containers)
-    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
-
-
-def job_step(world: World, data: st.DataObject, kind: str) -> None:
-    key = data.draw(st.sampled_from(sorted(world.jobs)))
-    job = world.jobs[key]
-    if kind == "job_gone":
-        del world.jobs[key]
-        world.state.cluster.job_deleted(key)
-    elif kind == "member" and job.status.placement is not None:
-        world.put_pod(make_member_pod(job, data.draw(st.integers(0, job.spec.roles[0].count - 1))))
-    elif kind == "forged":
-        world.put_pod(forged_pod(job, data))
-    elif kind == "next":
-        lost = data.draw(st.sampled_from([(), ("n1",)]))
-        attempts = (*job.status.attempts, Attempt(number=job.status.attempt, nodes_lost=lost))
-        status = msgspec.structs.replace(
-            job.status, attempt=job.status.attempt + 1, attempts=attempts
-        )
-        world.put_job(msgspec.structs.replace(job, status=status))
-    elif kind == "end":
-        spec = msgspec.structs.replace(job.spec, suspend=data.draw(st.booleans()))
-        world.put_job(msgspec.structs.replace(job, spec=spec))
 
 
 @BOUNDED

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUCCEEDED
-from fairlead.api.times import parse_time
 from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.completion import ends_at
 from fairlead.decide.placement.outcome import status_after
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes
@@ -33,7 +33,6 @@ from fairlead.model.phase import Phase, phase_of
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
 ENDS_MAX = 500
-GRACE_SECONDS_DEFAULT = 30
 _ENDED = Condition(type=SUCCEEDED, status="True")
 
 
@@ -70,28 +69,6 @@ def forecast(
         return ahead.run()
     finally:
         ahead.restore()
-
-
-def ends_at(job: Job) -> float | None:
-    """Return when the job gives its nodes back at the latest; None when nothing says it.
-
-    The time limit counts from the start of the attempt, or from its placement until it has started;
-    members that do not end by themselves then have their grace period.
-    """
-    limit, status = job.spec.time_limit_seconds, job.status
-    if limit is None:
-        return None
-    current = [a for a in status.attempts if a.number == status.attempt]
-    if any(a.finished_at for a in current):
-        return None  # the next attempt has the whole limit again
-    placed_at = status.placement.placed_at if status.placement else None
-    began = next((at for at in (*(a.started_at for a in current), placed_at) if at), None)
-    return None if began is None else parse_time(began) + limit + _grace_seconds(job)
-
-
-def _grace_seconds(job: Job) -> int:
-    graces = [role.template.spec.termination_grace_period_seconds for role in job.spec.roles]
-    return max(GRACE_SECONDS_DEFAULT if grace is None else grace for grace in graces)
 
 
 class _Ahead:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -23,62 +22,11 @@ from fairlead.api.job import Job, Placement
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger, claim_of
-from fairlead.model.nodes import Ints, NodeTable
+from fairlead.model.nodes import NodeTable
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
-from fairlead.model.requests import MemberClass, RequestReader
-
-
-class Transaction:
-    """Changes to the columns that are undone unless committed. One at a time, no events inside."""
-
-    def __init__(self, table: NodeTable, fits: FitTable) -> None:
-        self._table = table
-        self._fits = fits
-        self._undo: list[tuple[Ints, Ints, MemberClass]] = []
-        self._is_open = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._is_open:
-            self.rollback()
-
-    def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
-        """Put `counts[i]` members on each of the distinct slots; a negative count gives back."""
-        self._table.add(slots, counts, self._table.vector(member.request))
-        self._undo.append((slots, counts, member))
-
-    def mark(self) -> int:
-        """Return a point to roll back to."""
-        return len(self._undo)
-
-    def rollback_to(self, mark: int) -> None:
-        """Undo everything since the mark."""
-        while len(self._undo) > mark:
-            slots, counts, member = self._undo.pop()
-            self._table.add(slots, -counts, self._table.vector(member.request))
-
-    def rollback(self) -> None:
-        """Undo everything; the columns are exactly as before."""
-        self.rollback_to(0)
-        self._close()
-
-    def commit(self) -> None:
-        """Keep everything."""
-        self._close()
-        self._fits.count_change()
-
-    def _close(self) -> None:
-        self._fits.sync()
-        self._fits.is_tentative = False
-        self._is_open = False
+from fairlead.model.requests import RequestReader
+from fairlead.model.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +89,7 @@ class ClusterState:
 
     def transaction(self) -> Transaction:
         """Begin a what-if; use it in a `with` statement."""
-        assert not self.fits.is_tentative, "transactions do not nest"
-        self.fits.sync()
-        self.fits.is_tentative = True
-        return Transaction(self.table, self.fits)
+        return Transaction(self.table, self.fits, self.ledger)
 
     def node_changed(self, node: Node) -> None:
         """Take in a node, new or changed."""
@@ -211,7 +156,9 @@ class ClusterState:
         if placement is None or job.is_finished or isinstance(entry.gang, InvalidGang):
             self.ledger.set_claim(job.metadata.key, None)
             return
-        self.ledger.set_claim(job.metadata.key, claim_of(job, entry.gang, placement))
+        priority = entry.priority if isinstance(entry.priority, int) else 0
+        claim = claim_of(job, entry.gang, placement, priority=priority)
+        self.ledger.set_claim(job.metadata.key, claim)
 
     def _priority_of(self, job: Job) -> int | Unresolved:
         if self._priorities is None:

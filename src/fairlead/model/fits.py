@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.quantity import PODS
+from fairlead.model.labels import resized
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
 from fairlead.model.requests import Constraints, MemberClass
 
@@ -49,12 +50,10 @@ class Mask:
         #: Differs once an admitted node, or which nodes are admitted, has changed.
         self.changed_at = 0
 
-    def grow(self, capacity: int) -> None:
-        """Make room for more slots."""
-        added = np.zeros(capacity - len(self.matches), dtype=np.bool_)
-        self.matches = np.concatenate([self.matches, added])
-        self.eligible = np.concatenate([self.eligible, added])
-        self.keeps_running = np.concatenate([self.keeps_running, added])
+    def resize(self, capacity: int) -> None:
+        """Have so many slots from now on."""
+        for name in ("matches", "eligible", "keeps_running"):
+            setattr(self, name, resized(getattr(self, name), capacity))
 
 
 class FitTable:
@@ -89,7 +88,9 @@ class FitTable:
         #: `NodeTable.rows_version` that the requests were laid out for.
         self._rows_version = -1
         #: True inside a transaction: changes are not counted, for they will be undone.
-        self.is_tentative = False
+        self._is_tentative = False
+        #: `changed_at` by mask, from before the transaction changed any.
+        self._changed_at: dict[Constraints, int] = {}
 
     def pin(self, member: MemberClass) -> None:
         """Keep this class's row while a gang waits with it."""
@@ -180,7 +181,7 @@ class FitTable:
         """Bring masks and rows up to date with the table."""
         table = self._table
         if self._fits.shape[1] != table.capacity:
-            self._grow()
+            self._resize()
         if self._rows_version != table.rows_version:
             self._lay_out()
         if table.stale_flags:
@@ -189,13 +190,15 @@ class FitTable:
             table.stale_amounts.append(flagged)
             self._changes += 1
             for constraints, mask in self._masks.items():
+                if self._is_tentative:
+                    self._changed_at.setdefault(constraints, mask.changed_at)
                 self._judge(constraints, mask, flagged)
         if not table.stale_amounts:
             return
         stale = table.stale_amounts
         slots = stale[0] if len(stale) == 1 else np.unique(np.concatenate(stale))
         stale.clear()
-        if not self.is_tentative:
+        if not self._is_tentative:
             self._changes += 1
             for mask in self._masks.values():
                 if mask.eligible[slots].any():
@@ -203,11 +206,20 @@ class FitTable:
         if self._index:
             self._refresh(slots)
 
-    def count_change(self) -> None:
-        """Count a change everywhere: a transaction was committed."""
-        self._changes += 1
-        for mask in self._masks.values():
-            mask.changed_at = self._changes
+    def begin(self) -> None:
+        """Count no change of what is in use until `end`: it will be undone."""
+        assert not self._is_tentative, "transactions do not nest"
+        self.sync()
+        self._is_tentative = True
+
+    def end(self) -> None:
+        """End what `begin` began, with the table as it was then."""
+        self.sync()
+        self._is_tentative = False
+        for constraints, changed_at in self._changed_at.items():
+            if constraints in self._masks:
+                self._masks[constraints].changed_at = changed_at
+        self._changed_at.clear()
 
     def _mask(self, constraints: Constraints) -> Mask:
         mask = self._masks.get(constraints)
@@ -351,13 +363,10 @@ class FitTable:
         self._divisors_known = self._divisor = None
         table.stale_amounts.append(np.arange(table.capacity))
 
-    def _grow(self) -> None:
-        capacity = self._table.capacity
-        grown = np.zeros((self._fits.shape[0], capacity), dtype=np.int32)
-        grown[:, : self._fits.shape[1]] = self._fits
-        self._fits = grown
+    def _resize(self) -> None:
+        self._fits = resized(self._fits, self._table.capacity)
         for mask in self._masks.values():
-            mask.grow(capacity)
+            mask.resize(self._table.capacity)
 
 
 def _more_rows(array: npt.NDArray[Any], added: int) -> npt.NDArray[Any]:

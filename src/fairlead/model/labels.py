@@ -9,6 +9,7 @@ of equal taint sets are judged once. Semantics: k8s.io/component-helpers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from fairlead.model.requests import Constraints
 
 Bools = npt.NDArray[np.bool_]
 Slots = npt.NDArray[np.int64]
+N = TypeVar("N", bound=np.generic)
 
 #: Column of node names, for `matchFields`. A colon cannot occur in a label key.
 NAME_COLUMN = "field:metadata.name"
@@ -73,12 +75,11 @@ class LabelTable:
         self._taints: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
         self._taint_sets[()] = 0
 
-    def grow(self, capacity: int) -> None:
-        """Make room for more slots."""
-        added = capacity - self._capacity
+    def resize(self, capacity: int) -> None:
+        """Have so many slots from now on."""
         for column in self._columns.values():
-            column.cells = np.concatenate([column.cells, np.full(added, -1, dtype=np.int32)])
-        self._taints = np.concatenate([self._taints, np.zeros(added, dtype=np.int32)])
+            column.cells = resized(column.cells, capacity, fill=-1)
+        self._taints = resized(self._taints, capacity)
         self._capacity = capacity
 
     def set(self, slot: int, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
@@ -202,6 +203,14 @@ class LabelTable:
             if bound is not None and amount is not None:
                 table[number] = amount > bound if requirement.operator == "Gt" else amount < bound
         return table[column.cells[slots]]
+
+
+def resized(array: npt.NDArray[N], count: int, *, fill: int = 0) -> npt.NDArray[N]:
+    """Return an array whose last axis has `count` cells: cut off, or filled up."""
+    out = np.full((*array.shape[:-1], count), fill, dtype=array.dtype)
+    kept = min(count, array.shape[-1])
+    out[..., :kept] = array[..., :kept]
+    return out
 
 
 def _taint_order(taint: Taint) -> tuple[str, str, str]:

@@ -33,6 +33,7 @@ from fairlead.model.requests import Request, RequestError, RequestReader
 K = TypeVar("K")
 #: Node and request of a member that has no place.
 _NO_PLACE: tuple[str, Request] = ("", ())
+_NO_SLOTS = np.zeros(0, dtype=np.int64)
 
 
 #: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
@@ -50,6 +51,7 @@ class Claim:
     uid: str
     roles: tuple[tuple[str, Request, tuple[str, ...]], ...]
     is_adopted: bool = False
+    priority: int = 0
     #: Node and request by (role, index).
     places: dict[Member, tuple[str, Request]] = field(compare=False, default_factory=dict)
 
@@ -93,7 +95,7 @@ class _PodUse:
     is_seated: bool = field(compare=False, default=False)
 
 
-def claim_of(job: Job, gang: GangRequest, placement: Placement) -> Claim:
+def claim_of(job: Job, gang: GangRequest, placement: Placement, *, priority: int = 0) -> Claim:
     """Return the claim of a placement; members of roles that the job no longer has are left out."""
     requests = {role.name: role.member.request for role in gang.roles}
     roles = tuple(
@@ -105,7 +107,7 @@ def claim_of(job: Job, gang: GangRequest, placement: Placement) -> Claim:
         (role, i): (node, request) for role, request, nodes in roles for i, node in enumerate(nodes)
     }
     is_adopted = job.spec.adopts is not None
-    return Claim(job.metadata.key, job.metadata.uid, roles, is_adopted, places)
+    return Claim(job.metadata.key, job.metadata.uid, roles, is_adopted, priority, places)
 
 
 class Ledger:
@@ -119,6 +121,9 @@ class Ledger:
         self._slots_of_claim: dict[JobKey, Ints] = {}
         #: (-devices, -milli-CPU, job), the largest holder first.
         self._by_size: list[tuple[int, int, JobKey]] = []
+        #: (priority, job), the lowest priority first: of all claims, and of those that use a slot.
+        self._by_priority: list[tuple[int, JobKey]] = []
+        self._by_slot: dict[int, list[tuple[int, JobKey]]] = {}
         #: By key of the job.
         self._uncertain: dict[JobKey, Claim] = {}
         self._pods: dict[JobKey, _PodUse] = {}
@@ -139,6 +144,33 @@ class Ledger:
         for _, _, key in self._by_size:
             yield self._claims[key]
 
+    def claims_by_priority(self) -> Iterator[Claim]:
+        """Yield claims, the lowest priority first, then by key."""
+        for _, key in self._by_priority:
+            yield self._claims[key]
+
+    def claims_on(self, slot: int) -> list[Claim]:
+        """Return the claims that use a slot, the lowest priority first, then by key."""
+        return [self._claims[key] for _, key in self._by_slot.get(slot, ())]
+
+    def uses_of(self, key: JobKey) -> Iterator[tuple[Ints, Ints, Request]]:
+        """Yield what the claim of a job and its pods use: slots, counts and a request each.
+
+        That is the claim itself, a reservation of an uncertain placement, and what the job's pods
+        use beyond the claim. Nothing for a job without a claim.
+        """
+        claim = self._claims.get(key)
+        if claim is None:
+            return
+        yield from self._places(claim)
+        if key in self._uncertain:
+            yield from self._places(self._uncertain[key])
+        for pod_key in self._pods_by_owner.get(claim.owner, ()):
+            use = self._pods[pod_key]
+            if use.node and use.booked:
+                slot = self._table.occupy(use.node)
+                yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
+
     def awaits_binding(self, key: JobKey) -> bool:
         """True while pods of a job that has a claim may still be bound, by another scheduler."""
         claim = self._claims.get(key)
@@ -150,13 +182,9 @@ class Ledger:
         if before == claim:
             return
         if before is not None:
-            del self._claims[key], self._slots_of_claim[key]
-            self._claims_by_owner.pop(before.owner, None)
-            self._by_size.pop(bisect_left(self._by_size, _by_size(before)))
+            self._unindex(before)
         if claim is not None:
-            self._claims[key] = self._claims_by_owner[claim.owner] = claim
-            insort(self._by_size, _by_size(claim))
-            self._slots_of_claim[key] = self._book_claim(claim, 1)
+            self._index(claim, self._book_claim(claim, 1))
         for owner in dict.fromkeys(c.owner for c in (before, claim) if c is not None):
             for pod_key in list(self._pods_by_owner.get(owner, ())):
                 self._settle(self._pods[pod_key])
@@ -265,19 +293,44 @@ class Ledger:
         """Return the distinct slots that a job's claim uses."""
         return self._slots_of_claim[key]
 
-    def _book_claim(self, claim: Claim, sign: int) -> Ints:
-        """Book the claim, or with -1 take it back; return its slots."""
-        table = self._table
-        used: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    def _index(self, claim: Claim, slots: Ints) -> None:
+        self._claims[claim.key] = self._claims_by_owner[claim.owner] = claim
+        self._slots_of_claim[claim.key] = slots
+        entry = (claim.priority, claim.key)
+        insort(self._by_size, _by_size(claim))
+        insort(self._by_priority, entry)
+        for slot in slots.tolist():
+            insort(self._by_slot.setdefault(slot, []), entry)
+
+    def _unindex(self, claim: Claim) -> None:
+        del self._claims[claim.key]
+        self._claims_by_owner.pop(claim.owner, None)
+        entry = (claim.priority, claim.key)
+        self._by_size.pop(bisect_left(self._by_size, _by_size(claim)))
+        self._by_priority.pop(bisect_left(self._by_priority, entry))
+        for slot in self._slots_of_claim.pop(claim.key).tolist():
+            entries = self._by_slot[slot]
+            entries.pop(bisect_left(entries, entry))
+            if not entries:
+                del self._by_slot[slot]
+
+    def _places(self, claim: Claim) -> Iterator[tuple[Ints, Ints, Request]]:
+        """Yield the distinct slots of each role, members per slot, and what one requests."""
         for _, request, nodes in claim.roles:
-            places = np.array([table.occupy(n) for n in nodes], dtype=np.int64)
+            places = np.array([self._table.occupy(n) for n in nodes], dtype=np.int64)
             slots, counts = np.unique(places, return_counts=True)
+            yield slots, counts, request
+
+    def _book_claim(self, claim: Claim, sign: int) -> Ints:
+        """Book the claim, or with -1 take it back; return its distinct slots."""
+        table, used = self._table, [_NO_SLOTS]
+        for slots, counts, request in self._places(claim):
             used.append(slots)
             table.add(slots, counts * sign, table.vector(request))
             if sign < 0:
                 for slot in slots[~table.exists[slots]]:
                     table.vacate(int(slot))
-        return np.unique(np.concatenate(used))
+        return used[-1] if len(used) <= 2 else np.unique(np.concatenate(used))
 
     def _book_pod(self, use: _PodUse, sign: int) -> None:
         if not use.node:

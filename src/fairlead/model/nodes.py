@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from fairlead.api.core import Node
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from fairlead.model.labels import NAME_COLUMN, LabelTable
+from fairlead.model.labels import NAME_COLUMN, LabelTable, resized
 from fairlead.model.node_health import is_ready
 from fairlead.model.requests import Request, RequestReader
 
@@ -89,8 +89,9 @@ class NodeTable:
         self.stale_amounts: list[Ints] = []
         #: Slots whose labels, taints or flags changed since then.
         self.stale_flags: list[int] = []
-        #: Rises with every change of what a node is, as opposed to what is in use.
+        #: Another number after every change of what a node is, as opposed to what is in use.
         self.nodes_version = 0
+        self._versions = 0
         #: Rises with every change of which resources have rows, and where.
         self.rows_version = 0
 
@@ -166,7 +167,7 @@ class NodeTable:
         amounts = self._offered(node)
         new = self._add_rows([name for name in amounts if name not in self._rows])
         if self._set_amounts(slot, amounts) or changed:
-            self.nodes_version += 1
+            self.nodes_version = self.draw_version()
         return new
 
     def remove_node(self, name: str) -> None:
@@ -179,7 +180,7 @@ class NodeTable:
         self.stale_flags.append(slot)
         if not self._set_amounts(slot, {}):
             self._touch(np.array([slot]))
-        self.nodes_version += 1
+        self.nodes_version = self.draw_version()
         self.vacate(slot)
 
     def occupy(self, name: str) -> int:
@@ -188,7 +189,7 @@ class NodeTable:
         if slot is not None:
             return slot
         if not self._free_slots:
-            self._grow()
+            self.resize(self.capacity * 2)
         slot = heapq.heappop(self._free_slots)
         self._slots[name] = slot
         self.names[slot] = name
@@ -206,6 +207,25 @@ class NodeTable:
         self._sorted_names.pop(bisect_left(self._sorted_names, name))
         heapq.heappush(self._free_slots, slot)
         self._ranks_stale = True
+
+    def resize(self, capacity: int) -> None:
+        """Have so many slots from now on; those cut off must be empty."""
+        before = self.capacity
+        if capacity == before:
+            return
+        assert capacity < 1 << _RANK_BITS, "more nodes than the packing order has room for"
+        assert not any(self.names[capacity:]), "a slot that is cut off is in use"
+        self.names = self.names[:capacity] + [""] * (capacity - before)
+        for column in ("allocatable", "used", "exists", "ready", "cordoned", "_key", "_rank"):
+            setattr(self, column, resized(getattr(self, column), capacity))
+        self.labels.resize(capacity)
+        slots = [slot for slot in self._free_slots if slot < capacity]
+        self._free_slots = sorted([*slots, *range(before, capacity)])
+
+    def draw_version(self) -> int:
+        """Return a number that was never returned before."""
+        self._versions += 1
+        return self._versions
 
     def add(self, slots: Ints, counts: Ints, vector: Ints) -> None:
         """Put `counts[i]` members of this request on each of the distinct slots; may be
@@ -341,19 +361,3 @@ class NodeTable:
         self._device_rows = [row for name, row in self._rows.items() if is_device(name)]
         self._vectors.clear()
         self.rows_version += 1
-
-    def _grow(self) -> None:
-        old, new = self.capacity, self.capacity * 2
-        assert new < 1 << _RANK_BITS, "more nodes than the packing order has room for"
-        self.names.extend([""] * old)
-        for column in ("allocatable", "used"):
-            grown = np.zeros((len(self._rows), new), dtype=np.int64)
-            grown[:, :old] = getattr(self, column)
-            setattr(self, column, grown)
-        for flags in ("exists", "ready", "cordoned"):
-            setattr(self, flags, np.concatenate([getattr(self, flags), np.zeros(old, np.bool_)]))
-        self._key = np.concatenate([self._key, np.zeros(old, np.int64)])
-        self._rank = np.concatenate([self._rank, np.zeros(old, np.int64)])
-        self.labels.grow(new)
-        self._free_slots.extend(range(old, new))
-        heapq.heapify(self._free_slots)

@@ -1,18 +1,32 @@
-"""Where a plan may put members: the cluster as it is, or as it would be with nothing in use.
+"""Where a plan may put members: the cluster as it is, as it would be, or with nothing in use.
 
-Both answer the same few questions, so one algorithm serves deciding and every "what if?".
+    with state.transaction() as transaction:
+        capacity = PresentCapacity(state, transaction)
+        capacity.with_nodes(template, 8)     # the autoscaler: would eight more such nodes do?
+        capacity.without([victim])           # preemption: would it fit without this job?
+        capacity.by(instant)                 # forecasts: what has ended by then?
+        plan_gang(capacity, state.table, gang)
+
+All of them answer the same few questions from the same columns, so one algorithm serves deciding
+and every "what if?".
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.model.cluster import ClusterState, Transaction
+from fairlead.api.core import Node
+from fairlead.decide.placement.completion import ends_at
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import JobKey
 from fairlead.model.nodes import Bools, Ints
 from fairlead.model.requests import MemberClass
+from fairlead.model.transaction import Transaction
 
 
 class Capacity(Protocol):
@@ -41,36 +55,92 @@ class Capacity(Protocol):
 
 
 class PresentCapacity:
-    """The cluster as it is now, in a transaction. `barred` nodes are left out."""
+    """The cluster as it is now, in a transaction, and what it would be.
 
-    def __init__(
-        self, state: ClusterState, transaction: Transaction, barred: Bools | None = None
-    ) -> None:
-        self.state = state
-        self.transaction = transaction
-        self.barred = barred
+    `with_nodes`, `without` and `by` change what the questions are about, as part of the
+    transaction. They may be combined in any order, and are undone by `rollback_to`.
+    """
+
+    def __init__(self, state: ClusterState, transaction: Transaction) -> None:
+        self._state = state
+        self._transaction = transaction
+        #: bool[N]: nodes that are left out.
+        self.barred: Bools | None = None
+        #: (end, job) of the jobs that hold nodes and whose end is known, in order.
+        self._ends: list[tuple[float, JobKey]] | None = None
+
+    @property
+    def version(self) -> int:
+        """Names the state of the columns: 0 as they are, else a number that never comes again."""
+        return self._transaction.version
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take now."""
-        fits = self.state.fits.fits(member)
+        fits = self._state.fits.fits(member)
         return fits if self.barred is None else np.where(self.barred, 0, fits)
 
     @property
     def key(self) -> Ints:
         """The packing order now."""
-        return self.state.table.key
+        return self._state.table.key
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put members on slots, within the transaction."""
-        self.transaction.take(slots, counts, member)
+        self._transaction.take(slots, counts, member)
 
     def mark(self) -> int:
         """Return a point to roll back to."""
-        return self.transaction.mark()
+        return self._transaction.mark()
 
     def rollback_to(self, mark: int) -> None:
-        """Undo what was taken since the mark."""
-        self.transaction.rollback_to(mark)
+        """Undo what was changed since the mark."""
+        self._transaction.rollback_to(mark)
+
+    def unbarred(self) -> PresentCapacity:
+        """Return the same capacity, all nodes included."""
+        return PresentCapacity(self._state, self._transaction)
+
+    def with_nodes(self, template: Node, count: int) -> tuple[str, ...]:
+        """Add `count` empty nodes like the template; return their names.
+
+        Use it first: what was read as an array over nodes may be shorter than what is read after.
+        """
+        return self._transaction.with_nodes(template, count)
+
+    def without(self, keys: Iterable[JobKey]) -> None:
+        """Release the claims of these jobs and what their pods use; other keys are ignored."""
+        self._transaction.without(keys)
+
+    def hold(self, key: JobKey, mark: int, until: float | None) -> None:
+        """Let a job hold what was taken since the mark; `by` releases it from `until` on."""
+        self._transaction.assign(key, mark)
+        if until is not None:
+            insort(self._known_ends(), (until, key))
+
+    def by(self, instant: float) -> tuple[JobKey, ...]:
+        """Release the jobs that end by an instant at the latest; return them in order of end."""
+        ends = self._known_ends()
+        count = bisect_right(ends, instant, key=_end)
+        ended = tuple(key for _, key in ends[:count] if self._transaction.holds(key))
+        self.without(ended)
+        return ended
+
+    def next_end(self, after: float) -> float | None:
+        """Return the first instant after another one at which `by` may release a job."""
+        ends = self._known_ends()
+        index = bisect_right(ends, after, key=_end)
+        return ends[index][0] if index < len(ends) else None
+
+    def _known_ends(self) -> list[tuple[float, JobKey]]:
+        if self._ends is None:
+            claims = self._state.ledger.claims_by_priority()
+            ends = ((ends_at(self._state.jobs[claim.key].job), claim.key) for claim in claims)
+            self._ends = sorted((end, key) for end, key in ends if end is not None)
+        return self._ends
+
+
+def _end(entry: tuple[float, JobKey]) -> float:
+    return entry[0]
 
 
 class EmptyCapacity:

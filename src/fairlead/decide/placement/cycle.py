@@ -41,10 +41,10 @@ from fairlead.decide.placement.unplaceable import (
 from fairlead.decide.placement.whatif import placed_facts
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.cluster import Transaction
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Ints
 from fairlead.model.quotas import Excess
+from fairlead.model.transaction import Transaction
 
 T = TypeVar("T")
 #: Verdicts that time or other jobs' ends do not mend; such a job does not hold up others.

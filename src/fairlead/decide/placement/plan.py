@@ -158,11 +158,11 @@ def members_fit_domain(capacity: Capacity, table: NodeTable, gang: GangRequest) 
 def domains_of(table: NodeTable, key: str) -> _Domains:
     """Return the domains of a topology key, numbered by name."""
     cells, names = table.labels.domains(key)
+    has_nodes = np.bincount(cells + 1, minlength=len(names) + 1)[1:] > 0
+    numbers = sorted(np.flatnonzero(has_nodes).tolist(), key=names.__getitem__)
     places = np.full(len(names) + 1, -1, dtype=np.int64)
-    places[np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)] = np.arange(
-        len(names)
-    )
-    return _Domains(places[cells], len(names))
+    places[np.array(numbers, dtype=np.int64)] = np.arange(len(numbers))
+    return _Domains(places[cells], len(numbers))
 
 
 def _sufficient(capacity: Capacity, domains: _Domains, gang: GangRequest) -> Iterator[int]:

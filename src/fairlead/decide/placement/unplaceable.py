@@ -70,7 +70,7 @@ def judge_present(
     `capacity` is where it was tried; its bars were put up for the job `barred_by`.
     """
     table = state.table
-    unbarred = PresentCapacity(state, capacity.transaction)
+    unbarred = capacity.unbarred()
     if barred_by is not None and _would_fit(unbarred, table, gang):
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(barred_by)}, (barred_by,))
     available = EmptyCapacity(state, available_only=True)
