@@ -107,8 +107,11 @@ class Transaction:
 
     def holds(self, key: JobKey) -> bool:
         """True for a job whose claim counts, or that holds what was taken here."""
-        has_claim = self._ledger.claim(key) is not None and key not in self._released
-        return has_claim or key in self._taken
+        return self.claim_counts(key) or key in self._taken
+
+    def claim_counts(self, key: JobKey) -> bool:
+        """True for a job with a claim that was not released here."""
+        return key not in self._released and self._ledger.claim(key) is not None
 
     def without(self, keys: Iterable[JobKey]) -> None:
         """Release what these jobs hold, and what their pods use beyond; other keys are ignored."""

@@ -14,7 +14,7 @@ and every "what if?".
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from fairlead.api.core import Node
 from fairlead.decide.placement.completion import ends_at
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import JobKey
+from fairlead.model.ledger import Claim
 from fairlead.model.nodes import Bools, Ints
 from fairlead.model.requests import MemberClass
 from fairlead.model.transaction import Transaction
@@ -95,6 +96,11 @@ class PresentCapacity:
     def rollback_to(self, mark: int) -> None:
         """Undo what was changed since the mark."""
         self._transaction.rollback_to(mark)
+
+    def claims_by_size(self) -> Iterator[Claim]:
+        """Yield the claims that count here, the one that holds most devices, then CPU, first."""
+        claims = self._state.ledger.claims_by_size()
+        return (claim for claim in claims if self._transaction.claim_counts(claim.key))
 
     def unbarred(self) -> PresentCapacity:
         """Return the same capacity, all nodes included."""

@@ -84,7 +84,7 @@ def judge_present(
         }
         if fit < gang.member_count:
             return Verdict(Reason.NODES_UNAVAILABLE, facts)
-    blockers = blockers_of(state, gang)
+    blockers = _blockers(state, capacity, gang)
     if gang.topology_required and _would_fit_anywhere(unbarred, table, gang):
         facts = _domain_facts(unbarred, table, gang)
         return Verdict(Reason.TOPOLOGY_UNAVAILABLE, facts, blockers)
@@ -94,13 +94,15 @@ def judge_present(
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
 
 
-def blockers_of(state: ClusterState, gang: GangRequest) -> tuple[ObjectKey, ...]:
+def _blockers(
+    state: ClusterState, capacity: PresentCapacity, gang: GangRequest
+) -> tuple[ObjectKey, ...]:
     """Return the jobs that hold what the gang asks for, on nodes that it could use: the largest."""
     wanted = [r for r, _ in gang.roles[gang.placing_order()[0]].member.request]
     devices = [r for r in wanted if is_device(r)] or wanted
     reachable = eligible_nodes(state, [role.member.constraints for role in gang.roles])
     out: list[ObjectKey] = []
-    for scanned, claim in enumerate(state.ledger.claims_by_size()):
+    for scanned, claim in enumerate(capacity.claims_by_size()):
         if scanned >= _CLAIMS_SCANNED_MAX or len(out) >= BLOCKERS_MAX:
             break
         holds = any(claim.amount(resource) for resource in devices)
