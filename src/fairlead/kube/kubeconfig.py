@@ -117,6 +117,9 @@ class Connection:
     proxy_url: str = ""
     impersonate_user: str = ""
     impersonate_groups: tuple[str, ...] = ()
+    impersonate_uid: str = ""
+    #: Names and values; a name may come several times.
+    impersonate_extra: tuple[tuple[str, str], ...] = ()
     exec_plugin: ExecPlugin | None = None
 
 
@@ -311,8 +314,6 @@ _REFUSED = {
     "auth-provider": "uses an auth provider, which Kubernetes itself removed in 1.26",
     "username": "uses a password, which Kubernetes itself removed in 1.19",
     "password": "uses a password, which Kubernetes itself removed in 1.19",
-    "as-uid": "impersonates a uid, which is not supported yet",
-    "as-user-extra": "impersonates with extra fields, which is not supported yet",
 }
 
 
@@ -334,17 +335,37 @@ def _credentials(user: Entry | None) -> dict[str, Any]:
         raise KubeconfigError(
             f"{user.place}: client-certificate and client-key go together, but only one is set"
         )
-    groups: object = user.values.get("as-groups") or []
-    if not isinstance(groups, list):
-        raise KubeconfigError(f"{user.place}.as-groups: want a list of texts")
     return {
         "token": _text(user.values, "token", user.place),
         "token_file": user.file.parent / token_file if token_file else None,
         "client_certificate": certificate,
         "client_key": key_bytes,
-        "impersonate_user": _text(user.values, "as", user.place),
-        "impersonate_groups": tuple(str(group) for group in cast("list[object]", groups)),
+        **_impersonation(user),
     }
+
+
+def _impersonation(user: Entry) -> dict[str, Any]:
+    """Return the keyword arguments of Connection that say on whose behalf requests are made."""
+    values, place = user.values, user.place
+    found: object = values.get("as-user-extra") or {}
+    if not isinstance(found, dict):
+        raise KubeconfigError(
+            f"{place}.as-user-extra: want a mapping, got a {type(found).__name__}"
+        )
+    extra = cast("dict[str, Any]", found)
+    out = {
+        "impersonate_user": _text(values, "as", place),
+        "impersonate_groups": tuple(map(str, _listed(values, "as-groups", place))),
+        "impersonate_uid": _text(values, "as-uid", place),
+        "impersonate_extra": tuple(
+            (name, str(value))
+            for name in extra
+            for value in _listed(extra, name, f"{place}.as-user-extra")
+        ),
+    }
+    if any(out.values()) and not out["impersonate_user"]:
+        raise KubeconfigError(f"{place}: as-groups, as-uid and as-user-extra need as, the user")
+    return out
 
 
 def _exec_plugin(user: Entry | None, cluster: Entry) -> ExecPlugin | None:

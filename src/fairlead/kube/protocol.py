@@ -42,6 +42,8 @@ from fairlead.runtime.client import ObjectList, Request, Unreadable, Verb, Watch
 JSON = "application/json"
 _ONLY_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 _STATUS = msgspec.json.Decoder(Status)
+#: Besides letters and digits (RFC 9110, section 5.6.2); "%" is missing, as it escapes the others.
+_HEADER_NAME_CHARACTERS = "!#$&'*+-.^_`|~"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -121,6 +123,11 @@ def headers_of(
     if connection.impersonate_user:
         headers.append(("Impersonate-User", connection.impersonate_user))
         headers += [("Impersonate-Group", group) for group in connection.impersonate_groups]
+        if connection.impersonate_uid:
+            headers.append(("Impersonate-Uid", connection.impersonate_uid))
+        for name, value in connection.impersonate_extra:
+            key = quote(name.lower(), safe=_HEADER_NAME_CHARACTERS)
+            headers.append((f"Impersonate-Extra-{key}", value))
     return [*headers, *request.headers]
 
 

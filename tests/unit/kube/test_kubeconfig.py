@@ -22,6 +22,7 @@ from fairlead.kube.kubeconfig import (
     resolve,
     write_kubeconfig,
 )
+from fairlead.kube.protocol import HttpRequest, headers_of
 
 USER = {"token": "secret"}
 
@@ -151,7 +152,10 @@ def test_a_context_that_names_a_missing_cluster_is_refused_at_its_place(tmp_path
         ({"exec": {"args": []}}, {}, "users[0].user.exec.command: want the name of a program"),
         ({"auth-provider": {"name": "gcp"}}, {}, "uses an auth provider"),
         ({"username": "a", "password": "b"}, {}, "uses a password"),
-        ({"as-uid": "1"}, {}, "impersonates"),
+        ({"as-uid": "1"}, {}, "need as, the user"),
+        ({"as": "ann", "as-groups": "vision"}, {}, "users[0].user.as-groups: want a list"),
+        ({"as": "ann", "as-user-extra": "x"}, {}, "as-user-extra: want a mapping, got a str"),
+        ({"as": "ann", "as-user-extra": {"a": "b"}}, {}, "as-user-extra.a: want a list"),
         ({"client-certificate-data": "eA=="}, {}, "go together"),
         ({"client-key-data": "?"}, {}, "users[0].user.client-key-data: not base64"),
         ({"token": 7}, {}, "users[0].user.token: want text, got a int"),
@@ -167,6 +171,23 @@ def test_what_cannot_be_used_is_refused_and_never_ignored(
     text = refusal(path)
     assert str(path) in text
     assert said in text
+
+
+def test_whom_requests_are_made_for_is_read_with_groups_uid_and_further_facts(
+    tmp_path: Path,
+) -> None:
+    extra = {"scopes": ["view", "edit"], "acme.com/Project": ["x"]}
+    user = {"as": "ann", "as-groups": ["vision"], "as-uid": "u-1", "as-user-extra": extra}
+    connection = load_connection(path=write(tmp_path / "config", user))
+    assert (connection.impersonate_user, connection.impersonate_groups) == ("ann", ("vision",))
+    assert headers_of(HttpRequest("GET", "/"), connection, "", "test")[3:] == [
+        ("Impersonate-User", "ann"),
+        ("Impersonate-Group", "vision"),
+        ("Impersonate-Uid", "u-1"),
+        ("Impersonate-Extra-scopes", "view"),
+        ("Impersonate-Extra-scopes", "edit"),
+        ("Impersonate-Extra-acme.com%2Fproject", "x"),
+    ]
 
 
 def test_a_written_kubeconfig_is_private_whole_and_reads_back(tmp_path: Path) -> None:
