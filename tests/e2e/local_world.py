@@ -18,13 +18,10 @@ from typing import Any
 
 from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
-from fairlead.api.times import format_time
-from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.machine import Gpu
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.node import LocalNode
-from fairlead.runtime.client import Request
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.fake_client import FakeClient
 
@@ -42,7 +39,7 @@ class Api(FakeClient):
     """Deletes pods gracefully, as the API does, and keeps everything in a file if one is given."""
 
     def __init__(self, file: Path | None = None) -> None:
-        super().__init__(now=time.time)
+        super().__init__(now=time.time, is_graceful=True)
         self.file = file
         if file is not None and file.exists():
             state = json.loads(file.read_text())
@@ -50,18 +47,6 @@ class Api(FakeClient):
             self._compacted = self.version
             for plural, objects in state["objects"].items():
                 self._objects[plural] = {tuple(key): value for key, value in objects}
-
-    def _delete(self, request: Request[Any], key: ObjectKey) -> None:
-        resource, grace = request.resource, request.grace_period_seconds
-        old = self._objects.get(resource.name, {}).get(key)
-        if resource is not PODS or grace == 0 or old is None:
-            super()._delete(request, key)
-            return
-        marks = {
-            "deletionTimestamp": format_time(time.time()),
-            "deletionGracePeriodSeconds": 30 if grace is None else grace,
-        }
-        self._store(resource, key, old, {**old, "metadata": {**old["metadata"], **marks}})
 
     def _publish(self, logged: Any) -> None:
         super()._publish(logged)

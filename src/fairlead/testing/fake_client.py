@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from fairlead.api.meta import ObjectMeta, to_wire
-from fairlead.api.resources import Resource
+from fairlead.api.resources import PODS, Resource
 from fairlead.api.selectors import Selector, parse_fields, parse_labels
 from fairlead.api.status import (
     AlreadyExists,
@@ -30,6 +30,7 @@ from fairlead.api.status import (
 )
 from fairlead.api.times import format_time
 from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.patch import apply_merge_patch
 from fairlead.runtime.client import (
     Client,
     EventType,
@@ -79,13 +80,23 @@ class Call:
 
 
 class FakeClient(Client):
-    """A `Client` over a dictionary. Every call yields to the loop `latency_seconds` first."""
+    """A `Client` over a dictionary. Every call yields to the loop `latency_seconds` first.
 
-    def __init__(self, *, latency_seconds: float = 0.0, now: Callable[[], float] | None = None):
+    With `is_graceful`, pods are only marked by a deletion, as by the API, until one with grace 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        latency_seconds: float = 0.0,
+        now: Callable[[], float] | None = None,
+        is_graceful: bool = False,
+    ) -> None:
         self.calls: deque[Call] = deque(maxlen=HISTORY_MAX)
         self.version = 0
         self._latency_seconds = latency_seconds
         self._now = now
+        self._is_graceful = is_graceful
         self._objects: dict[str, dict[ObjectKey, dict[str, Any]]] = {}
         self._typed: dict[tuple[str, ObjectKey], dict[type[Any], Any]] = {}
         self._log: list[_Logged] = []
@@ -266,13 +277,17 @@ class FakeClient(Client):
             raise Conflict(f'{resource.name} "{key[1]}": the uid is {metadata["uid"]}, not {uid}')
         if request.resource_version not in (None, metadata["resourceVersion"]):
             raise Conflict(f'{resource.name} "{key[1]}": the object has been modified')
-        if not metadata.get("finalizers"):
+        grace = request.grace_period_seconds
+        is_marked = self._is_graceful and resource.name == PODS.name and grace != 0
+        marks: dict[str, Any] = {"deletionTimestamp": format_time(self._now() if self._now else 0)}
+        if is_marked:
+            marks["deletionGracePeriodSeconds"] = 30 if grace is None else grace
+        elif not metadata.get("finalizers"):
             self._remove(resource, key, old)
-        elif not metadata.get("deletionTimestamp"):
-            stamp = format_time(self._now() if self._now else 0.0)
-            self._store(
-                resource, key, old, {**old, "metadata": {**metadata, "deletionTimestamp": stamp}}
-            )
+            return
+        elif metadata.get("deletionTimestamp"):
+            return
+        self._store(resource, key, old, {**old, "metadata": {**metadata, **marks}})
 
     async def _begin(self, verb: str, resource: Resource[Any], key: ObjectKey) -> None:
         await asyncio.sleep(self._latency_seconds)
@@ -369,7 +384,7 @@ def _unreadable(wire: dict[str, Any], error: Exception) -> Unreadable:
 
 def _patched(old: dict[str, Any], patch: Any, subresource: str) -> dict[str, Any]:
     """Return the object after a merge patch of it or of its status."""
-    merged = cast("dict[str, Any]", _merge(old, patch))
+    merged = cast("dict[str, Any]", apply_merge_patch(old, patch))
     if subresource == "status":
         new = {**old, "status": merged.get("status", {})}
     else:
@@ -407,16 +422,3 @@ def _fields_match(selector: Selector, wire: dict[str, Any]) -> bool:
             value = value.get(part, "") if isinstance(value, dict) else ""
         values[requirement.key] = str(value)
     return selector.matches(values)
-
-
-def _merge(old: object, patch: object) -> object:
-    """Apply a JSON merge patch (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return patch
-    out = dict(cast("dict[str, Any]", old)) if isinstance(old, dict) else {}
-    for key, value in cast("dict[str, Any]", patch).items():
-        if value is None:
-            out.pop(key, None)
-        else:
-            out[key] = _merge(out.get(key), value)
-    return out

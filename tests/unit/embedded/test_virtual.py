@@ -16,7 +16,6 @@ from fairlead.api.meta import is_true
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from fairlead.api.status import InternalError, Unavailable
 from fairlead.api.times import format_time
-from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.fleet import RACK, NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import (
@@ -26,7 +25,6 @@ from fairlead.embedded.virtual.profile import (
     shipped_profiles,
 )
 from fairlead.embedded.virtual.records import NodeFault
-from fairlead.runtime.client import Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
@@ -45,28 +43,12 @@ stages:
 """
 
 
-class GracefulClient(FakeClient):
-    """Deletes pods as the API does: marked first, removed when asked with grace 0."""
-
-    def _delete(self, request: Request[Any], key: ObjectKey) -> None:
-        resource, grace = request.resource, request.grace_period_seconds
-        old = self._objects.get(resource.name, {}).get(key)
-        if resource is not PODS or grace == 0 or old is None:
-            super()._delete(request, key)
-            return
-        marks = {
-            "deletionTimestamp": format_time(EPOCH),
-            "deletionGracePeriodSeconds": 30 if grace is None else grace,
-        }
-        self._store(resource, key, old, {**old, "metadata": {**old["metadata"], **marks}})
-
-
 class World:
     """Two virtual nodes, a client and a clock."""
 
     def __init__(self, profile: str = STEADY, count: int = 2, seed: int = 1) -> None:
         self.clock = LoopClock(EPOCH)
-        self.client = GracefulClient(now=self.clock.now)
+        self.client = FakeClient(now=self.clock.now, is_graceful=True)
         self.profile, self.count, self.seed = parse_profile(profile), count, seed
         self.nodes = self.new_nodes()
 
