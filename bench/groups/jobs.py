@@ -24,7 +24,8 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.decide.jobs.members import PodFactory, seats
+from fairlead.decide.attempts.seats import seats
+from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry

@@ -14,8 +14,9 @@ from fairlead.decide.attempts.seats import covers, seats
 from fairlead.decide.attempts.status import REFUSALS, StatusDraft
 from fairlead.decide.jobs import members
 from fairlead.decide.jobs.actions import Action
-from fairlead.decide.jobs.failure_cause import Failure, Settling
+from fairlead.decide.jobs.failure_cause import Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
+from fairlead.decide.jobs.member_failure import Failure
 from fairlead.decide.jobs.pods import MemberPhase
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.refused import delay_seconds

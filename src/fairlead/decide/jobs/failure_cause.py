@@ -1,32 +1,27 @@
-"""Why a member failed, and whose fault it was.
+"""Why a gang failed: the one failure that brought the others down.
 
-Two steps. `judge_member` reads the evidence of one member and gives an `EndReason`; the cause
-follows from the reason (`CAUSES`, the table that docs/design/jobs.md shows). `assess` then finds
-the one failure of a gang that brought the others down: a member that is lost takes its peers with
-it within moments (MPI aborts, collectives time out), and their exit codes say nothing of why.
+A member that is lost takes its peers with it within moments (MPI aborts, collectives time out), and
+their exit codes do not show why. Each member is judged by itself (module `member_failure`); then
+`assess` finds the failure that came first and weighs most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStateTerminated, Pod
-from fairlead.api.job import Cause, RestartPolicy
-from fairlead.api.times import parse_time
-from fairlead.decide.attempts.end_reason import CAUSES, EndReason
-from fairlead.decide.jobs.pods import (
-    AttemptPods,
-    MemberPhase,
-    MemberPod,
-    container_statuses,
-    refused_since,
-    start_error,
+from fairlead.api.job import RestartPolicy
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.jobs.member_failure import (
+    Failure,
+    Weight,
+    describe,
+    judge_member,
+    node_lost,
 )
-from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.jobs.view import JobView, NodeOutage
+from fairlead.decide.jobs.pods import AttemptPods, MemberPod
+from fairlead.decide.jobs.view import JobView
 
 #: Exit codes that say something of the other members.
 _CODES_OF_GANGS = {
@@ -34,322 +29,12 @@ _CODES_OF_GANGS = {
     EndReason.PEERS_UNREACHABLE: names.EXIT_UNAVAILABLE,
 }
 
-#: What `status.reason` of a failed pod means (kubelet and pod garbage collector).
-_POD_REASONS = {
-    "DeadlineExceeded": EndReason.DEADLINE_EXCEEDED,
-    "Evicted": EndReason.EVICTED,
-    "NodeAffinity": EndReason.NODE_REFUSED,
-    "NodeLost": EndReason.NODE_LOST,
-    "NodeShutdown": EndReason.NODE_SHUTDOWN,
-    "Preempted": EndReason.PREEMPTED,
-    "Preempting": EndReason.PREEMPTED,
-    "Shutdown": EndReason.NODE_SHUTDOWN,
-    "Terminated": EndReason.NODE_SHUTDOWN,
-    "UnexpectedAdmissionError": EndReason.NODE_REFUSED,
-}
-#: Reasons of the pod condition DisruptionTarget (KEP-3329).
-_DISRUPTIONS = {
-    "DeletionByPodGC": EndReason.NODE_LOST,
-    "DeletionByTaintManager": EndReason.DRAINED,
-    "EvictionByEvictionAPI": EndReason.DRAINED,
-    "PreemptionByScheduler": EndReason.PREEMPTED,
-    "TerminationByKubelet": EndReason.EVICTED,
-}
-#: Reasons of a terminated container that never ran.
-_NEVER_RAN = frozenset(("ContainerCannotRun", "CreateContainerError", "StartError"))
-
-_SIGNAL_NAMES = {
-    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS",
-    8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM",
-    24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
-}  # fmt: skip
-#: What kube-scheduler says of a member that would fit (1.36, plugin GangScheduling).
-_GANG_WAITS = "waiting for minCount pods"
-#: Sent from outside, never raised by the program's own fault.
-_OUTSIDE_SIGNALS = (9, 15)
-#: Raised by a fault of the program itself, hence no consequence of another member's end.
-_FAULT_SIGNALS = (4, 7, 8, 11)
-
-
-class Weight(Enum):
-    """How much a failure says about the cause; the lower counts when several are near in time."""
-
-    NODE = 0
-    OUTSIDE = 1
-    FAULT = 2
-    PERHAPS_CONSEQUENCE = 3
-    CONSEQUENCE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One member's failure. `at` is when it happened; when that is not known it is not dated."""
-
-    reason: EndReason
-    message: str
-    at: float
-    weight: Weight
-    rank: int = -1
-    member: MemberPod | None = None
-    is_dated: bool = True
-
-    @property
-    def cause(self) -> Cause:
-        """Whose fault it was."""
-        return CAUSES[self.reason] or Cause.INFRASTRUCTURE
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code behind it, 128 + N for signal N; None when no program's end was."""
-        ended = first_failed_container(self.member.pod) if self.member is not None else None
-        if ended is None:
-            return None
-        return 128 + ended.signal if ended.signal else ended.exit_code
-
 
 @dataclass(frozen=True, slots=True)
 class Settling:
     """Something failed, but what brought it down may still come to light until then."""
 
     until: float
-
-
-def describe(member: MemberPod) -> str:
-    """Return e.g. "member worker-2 (rank 2, node n17)"."""
-    return f"member {member.role}-{member.index} (rank {member.rank}, node {member.node or '?'})"
-
-
-def judge_member(
-    member: MemberPod,
-    trouble: NodeOutage | None,
-    policy: JobsPolicy,
-    now: float,
-    *,
-    is_cordoned: bool = False,
-) -> Failure | None:
-    """Judge one member of a running attempt; None when nothing is wrong with it (yet).
-
-    `trouble` and `is_cordoned` are of its node.
-
-    What the pod itself says of its end comes first: a node that was lost later did not cause it.
-    """
-    if member.phase is MemberPhase.SUCCEEDED:
-        return None
-    if member.phase is MemberPhase.FAILED:
-        return _judge_failed(member, policy, now, is_cordoned=is_cordoned)
-    if trouble is not None and trouble.is_lost(policy, now):
-        return node_lost(member, trouble, now)
-    if member.is_terminating:
-        return _judge_deleted(member, now, is_cordoned=is_cordoned)
-    if member.is_refused:
-        return _judge_refused(member, policy, now)
-    if member.has_start_error:
-        return _judge_start(member, policy, now)
-    return None
-
-
-def bind_patience(member: MemberPod, policy: JobsPolicy) -> float:
-    """Return for how many seconds the other scheduler may refuse a member."""
-    return policy.native_patience_seconds if member.is_native else policy.bind_patience_seconds
-
-
-def _judge_refused(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
-    since = _instant(refused_since(member.pod), now)
-    if now < since + bind_patience(member, policy):
-        return None
-    text = f"{describe(member)} could not be bound for {round(now - since)} s"
-    said = [c.message for c in member.pod.status.conditions if c.type == "PodScheduled"]
-    weight = Weight.NODE
-    if said and said[0]:
-        text += f": {said[0]}"
-        # Of a group all members are refused, and only some of them say why.
-        weight = Weight.CONSEQUENCE if _GANG_WAITS in said[0] else Weight.NODE
-    return Failure(EndReason.NOT_BOUND, text, since, weight, member.rank, member)
-
-
-def node_lost(member: MemberPod, trouble: NodeOutage, now: float) -> Failure:
-    """Blame the node of a member that never ended."""
-    seconds = max(0, round(now - trouble.since))
-    how = "no longer exists" if trouble.is_gone else f"was not ready for {seconds} s"
-    return Failure(
-        EndReason.NODE_LOST,
-        f"{describe(member)} was lost: its node {how}",
-        trouble.since,
-        Weight.NODE,
-        member.rank,
-        member,
-    )
-
-
-def _judge_failed(
-    member: MemberPod, policy: JobsPolicy, now: float, *, is_cordoned: bool
-) -> Failure:
-    pod = member.pod
-    named = _named_reason(pod)
-    ended = first_failed_container(pod)
-    ended_at = _ended_at(pod, ended)
-    # The time of a clock that is far ahead of ours is not used.
-    is_dated = ended_at is not None and ended_at <= now + policy.cause_window_seconds
-    at = ended_at if ended_at is not None and is_dated else now
-    if named is not None:
-        reason, word = named
-        text = f"{describe(member)} was stopped by its node: {word}"
-        if reason is EndReason.DRAINED:
-            text = _eviction_message(member, word, is_cordoned=is_cordoned)
-        elif pod.status.message:
-            text += f" ({pod.status.message})"
-        weight = Weight.OUTSIDE
-        if reason is EndReason.DRAINED or CAUSES[reason] is Cause.NODE:
-            weight = Weight.NODE
-        return Failure(reason, text, at, weight, member.rank, member, is_dated)
-    if ended is None:
-        word = pod.status.reason or pod.status.message or "its pod gives no reason"
-        text = f"{describe(member)} failed: {word}"
-        return Failure(EndReason.UNKNOWN, text, at, Weight.OUTSIDE, member.rank, member, is_dated)
-    reason, text, weight = _judge_container(ended)
-    text = f"{describe(member)} {text}"
-    return Failure(reason, text, at, weight, member.rank, member, is_dated)
-
-
-def _named_reason(pod: Pod) -> tuple[EndReason, str] | None:
-    """Return what the pod's reason or its disruption condition says, with the word for it."""
-    word = pod.status.reason
-    reason = _POD_REASONS.get(word)
-    if reason is None and word.startswith("OutOf"):
-        reason = EndReason.NODE_REFUSED
-    if reason is not None:
-        return reason, word
-    for condition in pod.status.conditions:
-        if condition.type == "DisruptionTarget" and condition.status == "True":
-            return _DISRUPTIONS.get(condition.reason, EndReason.EVICTED), condition.reason
-    return None
-
-
-def signal_of(ended: ContainerStateTerminated) -> int:
-    """Return the signal that ended the container, 0 when none did.
-
-    Container runtimes report 128 + signal as the exit code; so do shells for their children.
-    """
-    if ended.signal:
-        return ended.signal
-    return ended.exit_code - 128 if ended.exit_code - 128 in _SIGNAL_NAMES else 0
-
-
-def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, Weight]:
-    if ended.reason == "OOMKilled":
-        text = "ran out of memory and was killed; ask for more with --memory"
-        return EndReason.OUT_OF_MEMORY, text, Weight.OUTSIDE
-    if ended.reason in _NEVER_RAN:
-        text = f"could not be started: {ended.message or ended.reason}"
-        return EndReason.START_FAILED, text, Weight.FAULT
-    signal = signal_of(ended)
-    if ended.exit_code == names.EXIT_STOPPED:
-        text = "was stopped because another member ended, and no member shows why"
-        return EndReason.STOPPED, text, Weight.CONSEQUENCE
-    if ended.exit_code == names.EXIT_UNAVAILABLE:
-        text = "did not reach the other members in time"
-        return EndReason.PEERS_UNREACHABLE, text, Weight.PERHAPS_CONSEQUENCE
-    if not signal:
-        text = f"exited with code {ended.exit_code}"
-        return EndReason.EXIT_CODE, text, Weight.PERHAPS_CONSEQUENCE
-    name = _SIGNAL_NAMES.get(signal, "")
-    text = f"was killed by signal {signal}" + (f" ({name})" if name else "")
-    if signal in _OUTSIDE_SIGNALS:
-        return EndReason.KILLED, text, Weight.OUTSIDE
-    weight = Weight.FAULT if signal in _FAULT_SIGNALS else Weight.PERHAPS_CONSEQUENCE
-    return EndReason.CRASHED, text, weight
-
-
-def first_failed_container(pod: Pod) -> ContainerStateTerminated | None:
-    """Return the container that failed first; those without an instant come last.
-
-    One that was stopped because another one ended comes after all that were not.
-    """
-    ended = [
-        s.state.terminated
-        for s in container_statuses(pod)
-        if s.state.terminated is not None
-        and (s.state.terminated.exit_code != 0 or s.state.terminated.signal != 0)
-    ]
-    return min(
-        ended,
-        key=lambda e: (e.exit_code == names.EXIT_STOPPED, _instant(e.finished_at, float("inf"))),
-        default=None,
-    )
-
-
-def _instant(text: str | None, default: float) -> float:
-    """Read an instant that a node wrote; one that cannot be read is `default`."""
-    try:
-        return default if text is None else parse_time(text)
-    except ValueError:
-        return default
-
-
-def _ended_at(pod: Pod, ended: ContainerStateTerminated | None) -> float | None:
-    """Return when the pod failed by its node's clock, None when it does not say."""
-    text = ended.finished_at if ended is not None else None
-    if text is None:
-        times = [c.last_transition_time for c in pod.status.conditions if c.type == "Ready"]
-        text = next((t for t in times if t is not None), None)
-    at = _instant(text, float("inf"))
-    return at if at != float("inf") else None
-
-
-def _eviction_message(member: MemberPod, word: str, *, is_cordoned: bool) -> str:
-    """Return what happened to a member that an operator had evicted."""
-    if is_cordoned:
-        return f"{describe(member)} was evicted from a cordoned node"
-    return f"{describe(member)} was evicted: {word}"
-
-
-def is_drained(member: MemberPod) -> bool:
-    """Return True when a request or a taint evicted this member: its node is not at fault."""
-    named = _named_reason(member.pod)
-    return named is not None and named[0] is EndReason.DRAINED
-
-
-def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failure:
-    """Judge a pod that another client deletes: Fairlead deletes none of an open attempt."""
-    meta = member.pod.metadata
-    # The timestamp is when the grace period ends (API conventions, metadata.deletionTimestamp).
-    at = _instant(meta.deletion_timestamp, now) - (meta.deletion_grace_period_seconds or 0)
-    named = _named_reason(member.pod)
-    if named is not None:
-        text = _eviction_message(member, named[1], is_cordoned=is_cordoned)
-        return Failure(named[0], text, min(at, now), Weight.NODE, member.rank, member)
-    text = f"{describe(member)} lost its pod: another client deleted {meta.name}"
-    if is_cordoned:
-        text += " from a cordoned node"
-    return Failure(EndReason.POD_DELETED, text, min(at, now), Weight.OUTSIDE, member.rank, member)
-
-
-def start_patience_ends_at(member: MemberPod, policy: JobsPolicy, now: float) -> float | None:
-    """Return when a member that cannot start will count as failed; None when past or moot."""
-    if member.is_refused:
-        at = _instant(refused_since(member.pod), now) + bind_patience(member, policy)
-        return at if at > now else None
-    if not member.has_start_error:
-        return None
-    since = _instant(member.pod.metadata.creation_timestamp, now)
-    at = since + policy.start_error_grace_seconds
-    return at if at > now else None
-
-
-def _judge_start(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
-    since = _instant(member.pod.metadata.creation_timestamp, now)
-    status = start_error(member.pod)
-    if now < since + policy.start_error_grace_seconds or status is None:
-        return None
-    waiting = status.state.waiting
-    assert waiting is not None
-    text = (
-        f"{describe(member)} could not be started for {round(now - since)} s: container "
-        f"{status.name}: {waiting.reason}"
-    )
-    if waiting.message:
-        text += f" ({waiting.message})"
-    return Failure(EndReason.START_FAILED, text, since, Weight.FAULT, member.rank, member)
 
 
 def failures(view: JobView) -> Iterator[Failure]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs import members, native
-from fairlead.decide.jobs.failure_cause import Failure, is_drained
+from fairlead.decide.jobs.member_failure import Failure, is_drained
 from fairlead.decide.jobs.view import JobView
 
 #: Ends after which the member needs another node.

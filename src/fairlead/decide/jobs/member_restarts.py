@@ -10,7 +10,8 @@ from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.attempt_end import AttemptEnd, close_attempt
 from fairlead.decide.jobs.cleanup import delete_pods
-from fairlead.decide.jobs.failure_cause import Failure, failures
+from fairlead.decide.jobs.failure_cause import failures
+from fairlead.decide.jobs.member_failure import Failure
 from fairlead.decide.jobs.restart import backoff_seconds, infrastructure_limit
 from fairlead.decide.jobs.view import JobView
 

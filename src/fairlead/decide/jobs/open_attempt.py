@@ -19,6 +19,7 @@ from fairlead.decide.jobs.attempt_end import changed_spec, close_attempt, find_e
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects
 from fairlead.decide.jobs.creation import create_missing
 from fairlead.decide.jobs.failure_cause import Settling
+from fairlead.decide.jobs.member_failure import start_patience_ends_at
 from fairlead.decide.jobs.member_restarts import delete_replaced, note_restarts
 from fairlead.decide.jobs.pods import MemberPhase, fold_progress
 from fairlead.decide.jobs.restart import is_cancelled
@@ -124,7 +125,7 @@ def _wake_at(view: JobView, attempt: Attempt) -> float | None:
     elif attempt.begun_at:
         ends_at = parse_time(attempt.begun_at) + policy.start_seconds_max
     starts = [
-        failure_cause.start_patience_ends_at(pods.members[name], policy, now)
+        start_patience_ends_at(pods.members[name], policy, now)
         for pods in (view.current,)
         for name in pods.troubled
     ]
