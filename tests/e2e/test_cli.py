@@ -42,7 +42,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def test_a_gang_of_a_script_runs_and_leaves_logs_and_history(shell: Shell) -> None:
     submitted = shell.run("submit", "gang.sh", "--", "two words $$ $(id)")
     assert submitted.out == "gang-1\n"
-    assert "2 members x 0.1 cpu" in submitted.err
+    assert "2 members x 0.1 CPUs" in submitted.err
     assert "fits now" in submitted.err
     assert shell.run("wait", "gang-1", "--timeout", "30s").out == "gang-1 Succeeded\n"
     lines = shell.run("logs", "gang-1").out.splitlines()
@@ -149,11 +149,11 @@ def test_of_two_jobs_that_want_all_nodes_one_runs_and_the_other_says_why_not(she
     first = shell.run("submit", "sleep.sh", "--name", "whole-1", *whole).out.strip()
     shell.run("wait", first, "--for", "started", "--timeout", "30s")
     second = shell.run("submit", "sleep.sh", "--name", "whole-2", *whole)
-    assert "waits: needs 160 gpus, 0 of 160 are free: 160 short" in second.err
+    assert "waits: needs 160 GPUs, 0 of 160 are free: 160 short" in second.err
     eventually(lambda: "InsufficientCapacity" in shell.run("ps").out, expected=True)
     why = shell.run("why", "whole-2").out
     assert why.startswith("Job whole-2 waits: InsufficientCapacity")
-    assert re.search(r"whole-1  160 gpus on 20 nodes, at most (1h|59m) more", why)
+    assert re.search(r"whole-1  160 GPUs on 20 nodes, at most (1h|59m) more", why)
     facts = json.loads(shell.run("why", "whole-2", "-o", "json").out)["explanation"]
     assert facts["arithmetic"][0]["short"] == 160
     assert facts["holders"][0]["key"] == ["default", "whole-1"]
@@ -167,7 +167,7 @@ def test_of_two_jobs_that_want_all_nodes_one_runs_and_the_other_says_why_not(she
 def test_a_job_that_no_node_could_hold_is_refused_and_not_stored(shell: Shell) -> None:
     result = shell.run("submit", "sleep.sh", "--name", "huge", "--simulate", "1s", "--gpus", "16",
                        code=5)  # fmt: skip
-    assert "error[E110]: no node has 16 gpus (largest: 8)" in result.err
+    assert "error[E110]: no node has 16 GPUs (largest: 8)" in result.err
     assert "help: --nodes 2 --gpus 8" in result.err
     assert _state_or_none(shell, "huge") is None
 

@@ -110,7 +110,7 @@ def test_a_plain_pod_and_a_waiting_job_say_what_they_wait_for(shell: Shell) -> N
         return _kubectl(shell, "get", "events", "--field-selector", f"reason={reason}")
 
     eventually(lambda: "schedules plain pods" in events("FailedScheduling"), True)
-    eventually(lambda: "needs 8 gpus" in events("InsufficientCapacity"), True)
+    eventually(lambda: "needs 8 GPUs" in events("InsufficientCapacity"), True)
     shell.run("cancel", "first", "second")
     shell.run("wait", "first", "--timeout", "60s", code=None)
 

@@ -136,6 +136,6 @@ def _smaller(
 
 
 def shape_text(shape: Mapping[str, int]) -> str:
-    """Return e.g. `8 gpus, 96 cpus, 1Ti memory`."""
+    """Return e.g. `8 GPUs, 96 CPUs, 1Ti memory`."""
     parts = [amount_words(name, shape[name]) for name in _SHOWN if shape.get(name)]
     return ", ".join(parts) or "nothing"

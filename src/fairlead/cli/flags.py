@@ -48,7 +48,9 @@ FLAGS: dict[Flag, FlagInfo] = {
     Flag.CPUS: FlagInfo("N", "CPUs of each member, such as 8 or 500m. [default: 1]"),
     Flag.MEMORY: FlagInfo("SIZE", "Memory of each member, such as 64Gi."),
     Flag.TIME: FlagInfo("DURATION", "Longest run time of an attempt, such as 12h or 1h30m."),
-    Flag.PRIORITY: FlagInfo("N|CLASS", "Priority, or the name of a PriorityClass. [default: 0]"),
+    Flag.PRIORITY: FlagInfo(
+        "CLASS", "PriorityClass, whose value is the job's priority. [default: the cluster's]"
+    ),
     Flag.ENV: FlagInfo("NAME[=VALUE]", "Set a variable, or take it from here; repeatable.", True),
     Flag.IMAGE: FlagInfo("IMAGE", "Container image; needed on a cluster with container nodes."),
     Flag.AFTER: FlagInfo(

@@ -58,7 +58,7 @@ SBATCH_REFUSED: dict[str, str] = {
     "nodelist": _SELECTOR_HELP,
     "exclude": _SELECTOR_HELP,
     "reservation": _SELECTOR_HELP,
-    "qos": "use --priority N",
+    "qos": "use --priority CLASS",
     "gpus": "Slurm's --gpus is the sum over the job: write --gpus-per-node=N",
     "mem-per-cpu": "write --mem=SIZE, the memory of one member",
     "mem-per-gpu": "write --mem=SIZE, the memory of one member",

@@ -70,7 +70,7 @@ class Amounts:
 
     @property
     def message(self) -> str:
-        """E.g. "gpus: asks 64, 44 of 72 are free, 20 short"."""
+        """E.g. "GPUs: asks 64, 44 of 72 are free, 20 short"."""
         asked, free, total = (
             humanize(self.resource, n) for n in (self.asked, self.free, self.total)
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api.quantity import CPU, GPU, humanize
+from fairlead.decide.words import duration
 
 
 class Outcome(Enum):
@@ -75,7 +76,7 @@ REASONS: dict[Reason, ReasonInfo] = {
         Outcome.WAITING, 10, "not evaluated yet; {ahead} jobs are ahead in the queue"
     ),
     Reason.BACKING_OFF: ReasonInfo(
-        Outcome.WAITING, 20, "restarts as attempt {attempt} after a back-off of {backoff_seconds} s"
+        Outcome.WAITING, 20, "restarts as attempt {attempt} after a back-off of {backoff_seconds}"
     ),
     Reason.STOPPING: ReasonInfo(
         Outcome.WAITING, 20, "{cause}; it ends once its members have ended: {members} have not"
@@ -197,16 +198,16 @@ REASONS: dict[Reason, ReasonInfo] = {
 #: Facts that are amounts of the fact `resource`, in base units.
 AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
 
-_RESOURCE_WORDS = {GPU: "gpus", CPU: "cpus"}
+_RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 
 
 def resource_word(resource: str) -> str:
-    """Return what people call a resource: "gpus", "cpus", "memory", else its name."""
+    """Return what people call a resource: "GPUs", "CPUs", "memory", else its name."""
     return _RESOURCE_WORDS.get(resource, resource)
 
 
 #: A counted noun of the templates that must lose its plural.
-_ONE = re.compile(r"\b1 (node|member|job|gpu|cpu)s\b")
+_ONE = re.compile(r"\b1 (node|member|job|GPU|CPU)s\b")
 
 
 def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str:
@@ -222,4 +223,7 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
             amount = shown.get(name)
             if isinstance(amount, int):
                 shown[name] = humanize(resource, amount)
+    for name, seconds in shown.items():
+        if name.endswith("_seconds") and isinstance(seconds, int | float):
+            shown[name] = duration(seconds)
     return _ONE.sub(r"1 \1", REASONS[reason].template.format_map(shown))

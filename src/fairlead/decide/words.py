@@ -9,14 +9,15 @@ def plural(count: int, word: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return e.g. "4.2 s", "3m12s", "2h05m", "3d4h"."""
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86_400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+    """Return the two largest units, such as 10h48m, 2m5s, 45s, 3d2h; 0s for nothing or less."""
+    rest = max(0, int(seconds))
+    if rest >= 86_400:
+        days, hours = rest // 86_400, rest % 86_400 // 3_600
+        return f"{days}d{hours}h" if hours and days < 10 else f"{days}d"
+    if rest >= 3_600:
+        hours, minutes = rest // 3_600, rest % 3_600 // 60
+        return f"{hours}h{minutes:02d}m" if minutes else f"{hours}h"
+    if rest >= 60:
+        minutes, left = divmod(rest, 60)
+        return f"{minutes}m{left:02d}s" if left and minutes < 10 else f"{minutes}m"
+    return f"{rest}s"

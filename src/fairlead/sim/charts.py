@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fairlead.decide.words import duration
+
 WIDTH, HEIGHT = 720, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 28
 #: Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -42,14 +44,6 @@ class Scale:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
         share = (value - low) / (high - low) if high > low else 0.0
         return self.start + share * (self.end - self.start)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest fitting unit: `90 s`, `2.5 h`, `3 d`."""
-    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds / 86_400:.3g} d"
 
 
 def number(value: float) -> str:

@@ -6,7 +6,8 @@ import html
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fairlead.sim.charts import Series, distribution_chart, duration, line_chart, number, percent
+from fairlead.decide.words import duration
+from fairlead.sim.charts import Series, distribution_chart, line_chart, number, percent
 from fairlead.sim.recorder import Recorder
 from fairlead.sim.scenario import LoadReport, Scenario, faults_of
 from fairlead.sim.summary import Summary

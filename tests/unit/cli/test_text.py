@@ -8,11 +8,11 @@ from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import (
     bytes_text,
     cut_end,
-    duration,
     fold_names,
     parse_duration,
     parse_slurm_time,
 )
+from fairlead.decide.words import duration
 from fairlead.input.suggest import nearest
 
 

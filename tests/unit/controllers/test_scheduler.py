@@ -178,7 +178,7 @@ def test_two_jobs_that_want_everything_take_turns() -> None:
         placed = find_condition(waiting.conditions, "Placed")
         assert placed is not None
         assert (placed.status, placed.reason) == ("False", "InsufficientCapacity")
-        assert placed.message == "needs 32 gpus, 0 of 32 are free: 32 short"
+        assert placed.message == "needs 32 GPUs, 0 of 32 are free: 32 short"
         await world.set("a", {"conditions": [{"type": "Succeeded", "status": "True"}]})
         await asyncio.sleep(1)
         assert world.placed("a") is None

@@ -60,10 +60,10 @@ def test_the_numbers_of_all_five_parts_agree() -> None:
     ahead = make_job("first", count=3, priority=5)
     found = answer(busy(make_job("j", count=2, cpu=16), ahead))
     assert found.verdict.reason is Reason.INSUFFICIENT_CAPACITY
-    assert found.verdict.message == "needs 16 gpus, 8 of 32 are free: 8 short"
+    assert found.verdict.message == "needs 16 GPUs, 8 of 32 are free: 8 short"
     gpus, cpus = found.arithmetic
     assert (gpus.resource, gpus.asked, gpus.free, gpus.total, gpus.short) == (GPU, 16, 8, 32, 8)
-    assert gpus.message == "gpus: asks 16, 8 of 32 are free, 8 short"
+    assert gpus.message == "GPUs: asks 16, 8 of 32 are free, 8 short"
     assert (cpus.resource, cpus.short) == ("cpu", 0)
     assert found.ahead is not None
     assert (found.ahead.position, found.ahead.waiting) == (1, 2)
@@ -76,7 +76,7 @@ def test_the_numbers_of_all_five_parts_agree() -> None:
     }
     assert [s.message for s in found.suggestions] == [
         "1 instead of 2 members of role worker: starts now",
-        "4 instead of 8 gpus per member of role worker: starts now",
+        "4 instead of 8 GPUs per member of role worker: starts now",
     ]
 
 

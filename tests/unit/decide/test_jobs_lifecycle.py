@@ -311,7 +311,7 @@ def test_members_that_do_not_start_in_time_end_the_attempt() -> None:
     world.schedule()
     world.run_to(EPOCH + 600)
     assert world.status.attempts[0].reason == "StartTimeout"
-    assert world.status.attempts[0].message == "4 members had not started after 10m00s"
+    assert world.status.attempts[0].message == "4 members had not started after 10m"
 
 
 def test_an_image_that_cannot_be_pulled_is_the_users_failure_after_a_while() -> None:
@@ -370,7 +370,7 @@ def test_pods_that_are_held_back_are_tried_one_by_one_until_patience_ends() -> N
     world.run_to(EPOCH + 30)
     [attempt] = world.status.attempts
     assert (attempt.cause, attempt.reason) == (None, "PodHeldBack")
-    assert attempt.message == "looking up service account (refused for 30 s)"
+    assert attempt.message == "looking up service account (refused for 30s)"
     assert find_condition(world.status.conditions, names.FAILED) is None
 
 

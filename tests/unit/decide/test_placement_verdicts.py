@@ -36,7 +36,7 @@ def test_too_little_in_all_is_insufficient_capacity() -> None:
     found = verdict(make_nodes(2), make_job("a", count=2), holder)
     assert found.reason is Reason.INSUFFICIENT_CAPACITY
     assert found.facts == {"resource": GPU, "asked": 16, "free": 8, "total": 16, "short": 8}
-    assert found.message == "needs 16 gpus, 8 of 16 are free: 8 short"
+    assert found.message == "needs 16 GPUs, 8 of 16 are free: 8 short"
     assert found.blockers == (holder.metadata.key,)
 
 
@@ -55,7 +55,7 @@ def test_enough_in_all_but_not_on_one_node_is_fragmented() -> None:
     assert found.facts == {
         "resource": GPU, "free": 16, "asked": 16, "members": 2, "members_fit": 0,
     }  # fmt: skip
-    assert found.message == "16 gpus are free, but in pieces: room for 0 of 2 members"
+    assert found.message == "16 GPUs are free, but in pieces: room for 0 of 2 members"
 
 
 def test_more_than_any_node_has_names_the_largest() -> None:
@@ -66,7 +66,7 @@ def test_more_than_any_node_has_names_the_largest() -> None:
         "role": "worker", "resource": "cpu", "asked": 256_000, "largest": 128_000,
     }  # fmt: skip
     found = verdict(nodes, make_job("a", gpus=16))
-    assert found.message == "a member of role worker needs 16 gpus; the largest node has 8"
+    assert found.message == "a member of role worker needs 16 GPUs; the largest node has 8"
 
 
 def test_a_node_must_have_everything_at_once() -> None:

@@ -15,8 +15,9 @@ import msgspec
 
 from fairlead.cli.common import Column, Common, Format, common, dump
 from fairlead.cli.table import Align
+from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
-from fairlead.sim.charts import duration, percent
+from fairlead.sim.charts import percent
 from fairlead.sim.compare import cells, compare
 from fairlead.sim.report import figure_rows
 from fairlead.sim.run import Progress, Run, RunResult, read_results, write_results

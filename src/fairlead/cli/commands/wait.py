@@ -14,10 +14,11 @@ from fairlead.api.status import NotFound
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.lookup import clean_reference, missing_job
-from fairlead.cli.text import duration, parse_duration
+from fairlead.cli.text import parse_duration
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import ending, exit_code, state_of, waiting
 from fairlead.cli.watching import Gone, job_changes
+from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 from fairlead.input.suggest import nearest
 

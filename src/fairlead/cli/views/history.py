@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import duration
+from fairlead.decide.words import duration
 
 NONE = "-"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fairlead.api import quantity
 from fairlead.api.job import Job, Role
-from fairlead.cli.text import duration, plural
+from fairlead.cli.text import plural
+from fairlead.decide.words import duration
 
 LABEL_WIDTH = 9
 
@@ -37,13 +38,14 @@ def plan_lines(job: Job) -> list[str]:
 
 
 def role_text(role: Role) -> str:
-    """Return e.g. `4 members x 8 gpu, 64 cpu, 900Gi`."""
+    """Return e.g. `4 members x 8 GPUs, 64 CPUs, 900Gi`."""
     amounts = role_amounts(role)
     parts: list[str] = []
     if amounts.get(quantity.GPU):
-        parts.append(f"{amounts[quantity.GPU]} gpu")
+        parts.append(plural(amounts[quantity.GPU], "GPU"))
     if amounts.get(quantity.CPU):
-        parts.append(f"{quantity.humanize(quantity.CPU, amounts[quantity.CPU])} cpu")
+        cpus = quantity.humanize(quantity.CPU, amounts[quantity.CPU])
+        parts.append("1 CPU" if cpus == "1" else f"{cpus} CPUs")
     if amounts.get(quantity.MEMORY):
         parts.append(quantity.humanize(quantity.MEMORY, amounts[quantity.MEMORY]))
     known = (quantity.GPU, quantity.CPU, quantity.MEMORY)

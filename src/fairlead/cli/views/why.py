@@ -16,7 +16,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
-from fairlead.cli.text import duration, fold_names, plural
+from fairlead.cli.text import fold_names, plural
 from fairlead.cli.views.jobs import (
     NONE,
     ending,
@@ -32,6 +32,7 @@ from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Unknown
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
+from fairlead.decide.words import duration
 
 LABEL_WIDTH = 11
 ATTEMPTS_SHOWN_MAX = 5

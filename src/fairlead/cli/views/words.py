@@ -15,7 +15,7 @@ def amount_text(resource: str, amount: Fact) -> str:
 
 
 def amount_words(resource: str, amount: Fact) -> str:
-    """Return e.g. "8 gpus", "900Gi memory"."""
+    """Return e.g. "8 GPUs", "900Gi memory"."""
     return f"{amount_text(resource, amount)} {resource_word(resource)}"
 
 

@@ -148,8 +148,8 @@ def _classes(obj: Obj, classes: PriorityTable | None, namespace: str) -> Iterato
     value = spec.priority_by_class(classes)
     if spec.priority is not None and value is not None and spec.priority != value:
         why = (
-            f"it follows from the PriorityClass and is {value}; leave it out and name a class in "
-            "spec.priorityClassName"
+            f"it follows from the PriorityClass and is {value}; leave it out and name a class of "
+            "the wanted value in spec.priorityClassName (--priority CLASS)"
         )
         yield _invalid("spec.priority", spec.priority, why)
 
