@@ -1,8 +1,8 @@
 """A cluster with Fairlead installed, a tenant who may edit one namespace, and canaries of another.
 
 The controllers are a process of their own, as the service account that `fairlead install` makes,
-with everything on that reads objects of others: adoption, PodGroups, a log store. No webhook is
-asked, so the controllers meet whatever the API server lets in.
+with everything on that reads objects of others: adoption, PodGroups, a log store. Without a webhook
+the controllers meet whatever the API server lets in; with it, the same process answers for it.
 
 Nodes v00000 to v00003 are filled by Fairlead alone; kube-scheduler places what is on the others.
 """
@@ -10,9 +10,11 @@ Nodes v00000 to v00003 are filled by Fairlead alone; kube-scheduler places what 
 from __future__ import annotations
 
 import re
+import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import msgspec
 from tests.kubernetes.adopting import template
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
+    CLOCK,
     http_client,
     job_body,
     kubeconfig_of,
@@ -28,6 +31,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.replicas import LEASE, Replica, Replicas, replicas
+from tests.kubernetes.test_own_webhook import configure
 from tests.simulation.hostile import NAMESPACE, Poison
 
 from fairlead.api import names
@@ -41,6 +45,8 @@ from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
+from fairlead.webhook.certificates import Step, Times, take_step, to_secret
+from fairlead.webhook.configuration import MUTATING, VALIDATING
 
 OWN = "fairlead-system"
 CANARY = "canary"
@@ -85,7 +91,7 @@ class World:
     running: Replicas
     replica: Replica
     transitions: int = 0
-    let_in: int = 0
+    let_in: Counter[str] = field(default_factory=Counter[str])  # by resource
     refused: dict[str, str] = field(default_factory=dict[str, str])
     canaries: int = 0
     canary_seconds_max: float = CANARY_SECONDS_MAX
@@ -106,7 +112,7 @@ class World:
         except ApiError as error:
             self.refused[poison.label] = error.message
             return
-        self.let_in += 1
+        self.let_in[resource.name] += 1
         path = f"{path}/{poison.body['metadata']['name']}"
         self._made.append((self.admin, path))
         if poison.status:
@@ -250,13 +256,64 @@ def _client(kubeconfig: Path) -> HttpClient:
 
 
 @asynccontextmanager
-async def hostile_world(cluster: ControlPlane, directory: Path) -> AsyncIterator[World]:
+async def _asked_webhook(
+    admin: HttpClient, directory: Path
+) -> AsyncIterator[tuple[tuple[str, ...], Callable[[], Awaitable[None]]]]:
+    """Let the API server ask a webhook on loopback; yield arguments, and what waits until it is."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    material = take_step(Step.MAKE, None, ("127.0.0.1",), now=CLOCK.now(), times=Times())
+    (directory / "tls.crt").write_bytes(material.serving.certificate)
+    (directory / "tls.key").write_bytes(material.serving.key)
+    bundle = str(to_secret(material)["ca.crt"])
+    wrong = job_body("wrong", 1, priority=2**31 - 1)
+
+    async def is_asked() -> bool:
+        try:
+            await admin.create(JOBS, wrong, namespace=CANARY, dry_run=True)
+        except ApiError as error:
+            return "priority" in error.message
+        return False
+
+    async def ask() -> None:
+        for resource in (MUTATING, VALIDATING):
+            await admin.delete_collection(resource)
+        await configure(admin, port, bundle=bundle)
+        await until(is_asked, 30)
+
+    arguments = ("--webhook-listen", f"127.0.0.1:{port}", "--webhook-cert-dir", str(directory))
+    try:
+        yield arguments, ask
+    finally:
+        for resource in (MUTATING, VALIDATING):
+            await admin.delete_collection(resource)
+
+
+@asynccontextmanager
+async def hostile_world(
+    cluster: ControlPlane, directory: Path, *, webhook: bool = False
+) -> AsyncIterator[World]:
     """Nodes, the process and both tenants on a control plane where Fairlead is installed."""
     admin = http_client(cluster)
     await _prepare(admin)
+    async with AsyncExitStack() as stack:
+        if not webhook:
+            yield await stack.enter_async_context(_running(cluster, directory, admin))
+            return
+        arguments, ask = await stack.enter_async_context(_asked_webhook(admin, directory))
+        running = _running(cluster, directory, admin, *arguments)
+        world = await stack.enter_async_context(running)
+        await ask()
+        yield world
+
+
+@asynccontextmanager
+async def _running(
+    cluster: ControlPlane, directory: Path, admin: HttpClient, *arguments: str
+) -> AsyncIterator[World]:
     tenant = _client(await kubeconfig_of(admin, cluster, NAMESPACE, "tenant"))
     account = await kubeconfig_of(admin, cluster, OWN, NAME)
-    arguments = ("-n", OWN, "--binding", "native")
+    arguments = ("-n", OWN, "--binding", "native", *arguments)
     reader = MirrorReader(SetAside("virtual-nodes"))
     async with (
         virtual_nodes(admin, NODE_COUNT, reader=reader),

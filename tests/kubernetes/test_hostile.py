@@ -6,6 +6,7 @@ object: a forged member, borrowed labels, a priority of one's own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,25 @@ from fairlead.api import names
 from fairlead.api.meta import to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import CONFIG_MAPS, CRDS, JOBS, PODS, Resource
+from fairlead.api.status import AlreadyExists
 from fairlead.api.times import format_time
 from fairlead.kube.client import HttpClient
 from fairlead.webhook.configuration import VALIDATING
 
 pytestmark = pytest.mark.kubernetes
 BATCH_SIZE = 60
-#: Of all objects; the server refuses the rest by its own rules.
-LET_IN_MIN = 240
+#: Of all objects, by resource; the server refuses the rest by its own rules. Measured: 107 pods, 46
+#: jobs (24 where the webhook is asked), 13 nodes, 12 of each tool.
+LET_IN_MIN = {
+    "pods": 100, "jobs.fairlead.dev": 42, "nodes": 12, "configmaps": 3,
+    "leases.coordination.k8s.io": 3, "priorityclasses.scheduling.k8s.io": 2,
+    "podgroups.scheduling.k8s.io": 3, "workloads.scheduling.k8s.io": 3,
+    "jobsets.jobset.x-k8s.io": 12, "pytorchjobs.kubeflow.org": 12, "rayclusters.ray.io": 12,
+    "leaderworkersets.leaderworkerset.x-k8s.io": 12, "podgroups.scheduling.x-k8s.io": 12,
+    "podgroups.scheduling.volcano.sh": 12,
+}  # fmt: skip
+#: The same where the webhook is asked.
+LET_IN_WITH_WEBHOOK_MIN = LET_IN_MIN | {"jobs.fairlead.dev": 20}
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +193,8 @@ async def define_tools(client: HttpClient) -> None:
                 "versions": [version],
             },
         }  # fmt: skip
-        await client.create(CRDS, body)
+        with contextlib.suppress(AlreadyExists):
+            await client.create(CRDS, body)
 
     async def are_served() -> bool:
         return all([await is_served(client, resource) for resource, _ in TOOLS])
@@ -189,18 +202,27 @@ async def define_tools(client: HttpClient) -> None:
     await until(are_served, 30)
 
 
-async def test_hostile_objects_harm_no_other_tenant(cluster: ControlPlane, tmp_path: Path) -> None:
-    async with hostile_world(cluster, tmp_path) as world:
+@pytest.mark.parametrize("webhook", [False, True], ids=["no-webhook", "webhook"])
+async def test_hostile_objects_harm_no_other_tenant(
+    cluster: ControlPlane, tmp_path: Path, *, webhook: bool
+) -> None:
+    async with hostile_world(cluster, tmp_path, webhook=webhook) as world:
         await define_tools(world.admin)
         assert await world.harm() == "", "there is harm without any hostile object"
         found: list[str] = []
         objects = poison()
         for start in range(0, len(objects), BATCH_SIZE):
             found += await world.harmful(objects[start : start + BATCH_SIZE])
-        print(f"{world.let_in} of {len(objects)} let in, {world.canaries} canaries")
+        by_webhook = sum("denied the request" in said for said in world.refused.values())
+        print(f"{world.let_in} of {len(objects)} let in, {by_webhook} refused by the webhook, "
+              f"{world.canaries} canaries")  # fmt: skip
         assert found == []
-        assert world.let_in >= LET_IN_MIN
-        assert world.replica.said("Set object aside"), "one that cannot be decoded was met"
+        expected = LET_IN_WITH_WEBHOOK_MIN if webhook else LET_IN_MIN
+        assert {name: world.let_in[name] for name in expected if
+                world.let_in[name] < expected[name]} == {}  # fmt: skip
+        assert (by_webhook > 10) is webhook
+        if not webhook:
+            assert world.replica.said("Set object aside"), "one that cannot be decoded was met"
 
 
 async def test_an_object_that_does_harm_others_is_found(
@@ -226,10 +248,11 @@ async def test_an_object_that_does_harm_others_is_found(
         assert await world.clean() == ""
 
 
-async def test_a_forged_member_in_another_namespace_ends_no_gang(
-    cluster: ControlPlane, tmp_path: Path
+@pytest.mark.parametrize("webhook", [False, True], ids=["no-webhook", "webhook"])
+async def test_a_forged_member_with_the_true_uid_in_another_namespace_ends_no_gang(
+    cluster: ControlPlane, tmp_path: Path, *, webhook: bool
 ) -> None:
-    async with hostile_world(cluster, tmp_path) as world:
+    async with hostile_world(cluster, tmp_path, webhook=webhook) as world:
         await world.admin.create(JOBS, job_body("victim", 2, gpus=1), namespace=CANARY)
         await world.runs("victim")
         before = {pod.metadata.name: pod.metadata.uid for pod in await world.pods_of("victim")}
