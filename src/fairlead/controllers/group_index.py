@@ -1,4 +1,4 @@
-"""What the adoption controller knows of each group of other tools' pods, kept per event.
+"""An index of the groups of other tools' pods, updated per event.
 
 `GroupIndex` follows the mirrors and marks the groups to look at again. All of it follows from the
 mirrors, or can be read again, and is built again after a crash.

@@ -1,4 +1,4 @@
-"""What the jobs controller knows of each job, kept per event so that a decision costs what changed.
+"""An index of what belongs to each job, updated per event: a decision costs what changed.
 
 `JobIndex` follows the mirrors and marks the jobs to look at again. All of it follows from the
 mirrors and is built again from them after a crash.
@@ -275,8 +275,8 @@ def waits_for(job: Job | None) -> list[ObjectKey]:
 def inherited_until(job: Job, began_at: float, policy: JobsPolicy) -> float:
     """Return until when a pod may come that an earlier controller asked for without an answer.
 
-    Which creations had no answer was forgotten with it. None is under way any more once the gang
-    has run for so long that even a repetition has arrived; a member's replacement may always be.
+    The record of unanswered creations ended with that controller. None is in flight any more once
+    the gang has run so long that even a retry has arrived; a member's replacement may always be.
     """
     attempt = job.status.current_attempt
     if attempt is None or attempt.begun_at is None or parse_time(attempt.begun_at) > began_at:

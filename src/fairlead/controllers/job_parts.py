@@ -39,7 +39,7 @@ DeletePart: TypeAlias = DeletePod | DeleteConfigMap | DeleteService | DeletePodG
 
 
 class PartWriter:
-    """Performs creates and deletes of parts of jobs, and keeps what the answers tell, by uid."""
+    """Performs creates and deletes of parts of jobs, and keeps what the answers say, by uid."""
 
     def __init__(
         self,
@@ -153,5 +153,5 @@ def created_part_key(action: CreatePart) -> ObjectKey:
 
 
 def deleted_metadata(action: DeletePart) -> ObjectMeta:
-    """Return what a delete knows of its object."""
+    """Return the metadata of the object that is to be deleted."""
     return ObjectMeta(action.name, namespace=action.namespace, uid=action.uid)

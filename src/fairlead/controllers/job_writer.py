@@ -44,7 +44,7 @@ _STEP = re.compile(r"\[(\d{1,9})\]|([^.\[\]]+)")
 
 
 class JobWriter:
-    """Performs a `JobAction`; keeps what the answers tell, by uid of the job."""
+    """Performs a `JobAction`; keeps what the answers say, by uid of the job."""
 
     def __init__(
         self,

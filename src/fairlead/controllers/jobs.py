@@ -51,7 +51,7 @@ from fairlead.runtime.set_aside import Entry, Stage
 
 
 class JobsController:
-    """One per process and leader. After a crash make a new one: it finds all in the objects."""
+    """One per process and leader. After a crash, create a new one: its state is in the objects."""
 
     name = "jobs"
 

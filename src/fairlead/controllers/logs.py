@@ -1,7 +1,7 @@
-"""Keeps the logs of members before they are gone, on a cluster whose kubelets drop them.
+"""Keeps the logs of members before their pods are deleted, where kubelets drop them.
 
-The leader does it, as it is the one who deletes members and who has the mirror of pods anyway; a
-second reader would fetch every log twice. Two ways in:
+The leader keeps them, because it deletes members and has the mirror of pods; a second reader would
+fetch every log twice. A log is fetched on two occasions:
 
 * a member that has ended is fetched when the mirror shows its end (`run`);
 * a member that the jobs controller is about to delete is fetched first (`KeepingClient`), for at
@@ -9,7 +9,7 @@ second reader would fetch every log twice. Two ways in:
   a gang by that and no more.
 
 A log is the last `member_bytes_max` of what the first container wrote. What cannot be read is
-counted and said once per attempt; nothing here ever holds a job back.
+counted, and logged once per attempt; a missed log never delays a job further.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LogKeeper:
         self._queue: dict[str, Pod] = {}
         self._has_work = asyncio.Event()
         self._pods: Mirror[Pod] | None = None
-        #: Pods whose whole log is kept; forgotten with the pod.
+        #: Pods whose whole log is kept; dropped with the pod.
         self._kept: dict[str, None] = {}
         self._attempts: dict[tuple[str, str, str], _Attempt] = {}
         self.missed_count = 0

@@ -118,12 +118,13 @@ class PodProbes:
 
 
 def refusal_of(error: ApiError) -> Refusal | None:
-    """Tell a pod that would be refused again from one that waits for room or for a person.
+    """Return why a pod was refused: for good, or until there is room or a person acts.
 
-    A full quota, an account that is still being made and our own lack of rights are Forbidden, too,
-    and only the words tell (kubernetes `plugin/pkg/admission`, apiserver `endpoints/handlers`). A
-    server that has just started lacks all roles for a moment, and says so in the same words. None:
-    it does not know us (401), which says nothing of the pod.
+    A full quota, a service account that does not exist yet and missing rights are all Forbidden;
+    only the message distinguishes them (kubernetes `plugin/pkg/admission`, apiserver
+    `endpoints/handlers`). A server that has just started lacks all roles for a moment, and answers
+    with the same message. None: our credentials are not accepted (401), which says nothing about
+    the pod.
     """
     if isinstance(error, Unauthorized):
         return None

@@ -1,6 +1,6 @@
 """Pods as they are sent: what the core decided, laid over the user's whole template.
 
-The core sees a template through a read model that drops the fields it does not know (security
+The core sees a template through a read model that drops fields that decisions do not need (security
 contexts, probes, sources of volumes ...). Here they come back: the stored job is read once more,
 as plain JSON, and each pod is overlaid onto its role's template. One read serves all pods of a
 generation of a job, and the first pod of a role is encoded and overlaid in full; of the others only
@@ -61,8 +61,8 @@ class _Stored:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generation: int = 0
-    #: The version of the job at which `managedFields` were kept and nobody had used server-side
-    #: apply on it; "" when there was none.
+    #: The version of the job at which `managedFields` were kept and no server-side apply had
+    #: been used on it; "" when there was none.
     idly_tracked: str = ""
     #: JSON: pod specs by role.
     specs: bytes = b""
@@ -81,7 +81,7 @@ class _Templates:
 
 
 class PodRenderer:
-    """Makes the bodies of pods. `forget` a job that has ended or is gone."""
+    """Renders the bodies of pods. Call `forget` for a job that has ended or is deleted."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PodRenderer:
     async def body(self, job: Job, pod: Pod) -> Obj:
         """Return the pod, decided on `job`, with all that the template of its role holds.
 
-        What belongs to this pod alone is left typed, for whoever encodes it.
+        Fields that belong to this pod alone are left typed, for the client to encode.
 
         Conflict when the stored job is another one, or has another generation than `job`: the pod
         was decided on a template that may not be the stored one. NotFound when the job is gone.
@@ -118,11 +118,11 @@ class PodRenderer:
         return _body(self._decode(job.metadata.uid, stored), job.status.attempt, pod)
 
     async def can_drop_managed_fields(self, job: Job) -> bool:
-        """True when the server tracks who manages fields of a job, and nobody needs to know.
+        """True when `managedFields` exist and no server-side apply uses them.
 
         Tracking more than doubles what each write costs the server (docs/design/performance.md);
-        only server-side apply reads it. True of this very version of the job, so whoever acts on it
-        names that version. Errors as `body`.
+        only server-side apply reads it. The answer holds for this version of the job: a write that
+        depends on it must name the version. Errors as `body`.
         """
         return (await self._read(job)).idly_tracked == job.metadata.resource_version
 
@@ -137,7 +137,7 @@ class PodRenderer:
         return templates
 
     async def _read(self, job: Job) -> _Stored:
-        """Return what is kept of the job, read anew if it is of another generation."""
+        """Return what is kept of the job, read again if it is of another generation."""
         stored = self._stored.get(job.metadata.uid)
         if stored is None:
             stored = self._stored[job.metadata.uid] = _Stored()

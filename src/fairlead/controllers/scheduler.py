@@ -1,15 +1,15 @@
 """The scheduler: decides on the cluster state, and writes what it decides.
 
 Each decision about a job is one write of its status, with the resourceVersion and uid that it was
-decided on: a placement is there whole or not at all. `placement`, `verdict` and the condition
-Placed are changed, and where the attempt begins with its place, what tells of that. Whoever wrote
-in between wins; the job is then decided anew.
+decided on: a placement is written as a whole or not at all. The write changes `placement`,
+`verdict` and the condition Placed and, where the attempt begins with its placement, the record of
+the attempt. A concurrent write wins: the job is then decided on again.
 
-A placement whose answer never came keeps its room until the job is seen to have moved on
-(`controllers/uncertain_placements.py`).
+A placement whose write got no answer reserves its room until the mirror shows that the job has
+changed (`controllers/uncertain_placements.py`).
 
-A job whose writes are refused for good (422 and the like) is set aside until the loop says to look
-at it again; the room that it would take is not kept for it meanwhile.
+A job whose writes are refused for good (422 and the like) is blocked until the loop retries it;
+other jobs may take the room that it would get.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAITING_EVENTS_BURST = 50.0
 
 
 class SchedulerController:
-    """One per process and leader. After a crash make a new one: all it knows is in the objects."""
+    """One per process and leader. After a crash, create a new one: its state is in the objects."""
 
     name = "scheduler"
 
@@ -104,10 +104,10 @@ class SchedulerController:
         for key in decision.verdicts if len(self._set_aside) else ():
             if key not in decision.faults:
                 self._set_aside.clear(JOBS, key, Stage.DECIDE)
-        told = self._tell_set_aside(now)
-        return replace(decision, actions=(*repeated, *decision.actions, *told))
+        reports = self._report_set_aside(now)
+        return replace(decision, actions=(*repeated, *decision.actions, *reports))
 
-    def _tell_set_aside(self, now: float) -> Iterator[WriteVerdict]:
+    def _report_set_aside(self, now: float) -> Iterator[WriteVerdict]:
         """Yield the verdicts of the jobs that could not be taken in."""
         for entry in self._world.set_aside.pop_news(JOBS):
             job = self._world.mirrors.jobs.get(*entry.metadata.key)
@@ -123,7 +123,7 @@ class SchedulerController:
         return action.job.metadata.key
 
     async def perform(self, action: Action) -> Written | None:
-        """Write one decision on its job; None when the job says it already."""
+        """Write one decision on its job; None when the status has it already."""
         job = action.job
         patch = merge_diff(_owned_part(job.status), _owned_part(status_after(action)))
         if not patch:
@@ -134,7 +134,7 @@ class SchedulerController:
             if isinstance(action, PlaceJob):
                 self._uncertain.note(action, error)
             raise
-        self._tell(action)
+        self._emit(action)
         return written
 
     def changed(self, key: ObjectKey) -> None:
@@ -154,7 +154,7 @@ class SchedulerController:
         self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
         self.state.write_blocked[job.metadata.key] = None
 
-    def _tell(self, action: Action) -> None:
+    def _emit(self, action: Action) -> None:
         """Emit an event when a job has got its place, or waits for another reason than before."""
         job = action.job
         kind = EventKind.NORMAL

@@ -1,15 +1,14 @@
-"""Placements that were sent and whose answer never came.
+"""Placements whose write has an unknown outcome.
 
-A write that timed out may be on its way still: held up between here and the server, or carried out
-with its answer lost. It is a compare-and-swap on one version of one job, so exactly as long as the
-job stands at that version it can come true; and nothing that is written on *other* jobs stops it.
-Whoever gave its room to another gang meanwhile would see both succeed.
+A write that timed out may still be in flight, or was carried out and its answer was lost. It is a
+compare-and-swap on one version of one job: it can succeed exactly as long as the job is at that
+version, whatever is written on *other* jobs. If its room were given to another gang, both could
+succeed.
 
-So the room is kept, beside what is seen, until the job is seen at any other version (or is gone):
-then the placement is either there to be seen, or has become impossible. Until then the very same
-write is repeated, by the loop within its cycle and by us whenever the loop comes back to the job.
-One answer, whatever it says, means that the job has moved on: a success moves it, a conflict says
-that it has moved, and the mirror shows it.
+So the room stays reserved until the mirror shows the job at another version, or its deletion: then
+the placement either shows or has become impossible. Until then the same write is repeated, by the
+loop within its cycle and whenever the loop retries the job. Any answer settles it: a success
+changes the job's version, a conflict says that the version has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class UncertainPlacements:
     """The placements whose outcome is unknown; their room is reserved in the state."""
 
     def __init__(self, state: PlacementState, placements: dict[ObjectKey, PlaceJob]) -> None:
-        """Go on with `placements`, which this changes: an earlier scheduler may have sent some."""
+        """Continue with `placements`, which earlier schedulers sent; this object modifies them."""
         self._state = state
         self._open = placements
         #: Those to be sent again in the next decision.
@@ -46,13 +45,13 @@ class UncertainPlacements:
         return key in self._open
 
     def note(self, action: PlaceJob, error: ApiError) -> None:
-        """Keep the room of a placement if the error leaves open what became of it."""
+        """Reserve the room of a placement if the error leaves its outcome open."""
         key = action.job.metadata.key
         if not may_come_late(error) or key in self._open:
             return
         entry = self._state.jobs.get(key)
         if entry is None or not _is_same(entry.job, action.job):
-            return  # it has moved on while we waited
+            return  # the job has changed meanwhile
         self._open[key] = action
         self._state.reserve_uncertain(action.job, action.placement)
 

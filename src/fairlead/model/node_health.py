@@ -39,7 +39,7 @@ class NodeHealth:
         return lambda: self._observers.remove(observer)
 
     def put(self, node: Node, now: float) -> None:
-        """Take in a node, new or changed; what is the same as before is reported to nobody."""
+        """Take in a node, new or changed; only a change is reported."""
         name = node.metadata.name
         before = self._facts(name)
         since = _unready_since(node, self._unready_since.get(name, now))

@@ -5,12 +5,12 @@ comes with it; wait until the mirrors are synced and have seen our own writes (t
 which is pure; perform the actions, in order per object, objects side by side.
 
 The world's errors are handled here, by type. `Conflict`, `NotFound` and `AlreadyExists` mean that
-the decision was made on old news: the rest of that object's actions is dropped and the object is
-looked at again. What can pass by itself (429, 5xx, a broken connection) is repeated a few times
+the decision was made on stale objects: the rest of that object's actions is dropped and the object
+is looked at again. What can pass by itself (429, 5xx, a broken connection) is repeated a few times
 with back-off, and then treated the same. What cannot (422, 403 ...) is given to the controller. An
 object that keeps failing is looked at again ever more rarely and holds up no other. A server that
 asks to wait (Retry-After) is not asked about that object before, and less is done side by side
-while it turns us away.
+while it throttles us.
 
 Any other exception of `perform` is that object's fault: the controller sets it aside (`faulted`).
 Any exception elsewhere is a fault of ours: it ends `run`, and the supervisor restarts the
@@ -96,7 +96,7 @@ class Controller(Protocol[A]):
         ...
 
     def close(self) -> None:
-        """Take its handlers off what lives longer than the controller."""
+        """Remove its handlers from mirrors and shared state that outlive the controller."""
         ...
 
 
@@ -112,7 +112,7 @@ class ActionResult(Enum):
 
 
 class LoopObserver(Protocol):
-    """Who counts; `fairlead.runtime.metrics.Metrics` is one."""
+    """Counts decisions and actions; `fairlead.runtime.metrics.Metrics` is one."""
 
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision and how long it took."""
@@ -125,7 +125,7 @@ class LoopObserver(Protocol):
 
 @dataclass(slots=True)
 class _Workers(Generic[A]):
-    """Who acts on the objects of one decision, and what is left of them."""
+    """The tasks that act on the objects of one decision, and the objects that are left."""
 
     group: asyncio.TaskGroup
     work: Iterator[tuple[ObjectKey, list[A]]]
@@ -157,7 +157,7 @@ class LoopOptions:
     #: A `wake_at` in the past is served this much later, so that time always moves.
     wake_seconds_min: float = 0.001
     #: Repeats of one action within a cycle, with their delays. The cycle, and so every other
-    #: object, waits for them; who is asked to wait longer is looked at again in a later one.
+    #: object, waits for them; an object whose retry must wait longer is left to a later cycle.
     retries_max: int = 4
     retry: BackoffOptions = field(
         default_factory=lambda: BackoffOptions(0.1, 2.0, retry_after_seconds_max=2.0)
@@ -166,7 +166,7 @@ class LoopOptions:
     again: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.05, 30.0))
     #: The same for objects over which code of ours raises.
     after_fault: BackoffOptions = field(default_factory=lambda: BackoffOptions(1.0, 600.0))
-    #: Objects whose failures are remembered; the oldest is forgotten first.
+    #: Objects whose failures are counted; the oldest is dropped first.
     again_max: int = 10_000
     #: False when the controller's mirrors are shared and run elsewhere.
     runs_mirrors: bool = True

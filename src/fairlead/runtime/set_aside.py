@@ -24,7 +24,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.logs import SILENT, Logger
 
-#: Objects that are remembered; of more, the oldest is forgotten. It is left alone all the same.
+#: Entries that are kept; the oldest is dropped first. Its object is still left alone.
 ENTRIES_MAX = 10_000
 _TEXT_LENGTH_MAX = 300
 
@@ -83,10 +83,10 @@ class SetAside:
         if len(self._news) > ENTRIES_MAX:
             del self._news[next(iter(self._news))]
         if before is None or (before.stage, before.fault) != (stage, entry.fault):
-            self._tell(entry, error)
+            self._report(entry, error)
         return entry
 
-    def _tell(self, entry: Entry, error: Exception) -> None:
+    def _report(self, entry: Entry, error: Exception) -> None:
         namespace, name = entry.metadata.key
         self._log.error(
             "Set object aside",

@@ -18,7 +18,7 @@ from fairlead.decide.job_actions import (
 
 @dataclass(frozen=True, slots=True)
 class CreateJob:
-    """Create the job that stands for a group, under its derived name."""
+    """Create the job of a group, under its derived name."""
 
     job: Job
 
@@ -58,7 +58,7 @@ class ReadSource:
 
 @dataclass(frozen=True, slots=True)
 class EmitPodWarning:
-    """Tell people something about a pod that no job stands for yet."""
+    """Emit a Warning on a pod whose group has no job yet."""
 
     key: tuple[str, str]
     pod: Pod
