@@ -9,10 +9,16 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
+from fairlead.api.core import SchedulingGate
 from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
-from fairlead.api.names import ADMITTED, FAILED, JOB_FINALIZER
+from fairlead.api.names import ADMITTED, FAILED, GANG_GATE, JOB_FINALIZER
 from fairlead.cli.views.jobs import where_or_why
+from fairlead.decide.adoption.actions import ReleaseMember
+from fairlead.decide.adoption.group_job import single_member_job
+from fairlead.decide.adoption.lifecycle import decide_group
+from fairlead.decide.adoption.members import read_member
+from fairlead.decide.adoption.view import AdoptionPolicy, GroupView
 from fairlead.decide.explain import explain
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
@@ -23,9 +29,10 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
+from fairlead.model.grouping import membership_of
 from fairlead.model.phase import OPEN, PLACEABLE, RELEASABLE, Phase, phase_of
 from fairlead.runtime.fencing import needs_fence
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 T0 = "2026-01-01T00:00:00Z"
 RECORDS = (None, Attempt(2, begun_at=T0), Attempt(2, begun_at=T0, finished_at=T0))
@@ -110,6 +117,27 @@ def test_pods_are_created_in_an_active_phase_only() -> None:
             assert phase_of(job) is Phase.ACTIVE, job
             created += 1
     assert created > 0
+
+
+def test_members_of_other_tools_are_released_in_a_phase_with_an_open_record_only() -> None:
+    pod = make_pod("web", phase="Pending", gpus=1)
+    pod = replace(pod, spec=replace(pod.spec, scheduling_gates=(SchedulingGate(GANG_GATE),)))
+    member = read_member(pod, membership_of(pod), EPOCH)
+    spec, released = single_member_job(member).job.spec, 0
+    for job in JOBS:
+        wanted = replace(spec, suspend=job.spec.suspend, cancel=job.spec.cancel)
+        seen = GroupView(
+            key=job.metadata.key,
+            group=member.membership.group,
+            members={"web": member},
+            job=replace(job, spec=wanted),
+            usable={"n0": True},
+        )
+        decision = decide_group(seen, AdoptionPolicy(), EPOCH)
+        if any(isinstance(action, ReleaseMember) for action in decision.actions):
+            assert phase_of(job) in OPEN, job
+            released += 1
+    assert released > 0
 
 
 #: What `fairlead why` says in a phase whatever the numbers are.

@@ -20,7 +20,7 @@ from fairlead.api.podgroups import PodGroup
 from fairlead.api.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs_mirrors import JobsMirrors
-from fairlead.decide.jobs.admission import dependency_state
+from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import DependencyState, JobView, NodeOutage, Owned, PodRefusal, Probe

@@ -18,7 +18,7 @@ from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.status import refusal_verdict
 from fairlead.decide.forecast import Forecast, Unknown, forecast
-from fairlead.decide.jobs.admission import CancelJob, Refuse, dependency_state, gate
+from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement import PlacementPolicy
 from fairlead.decide.placement.completion import ends_at

@@ -24,6 +24,8 @@ from fairlead.api.core import (
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
+    Pod,
+    PodCondition,
     PodSpec,
 )
 
@@ -118,3 +120,14 @@ def _named(term: NodeSelectorTerm) -> str:
         if is_name and len(field.values) == 1:
             return field.values[0]
     return ""
+
+
+def refusal_of(pod: Pod) -> PodCondition | None:
+    """Return the condition by which the pod's scheduler refuses to bind it; None when it does not.
+
+    Its message is the scheduler's; its instant may be that of a scheduling gate that is gone.
+    """
+    for condition in pod.status.conditions if not pod.spec.node_name else ():
+        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
+            return condition
+    return None

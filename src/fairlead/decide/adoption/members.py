@@ -21,7 +21,7 @@ from fairlead.api.core import Affinity, Container, Pod, PodSpec, PodTemplate
 from fairlead.api.job import Job, Role
 from fairlead.api.meta import label_number
 from fairlead.decide.adoption.sources import Facts
-from fairlead.decide.pinning import node_of
+from fairlead.decide.pinning import node_of, refusal_of
 from fairlead.model.grouping import Membership, is_gated, role_name
 from fairlead.model.priorities import SYSTEM_PREFIX
 
@@ -93,7 +93,7 @@ def read_member(
     elif names.JOB_UID in labels:
         gate = GateState.RELEASED
     refused_at: float | None = None
-    if gate is GateState.RELEASED and is_refused(pod):
+    if gate is GateState.RELEASED and refusal_of(pod) is not None:
         is_same = before is not None and before.pod.metadata.uid == pod.metadata.uid
         refused_at = before.refused_at if before is not None and is_same else None
         refused_at = now if refused_at is None else refused_at
@@ -108,13 +108,6 @@ def read_member(
         node=node_of(pod.spec) if gate is not GateState.GATED else "",
         refused_at=refused_at,
         shape=shape_of(pod.spec) if gate is GateState.GATED else "",
-    )
-
-
-def is_refused(pod: Pod) -> bool:
-    """True when the pod's scheduler finds no way to bind it."""
-    return not pod.spec.node_name and any(
-        c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions
     )
 
 

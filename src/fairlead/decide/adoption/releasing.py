@@ -21,6 +21,7 @@ from fairlead.decide.attempts.backoff import last_ended_for
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note, event
 from fairlead.decide.attempts.seats import covers, seats
+from fairlead.decide.pinning import refusal_of
 from fairlead.decide.verdict import Decision, earliest
 from fairlead.decide.words import plural
 
@@ -160,21 +161,16 @@ def _free_seats(
 def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]:
     """Have the refused members moved; after too many times in a row the whole group waits."""
     nodes = sorted({m.node for m in refused if m.node})
+    refusal = refusal_of(refused[0].pod)
+    why = refusal.message if refusal is not None else ""
     text = (
         f"kube-scheduler refused {plural(len(refused), 'member')} on {_listed(nodes)} for "
-        f"{group.policy.bind_patience_seconds:g} s: {_why(refused[0])}"
+        f"{group.policy.bind_patience_seconds:g} s: {why}"
     )
     earlier = last_ended_for(group.job.status.attempts[:-1], (EndReason.NOT_BOUND.value,))
     if len(earlier) + 1 >= group.policy.refusals_max:
         return wait_again(group, EndReason.WAITS_AGAIN, text)
     return next_attempt(group, EndReason.NOT_BOUND, text, nodes)
-
-
-def _why(member: Member) -> str:
-    for condition in member.pod.status.conditions:
-        if condition.type == "PodScheduled":
-            return condition.message
-    return ""
 
 
 def _node_lost(

@@ -29,9 +29,10 @@ from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.status import REFUSALS, StatusDraft
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
-from fairlead.decide.jobs import admission, failure_cause, open_attempt
+from fairlead.decide.jobs import failure_cause, open_attempt
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
+from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, gate
 from fairlead.decide.jobs.pods import fold_progress
 from fairlead.decide.jobs.refused import wait_refused
 from fairlead.decide.jobs.restart import (
@@ -76,13 +77,13 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     job, draft = view.job, view.draft
     if phase is Phase.CANCELLING:
         return Decision(_fail(draft, Fail(FailReason.CANCELLED, cancel_message(job))))
-    opened = admission.gate(job, view.dependencies)
+    opened = gate(job, view.dependencies)
     match opened:
-        case admission.CancelJob(verdict):
+        case CancelJob(verdict):
             return Decision(_fail(draft, Fail(FailReason.DEPENDENCY_FAILED, verdict.message)))
-        case admission.Refuse(verdict):
+        case Refuse(verdict):
             return _refuse(draft, verdict)
-        case admission.Admit():
+        case Admit():
             pass
         case _:
             assert_never(opened)
@@ -187,16 +188,16 @@ def _revise(view: JobView, draft: StatusDraft, ended: Attempt) -> tuple[Action, 
 
 def _hold(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]:
     """Wait without a place; the attempt's number rises when the job is released."""
-    status, held = draft.status, admission.HELD
+    status = draft.status
     notes: tuple[Note, ...] = ()
     if status.state != JobState.HELD.value:
         text = f"Held: attempt {ended.number} has stopped{_at_step(status)}"
         notes = (Note(EventReason.HELD, text),)
     counts = MemberCounts(view.job.member_count)
-    draft = draft.not_admitted(held.reason.value, held.message)
+    draft = draft.not_admitted(HELD.reason.value, HELD.message)
     draft = draft.set(restart_at=None, members=counts).state(JobState.HELD)
     actions = (*draft.write(*notes), *delete_stale_objects(view, keep_attempt=-1))
-    return Decision(actions, {view.job.metadata.key: held})
+    return Decision(actions, {view.job.metadata.key: HELD})
 
 
 def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]:

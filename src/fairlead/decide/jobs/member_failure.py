@@ -18,11 +18,11 @@ from fairlead.decide.jobs.pods import (
     MemberPhase,
     MemberPod,
     container_statuses,
-    refused_since,
     start_error,
 )
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import NodeOutage
+from fairlead.decide.pinning import refusal_of
 
 #: What `status.reason` of a failed pod means (kubelet and pod garbage collector).
 _POD_REASONS = {
@@ -136,17 +136,22 @@ def bind_patience(member: MemberPod, policy: JobsPolicy) -> float:
     return policy.native_patience_seconds if member.is_native else policy.bind_patience_seconds
 
 
+def _refused_since(member: MemberPod, now: float) -> float:
+    refusal = refusal_of(member.pod)
+    text = refusal.last_transition_time if refusal is not None else None
+    return _instant(text or member.pod.metadata.creation_timestamp, now)
+
+
 def _judge_refused(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
-    since = _instant(refused_since(member.pod), now)
+    since = _refused_since(member, now)
     if now < since + bind_patience(member, policy):
         return None
+    refusal = refusal_of(member.pod)
+    message = refusal.message if refusal is not None else ""
     text = f"{describe(member)} could not be bound for {round(now - since)} s"
-    said = [c.message for c in member.pod.status.conditions if c.type == "PodScheduled"]
-    weight = Weight.NODE
-    if said and said[0]:
-        text += f": {said[0]}"
-        # Of a group all members are refused, and only some of them say why.
-        weight = Weight.CONSEQUENCE if _GANG_WAITS in said[0] else Weight.NODE
+    text += f": {message}" if message else ""
+    # Of a group all members are refused, and only some of them say why.
+    weight = Weight.CONSEQUENCE if _GANG_WAITS in message else Weight.NODE
     return Failure(EndReason.NOT_BOUND, text, since, weight, member.rank, member)
 
 
@@ -310,7 +315,7 @@ def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failu
 def start_patience_ends_at(member: MemberPod, policy: JobsPolicy, now: float) -> float | None:
     """Return when a member that cannot start will count as failed; None when past or moot."""
     if member.is_refused:
-        at = _instant(refused_since(member.pod), now) + bind_patience(member, policy)
+        at = _refused_since(member, now) + bind_patience(member, policy)
         return at if at > now else None
     if not member.has_start_error:
         return None

@@ -20,7 +20,7 @@ from fairlead.api.job import Progress, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.record import newest_version
-from fairlead.decide.pinning import node_of
+from fairlead.decide.pinning import node_of, refusal_of
 
 #: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
 START_ERRORS = frozenset(
@@ -120,14 +120,6 @@ def start_error(pod: Pod) -> ContainerStatus | None:
     return None
 
 
-def refused_since(pod: Pod) -> str | None:
-    """Return since when its scheduler finds no way to bind a pod; None when it does not say so."""
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
-            return condition.last_transition_time or pod.metadata.creation_timestamp
-    return None
-
-
 def read_member(pod: Pod) -> MemberPod:
     """Read a pod; labels that are missing or no numbers read as attempt 0, index -1, rank -1.
 
@@ -151,7 +143,7 @@ def read_member(pod: Pod) -> MemberPod:
         is_terminating=pod.metadata.deletion_timestamp is not None,
         has_start_error=phase is MemberPhase.PENDING and start_error(pod) is not None,
         node=node_of(pod.spec),
-        is_refused=not pod.spec.node_name and refused_since(pod) is not None,
+        is_refused=refusal_of(pod) is not None,
     )
 
 

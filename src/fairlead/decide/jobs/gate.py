@@ -1,7 +1,7 @@
 """The gate before the queue: may the job have (or keep asking for) a place?
 
-Who is refused for the moment waits with a verdict; who can never pass is cancelled or held, as the
-job itself says. Dependencies are looked at once, before the first attempt; `suspend` always.
+A job that is refused for now waits with a verdict; one that can never pass is cancelled or held, as
+its spec says. Dependencies count once, before the first attempt; `suspend` always.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairlead.decide.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Nothing stands in the way."""
+    """The job may queue for a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def gate(job: Job, dependencies: Mapping[str, DependencyState]) -> Gate:
 
 
 def dependency_state(job: Job | None) -> DependencyState:
-    """Return what a job that waits for this one needs to know."""
+    """Return the state of a job as those see it that wait for it."""
     if job is None:
         return DependencyState.MISSING
     if is_true(job.status.conditions, names.SUCCEEDED):
