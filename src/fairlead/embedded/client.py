@@ -98,9 +98,8 @@ class InProcessClient(Client):
             page = self._service.list(info, namespace, selection)
             return self._typed_list(page, request.resource.type)
         deletion = DeleteOptions(
-            request.grace_period_seconds, request.propagation,
-            request.uid, request.resource_version,
-        )  # fmt: skip
+            request.grace_period_seconds, request.propagation, request.uid, request.resource_version
+        )
         if request.verb is _DELETE:
             await self._service.delete(info, (namespace, request.name), deletion)
         else:

@@ -1,8 +1,8 @@
 """What `kubectl get` shows: the columns and cells of each kind, computed on the server.
 
-A `Printer` is columns plus a function from one object (plain JSON values) to its cells. Kinds that
-people know from Kubernetes have the columns of the real server
-(pkg/printers/internalversion/printers.go); custom kinds get theirs from `additionalPrinterColumns`
+A `Printer` is columns plus a function from one object (plain JSON values) to its cells. Built-in
+kinds have the columns of the real server (pkg/printers/internalversion/printers.go), which
+`printers.json` lists; custom kinds get theirs from `additionalPrinterColumns`
 (`http/columns.py`). Columns of priority 1 show only with `-o wide`. Pure: the instant that ages are
 counted from is an argument.
 """
@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any, TypeAlias
+
+import msgspec
 
 from fairlead.api import names
 from fairlead.api.times import parse_time
@@ -23,6 +27,7 @@ Cells: TypeAlias = list[Cell]
 NONE = "<none>"
 UNKNOWN = "<unknown>"
 UNSET = "<unset>"
+_SHOWN_MAX = 3
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86_400, 86_400 * 365
 
 
@@ -367,131 +372,66 @@ def _entries(obj: Object) -> int:
     return sum(len(obj.get(f) or {}) for f in ("data", "binaryData", "stringData"))
 
 
-def _column(name: str, description: str, *, wide: bool = False, kind: str = "string") -> Column:
-    return Column(name, description, kind, priority=int(wide))
+def _webhooks(obj: Object, now: float) -> Cells:
+    return [_name(obj), len(obj.get("webhooks") or ()), _created(obj, now)]
 
 
-def _wide(name: str, description: str, kind: str = "string") -> Column:
-    return _column(name, description, wide=True, kind=kind)
+def _endpoint_slice(obj: Object, now: float) -> Cells:
+    ports = [str(port.get("port", "*")) for port in obj.get("ports") or ()]
+    addresses = [a for e in obj.get("endpoints") or () for a in e.get("addresses") or ()]
+    kind = obj.get("addressType") or ""
+    return [_name(obj), kind, _few(ports), _few(addresses), _created(obj, now)]
+
+
+def _few(texts: list[str]) -> str:
+    """Return the first texts and how many there are beyond them."""
+    shown = ",".join(texts[:_SHOWN_MAX]) or UNSET
+    more = len(texts) - _SHOWN_MAX
+    return f"{shown} + {more} more..." if more > 0 else shown
 
 
 GENERIC = Printer((_NAME, _AGE), lambda o, now: [_name(o), _created(o, now)])
 
-#: Printers of built-in kinds, by (group, plural).
-PRINTERS: Mapping[tuple[str, str], Printer] = {
-    ("", "pods"): Printer(
-        (
-            _NAME,
-            _column("Ready", "Containers that are ready, of all."),
-            _column("Status", "The phase, or the reason of a container that waits or ended."),
-            _column("Restarts", "Restarts of its containers, and when the last one was."),
-            _AGE,
-            _wide("IP", "Address of the pod."),
-            _wide("Node", "Node that it is bound to."),
-            _wide("Nominated Node", "Node on which room is being made for it."),
-            _wide("Readiness Gates", "Readiness gates that are true, of all."),
-        ),
-        _pod,
-    ),
-    ("", "nodes"): Printer(
-        (
-            _NAME,
-            _column("Status", "Whether it is ready, and whether new pods may come."),
-            _column("Roles", "Roles, from the labels node-role.kubernetes.io/*."),
-            _AGE,
-            _column("Version", "Version of its kubelet."),
-            _wide("Internal-IP", "Address inside the cluster."),
-            _wide("External-IP", "Address outside the cluster."),
-            _wide("OS-Image", "Operating system."),
-            _wide("Kernel-Version", "Kernel."),
-            _wide("Container-Runtime", "Container runtime and its version."),
-        ),
-        _node,
-    ),
-    ("", "events"): Printer(
-        (
-            _column("Last Seen", "Time since it was last seen."),
-            _column("Type", "Normal or Warning."),
-            _column("Reason", "Reason, one word for machines."),
-            _column("Object", "What it is about."),
-            _wide("Subobject", "Part of the object that it is about."),
-            _wide("Source", "Who reports it."),
-            _column("Message", "What happened, for people."),
-            _wide("First Seen", "Time since it was first seen."),
-            _wide("Count", "How often it was seen.", "string"),
-            Column("Name", "Name of the event.", format="name", priority=1),
-        ),
-        _event,
-    ),
-    ("", "namespaces"): Printer(
-        (_NAME, _column("Status", "Active or Terminating."), _AGE),
-        lambda o, now: [_name(o), _text(_get(o, "status", "phase")), _created(o, now)],
-    ),
-    ("", "configmaps"): Printer(
-        (_NAME, _column("Data", "Number of entries."), _AGE),
-        lambda o, now: [_name(o), _entries(o), _created(o, now)],
-    ),
-    ("", "secrets"): Printer(
-        (
-            _NAME,
-            _column("Type", "What it holds."),
-            _column("Data", "Entries."),
-            _AGE,
-        ),
-        lambda o, now: [_name(o), _text(o.get("type")), _entries(o), _created(o, now)],
-    ),
-    ("", "services"): Printer(
-        (
-            _NAME,
-            _column("Type", "How it is reached."),
-            _column("Cluster-IP", "Address inside the cluster."),
-            _column("External-IP", "Addresses outside the cluster."),
-            _column("Port(s)", "Ports and protocols."),
-            _AGE,
-            _wide("Selector", "Labels of the pods behind it."),
-        ),
-        _service,
-    ),
-    ("", "persistentvolumeclaims"): Printer(
-        (
-            _NAME,
-            _column("Status", "Pending, Bound, Lost or Terminating."),
-            _column("Volume", "Volume that it is bound to."),
-            _column("Capacity", "Size of the volume."),
-            _column("Access Modes", "How the volume may be mounted."),
-            _column("StorageClass", "Storage class."),
-            _column("VolumeAttributesClass", "Volume attributes class."),
-            _AGE,
-            _wide("VolumeMode", "Filesystem or Block."),
-        ),
-        _claim,
-    ),
-    ("coordination.k8s.io", "leases"): Printer(
-        (_NAME, _column("Holder", "Who holds it."), _AGE),
-        lambda o, now: [_name(o), _text(_get(o, "spec", "holderIdentity")), _created(o, now)],
-    ),
-    ("scheduling.k8s.io", "priorityclasses"): Printer(
-        (
-            _NAME,
-            _column("Value", "The priority.", kind="integer"),
-            _column("Global-Default", "Whether pods without a class get it.", kind="boolean"),
-            _AGE,
-            _column("PreemptionPolicy", "Whether it may preempt."),
-        ),
-        _priority_class,
-    ),
-    ("policy", "poddisruptionbudgets"): Printer(
-        (
-            _NAME,
-            _column("Min Available", "Pods that must stay, number or share."),
-            _column("Max Unavailable", "Pods that may be missing, number or share."),
-            _column("Allowed Disruptions", "Evictions possible now.", kind="integer"),
-            _AGE,
-        ),
-        _budget,
-    ),
-    ("apiextensions.k8s.io", "customresourcedefinitions"): Printer(
-        (_NAME, _column("Created At", "When it was created.", kind="date")),
-        lambda o, _: [_name(o), _text(_get(o, "metadata", "creationTimestamp"), UNKNOWN)],
-    ),
-}
+_CELLS: Mapping[str, Callable[[Object, float], Cells]] = {
+    "pods": _pod,
+    "nodes": _node,
+    "events": _event,
+    "namespaces": lambda o, now: [_name(o), _text(_get(o, "status", "phase")), _created(o, now)],
+    "configmaps": lambda o, now: [_name(o), _entries(o), _created(o, now)],
+    "secrets": lambda o, now: [_name(o), _text(o.get("type")), _entries(o), _created(o, now)],
+    "services": _service,
+    "persistentvolumeclaims": _claim,
+    "leases.coordination.k8s.io": lambda o, now: [
+        _name(o), _text(_get(o, "spec", "holderIdentity")), _created(o, now),
+    ],
+    "priorityclasses.scheduling.k8s.io": _priority_class,
+    "poddisruptionbudgets.policy": _budget,
+    "customresourcedefinitions.apiextensions.k8s.io": lambda o, _: [
+        _name(o), _text(_get(o, "metadata", "creationTimestamp"), UNKNOWN),
+    ],
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _webhooks,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": _webhooks,
+    "endpointslices.discovery.k8s.io": _endpoint_slice,
+}  # fmt: skip
+
+
+def _columns_of(rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+    """Return the columns of rows of `printers.json`: name, description, and what sets it apart."""
+    columns: list[Column] = []
+    for name, *rest in rows:
+        if not rest:
+            columns.append({"Name": _NAME, "Age": _AGE}[name])
+            continue
+        description, *marks = rest
+        kind = next((mark for mark in marks if mark not in ("wide", "name")), "string")
+        format_ = "name" if "name" in marks else ""
+        columns.append(Column(name, description, kind, format_, int("wide" in marks)))
+    return tuple(columns)
+
+
+@cache
+def printers() -> Mapping[str, Printer]:
+    """Return the printers of built-in kinds, by the name of the resource: `plural.group`."""
+    data = resources.files("fairlead.embedded").joinpath("printers.json").read_bytes()
+    found = msgspec.json.decode(data, type=dict[str, list[list[str]]])
+    return {name: Printer(_columns_of(rows), _CELLS[name]) for name, rows in found.items()}

@@ -20,9 +20,7 @@ from fairlead.api import resources
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.embedded.schema.schema import Schema
 
-VERBS = (
-    "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
-)  # fmt: skip
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 READERS_CACHED_MAX = 256
 #: A path of keys into an object's plain JSON.

@@ -1,7 +1,7 @@
 """One copy of what many pods say alike: the members of a gang differ in a few words each.
 
 A decoded pod is mostly small texts: environment, tolerations, volumes, conditions. In a gang of a
-thousand nearly all of them are equal, but each decoding makes them anew. After decoding, a part
+thousand nearly all of them are equal, but each decoding makes new ones. After decoding, a part
 that is equal to one seen before is replaced by that one, which more than halves what a pod takes.
 Parts are immutable and equal, so no reader can tell. The table forgets everything when it is full.
 """

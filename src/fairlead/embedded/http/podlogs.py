@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -12,9 +11,8 @@ from fairlead.api.status import BadRequest, NotFound
 from fairlead.api.times import parse_time
 from fairlead.embedded.http.logs import LINES_MAX, LogOptions, LogSource
 from fairlead.embedded.http.request import Query
+from fairlead.embedded.http.stream_text import stream_text
 from fairlead.runtime.clock import Clock
-
-_LOOK_SECONDS = 0.5
 
 
 def log_options(query: Query, clock: Clock) -> LogOptions:
@@ -78,32 +76,6 @@ class PodLogs:
         pieces = await self._source.read(
             pod.metadata.namespace, pod.metadata.name, container, options
         )
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        response.enable_chunked_encoding()
-        await response.prepare(request)
-        async with asyncio.TaskGroup() as group:
-            copying = group.create_task(_copy(pieces, response))
-            looking = group.create_task(self._look(request, copying))
-            copying.add_done_callback(lambda _: looking.cancel())
-        return response
-
-    async def _look(self, request: web.BaseRequest, copying: asyncio.Task[None]) -> None:
-        """Stop the copying when its reader is gone: nothing else notices while the log is quiet."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            transport = request.transport
-            if transport is None or transport.is_closing() or self._is_stopping():
-                copying.cancel()
-                return
-
-
-async def _copy(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> None:
-    try:
-        await response.write(b"")  # the headers at once: `logs -f` waits for them
-        async for piece in pieces:
-            await response.write(piece)
-    except ConnectionError:
-        return
-    finally:
-        if isinstance(pieces, AsyncGenerator):
-            await pieces.aclose()
+        return await stream_text(
+            request, pieces, content_type="text/plain", is_stopping=self._is_stopping
+        )

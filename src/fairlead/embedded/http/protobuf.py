@@ -180,9 +180,9 @@ _META = _Entry("metadata", _Message({
     13: _Entry("ownerReferences", _OWNER, _S.LIST), 14: _Entry("finalizers", _text, _S.LIST),
     17: _Entry("managedFields", _nothing),
 }))  # fmt: skip
-_PRECONDITIONS = _Message({
-    1: _Entry("uid", _text, _S.SET), 2: _Entry("resourceVersion", _text, _S.SET),
-})  # fmt: skip
+_PRECONDITIONS = _Message(
+    {1: _Entry("uid", _text, _S.SET), 2: _Entry("resourceVersion", _text, _S.SET)}
+)
 _DELETE_OPTIONS = _Message({
     1: _Entry("gracePeriodSeconds", _signed, _S.SET), 2: _Entry("preconditions", _PRECONDITIONS),
     3: _Entry("orphanDependents", _boolean, _S.SET), 4: _Entry("propagationPolicy", _text, _S.SET),

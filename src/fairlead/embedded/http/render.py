@@ -16,8 +16,7 @@ import msgspec
 
 from fairlead.embedded.http.columns import custom_printer
 from fairlead.embedded.http.negotiate import Accepted, Form
-from fairlead.embedded.printing import GENERIC, PRINTERS, Printer
-from fairlead.embedded.printing_more import MORE_PRINTERS
+from fairlead.embedded.printing import GENERIC, Printer, printers
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs.options import Page
@@ -196,8 +195,7 @@ def printer_for(info: ResourceInfo) -> Printer:
     """Return the kind's printer; Name and Age when nothing better is known."""
     if not info.is_builtin or info.printer_columns:
         return custom_printer(info.printer_columns)
-    kind = (info.group, info.plural)
-    return PRINTERS.get(kind) or MORE_PRINTERS.get(kind, GENERIC)
+    return printers().get(info.name, GENERIC)
 
 
 def rendering(

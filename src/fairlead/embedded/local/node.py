@@ -2,8 +2,8 @@
 
 Mechanism: mirrors of the node's pods, ConfigMaps and Secrets; a new pod starts a `LocalPod` task.
 The processes belong to shims and not to us, so that `kill -9` of this program loses nothing: the
-next start reads the pods' directories, attaches to what lives, reports what ended, and kills what
-nobody wants.
+next start reads the pods' directories, attaches to running processes, reports those that ended, and
+kills those that no pod claims.
 
 The node carries the taint `fairlead.dev/local:NoSchedule`: no pod that was meant for other nodes
 runs commands here by surprise.

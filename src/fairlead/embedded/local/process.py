@@ -164,7 +164,7 @@ class Run:
         return True
 
     def _claimed(self) -> ShimFile | None:
-        """Return who claimed the run; when nobody did, claim it as given up and return None."""
+        """Return the claim on the run; if there is none, claim it as given up and return None."""
         path = self.path / "shim.json"
         temporary = self.path / ".shim.void"
         write_file(temporary, msgspec.json.encode(ShimFile(0, 0, "")))

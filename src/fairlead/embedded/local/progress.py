@@ -41,7 +41,7 @@ class ProgressFile:
             size = self.path.stat().st_size
             if self._offset is None:
                 self._offset = max(size - READ_BYTES_MAX, 0)
-            if size < self._offset:  # written anew
+            if size < self._offset:  # written again from its start
                 self._offset = 0
             if size == self._offset:
                 return False

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
 
 from fairlead.api.status import BadRequest
+from fairlead.embedded.http.stream_text import stream_text
 from fairlead.embedded.logs.archive import LogArchive, parse_query
-
-LOOK_SECONDS = 0.5
 
 
 async def answer_job_logs(
@@ -33,33 +31,4 @@ async def answer_job_logs(
         body = msgspec.json.encode(await archive.describe_job(namespace, job))
         return web.Response(body=body, content_type="application/json")
     pieces = await archive.read_job(namespace, job, query)
-    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
-    response.enable_chunked_encoding()
-    await response.prepare(request)
-    async with asyncio.TaskGroup() as group:
-        copying = group.create_task(_copy(pieces, response))
-        looking = group.create_task(_look(request, copying))
-        copying.add_done_callback(lambda _: looking.cancel())
-    return response
-
-
-async def _look(request: web.BaseRequest, copying: asyncio.Task[None]) -> None:
-    """Stop the copying when its reader is gone: nothing else notices while the log is quiet."""
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            copying.cancel()
-            return
-
-
-async def _copy(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> None:
-    try:
-        await response.write(b"")  # the headers at once: a follower waits for them
-        async for piece in pieces:
-            await response.write(piece)
-    except ConnectionError:
-        return
-    finally:
-        if isinstance(pieces, AsyncGenerator):
-            await pieces.aclose()
+    return await stream_text(request, pieces, content_type="text/plain; charset=utf-8")

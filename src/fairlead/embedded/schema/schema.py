@@ -104,7 +104,7 @@ class Schema:
         return [] if self._check is None else _causes(_bounded(self._check, value) or ())
 
     def unknown_fields(self, value: Any) -> list[str]:
-        """Return the paths of fields that nobody knows, for fieldValidation Strict and Warn.
+        """Return the paths of unknown fields, for fieldValidation Strict and Warn.
 
         For built-in kinds these are kept nevertheless, unlike on the real server, which drops them.
         """

@@ -305,7 +305,7 @@ class Store:
                 event.previous.drop_caches()
 
     def _publish(self, events: Sequence[StoreEvent]) -> None:
-        """Tell subscribers; a write that one of them makes is told after this one, to all."""
+        """Notify subscribers; a write that one of them makes is published next, to all of them."""
         if self._publishing:
             self._unpublished.append(events)
             return

@@ -30,6 +30,7 @@ from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.deletion import FOREGROUND, ORPHAN
 from fairlead.embedded.verbs.kinds import CRD_FINALIZER, NAMESPACE_FINALIZER
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
+from fairlead.embedded.verbs.wake_up import WakeUp
 from fairlead.runtime.client import EventType, Propagation
 
 #: (table, key)
@@ -87,7 +88,7 @@ class Collector:
         self._expiring: dict[Key, float] = {}  # core events, soonest first
         #: Dependents that were there at the start: looked at when nothing else is to be done.
         self._first_look: deque[Place] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        self._wake = WakeUp()
         for name in context.store.table_names():
             info = self._info(name)
             for record in context.store.records(name) if info else ():
@@ -116,11 +117,7 @@ class Collector:
             else:
                 self._added(event.info, event.record, previous)
         if self._queue or self._expiring:
-            self._notify()
-
-    def _notify(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.notify()
 
     def _added(self, info: ResourceInfo, record: Record, owners_before: tuple[str, ...]) -> None:
         place = (info.name, record.key)
@@ -203,19 +200,9 @@ class Collector:
         await asyncio.sleep(SWEEP_PAUSE_SECONDS if self._first_look else 0)
 
     async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._wake = loop.create_future()
-        timer: asyncio.TimerHandle | None = None
-        if self._expiring:
-            deadline = next(iter(self._expiring.values()))
-            delay = max(0.0, deadline - self._context.clock.now())
-            timer = loop.call_later(delay, self._notify)
-        try:
-            await self._wake
-        finally:
-            self._wake = None
-            if timer is not None:
-                timer.cancel()
+        deadline = next(iter(self._expiring.values()), None)
+        now = self._context.clock.now()
+        await self._wake.wait(None if deadline is None else deadline - now)
 
     def _expire(self) -> None:
         now = self._context.clock.now()

@@ -2,7 +2,7 @@
 `pkg/apis/core/v1/defaults.go`, `plugin/pkg/admission/defaulttolerationseconds`).
 
 Only the top level of a spec is changed in place. The structure is not checked yet; a spec of
-another one makes these functions stumble.
+another one raises AttributeError, KeyError, TypeError or ValueError.
 """
 
 from __future__ import annotations

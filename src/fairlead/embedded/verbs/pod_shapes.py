@@ -66,7 +66,7 @@ class PodShape:
     """A spec that is defaulted and breaks no rule, plain and as the read model.
 
     `filled` and `known` put a pod's own values in; what they return shares the rest among all pods
-    of the shape, so nobody may change it.
+    of the shape, so it must not be changed.
     """
 
     __slots__ = ("_envs", "_model", "_spec", "qos")

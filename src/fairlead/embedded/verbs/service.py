@@ -190,7 +190,7 @@ class Service:
         if record.version > self.store.version and not options.dry_run:
             await self.store.committed(record.version)
         if not options.reads_model and not self._hub.watches(info.name):
-            record.drop_caches()  # it was decoded to check it; nobody here reads it
+            record.drop_caches()  # it was decoded to check it; no watch in this process reads it
         return record
 
     async def create(

@@ -20,7 +20,7 @@ Obj = dict[str, Any]
 
 
 def report_unknown_fields(info: ResourceInfo, obj: Obj, options: WriteOptions) -> None:
-    """Warn of, or refuse if Strict, fields of a built-in kind that nobody knows. They are kept."""
+    """Warn of, or refuse if Strict, unknown fields of a built-in kind. They are kept."""
     if info.is_builtin and options.field_validation != "Ignore":
         _report(info, builtin_schema(info).unknown_fields(obj), options)
 

@@ -195,11 +195,12 @@ def _scale(paths: ScalePaths, record: Record) -> dict[str, Any]:
         status["selector"] = selector
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
-        "kind": "Scale", "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
         "metadata": {field: metadata[field] for field in kept if field in metadata},
         "spec": {"replicas": _at(obj, paths.spec_replicas) or 0},
         "status": status,
-    }  # fmt: skip
+    }
 
 
 def put_scale(

@@ -21,6 +21,7 @@ from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.disruption import Disruption, disrupt
 from fairlead.embedded.verbs.options import DeleteOptions
+from fairlead.embedded.verbs.wake_up import WakeUp
 from fairlead.model.labels import tolerates
 from fairlead.runtime.client import EventType
 
@@ -45,7 +46,7 @@ class TaintEviction:
         self._nodes: dict[str, None] = {}  # whose taints changed: look at all their pods
         self._pods: dict[Key, None] = {}  # on tainted nodes, to look at
         self._due: list[tuple[float, Key]] = []  # a heap: when to look again
-        self._wake: asyncio.Future[None] | None = None
+        self._wake = WakeUp()
         for record in context.store.records(builtins.NODES.name):
             self._note_node(record)
 
@@ -67,7 +68,7 @@ class TaintEviction:
             elif event.info is builtins.PODS:
                 self._pods[event.record.key] = None
         if self._nodes or self._pods:
-            self._notify()
+            self._wake.notify()
 
     def _note_node(self, record: Record) -> None:
         taints = tuple(t for t in record.typed(Node).spec.taints if t.effect == "NoExecute")
@@ -77,10 +78,6 @@ class TaintEviction:
         elif before is None or before.taints != taints:
             self._tainted[record.name] = _Tainted(taints, self._context.clock.now())
             self._nodes[record.name] = None
-
-    def _notify(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
     async def run(self) -> None:
         """Evict for ever. Raises InternalError when the store can't store any more."""
@@ -122,18 +119,8 @@ class TaintEviction:
             disrupt(self._context, key, options, Disruption.TAINT)
 
     async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._wake = loop.create_future()
-        timer: asyncio.TimerHandle | None = None
-        if self._due:
-            delay = max(0.0, self._due[0][0] - self._context.clock.now())
-            timer = loop.call_later(delay, self._notify)
-        try:
-            await self._wake
-        finally:
-            self._wake = None
-            if timer is not None:
-                timer.cancel()
+        now = self._context.clock.now()
+        await self._wake.wait(self._due[0][0] - now if self._due else None)
 
 
 def _evicted_at(pod: Pod, tainted: _Tainted | None) -> float | None:

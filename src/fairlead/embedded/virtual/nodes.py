@@ -61,9 +61,9 @@ class VirtualOptions:
 class VirtualNodes:
     """A fleet of virtual nodes and the lives of the pods on them.
 
-    `start` creates what is missing; `run` drives the pods until cancelled and starts first when
-    nobody has. After a new start everything goes on from the API: running pods keep their start
-    times.
+    `start` creates what is missing; `run` drives the pods until cancelled and calls `start` first
+    if that has not happened. After a restart the state comes from the API: running pods keep their
+    start times.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ from fairlead.api import names
 from fairlead.api.core import ConfigMap, Pod
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time, parse_time
-from fairlead.embedded.virtual.life import Life, exit_code, resume_step
 from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.records import (
     AddressPool,
@@ -33,6 +32,7 @@ from fairlead.embedded.virtual.records import (
     Want,
 )
 from fairlead.embedded.virtual.render import status_patch
+from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
 from fairlead.embedded.virtual.status import (
     ConfigNeeds,
     Phase,
@@ -54,7 +54,7 @@ Key = tuple[str, str]
 
 class PodLives:
     """The records of all pods on virtual nodes. `timer(instant, action)` and
-    `write(record)` act, `warn(pod, message)` tells people.
+    `write(record)` act, `warn(pod, message)` emits an Event.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PodLives:
         warn: Callable[[Pod, str], None],
     ) -> None:
         self._profile = profile
-        self._life = Life(profile)
+        self._sampler = StageSampler(profile)
         self._clock = clock
         self._rng = rng
         self._maps = maps
@@ -183,7 +183,7 @@ class PodLives:
         record.begun = True
         record.start_is_due = False
         record.generation += 1
-        for problem in self._life.unreadable(record.pod):
+        for problem in self._sampler.unreadable(record.pod):
             self._warn(record.pod, problem)
         if not record.admitted:
             lacking = record.node.use.lacks(record.requests)
@@ -194,7 +194,7 @@ class PodLives:
                 self._want(record, Want.STATUS)
                 return
             self._admit(record)
-        drawn = self._life.draw(record.pod, PodState.BOUND, self._rng)
+        drawn = self._sampler.draw(record.pod, PodState.BOUND, self._rng)
         record.stage = None if drawn is None else drawn.stage
         if drawn is not None:
             record.stage_at = now + drawn.seconds
@@ -250,7 +250,7 @@ class PodLives:
     def _schedule_end(self, record: PodRecord) -> None:
         """Draw how the run ends and set its timers, counted from `started_at`."""
         now = self._clock.now()
-        drawn = self._life.draw(record.pod, PodState.RUNNING, self._rng)
+        drawn = self._sampler.draw(record.pod, PodState.RUNNING, self._rng)
         record.stage = None if drawn is None else drawn.stage
         spec = self._profile.progress
         resumed = resume_step(record.pod) if spec is not None else 0
@@ -379,7 +379,7 @@ class PodLives:
         if record.state is PodState.TERMINATING and not at_once and record.stage_at <= latest:
             return
         if record.state is not PodState.TERMINATING:
-            drawn = self._life.draw(record.pod, PodState.TERMINATING, self._rng)
+            drawn = self._sampler.draw(record.pod, PodState.TERMINATING, self._rng)
             delay = 0.0 if drawn is None else drawn.seconds
             runs = record.state is PodState.RUNNING
             record.stage_at = now + (delay if runs else 0.0)

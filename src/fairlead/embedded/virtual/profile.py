@@ -4,7 +4,7 @@ A profile is a node shape plus stages. A stage says: from this state, for pods t
 this delay, go to that state. When several stages match, one is drawn by weight. The vocabulary is
 that of KWOK's `Stage` (selector, delay, jitter, weight, next; kustomize/stage in
 kubernetes-sigs/kwok), but the states are a closed set and the statuses are built by code:
-templates that produce YAML text can be checked by nobody before a pod runs into them.
+templates that produce YAML text cannot be checked before a pod uses them.
 
 Validation collects every mistake, each with line, column and path.
 """

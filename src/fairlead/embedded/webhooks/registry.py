@@ -99,7 +99,7 @@ class Webhooks:
         self._arm()
 
     def detach(self) -> None:
-        """Call nobody from now on."""
+        """Call no webhook from now on."""
         self._line = None
         self._arm()
 

@@ -30,7 +30,7 @@ class Drawn:
     seconds: float
 
 
-class Life:
+class StageSampler:
     """The stages of a profile, ready to be drawn from."""
 
     def __init__(self, profile: Profile) -> None:
@@ -96,7 +96,7 @@ def _exit_code(text: str) -> int | None:
 
 
 def resume_step(pod: Pod) -> int:
-    """Return the step that the pod was told to resume from; 0 when it was not told."""
+    """Return the step that the pod resumes from; 0 when its environment names none."""
     for container in pod.spec.containers[:1]:
         for variable in container.env:
             text = variable.value.strip()
