@@ -15,6 +15,7 @@ import os
 import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -76,9 +77,8 @@ class HttpOptions:
     user_agent: str = "fairlead"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """What is asked of a server, whoever asks."""
+class HttpRequest(msgspec.Struct, frozen=True):
+    """What is asked of a server, whoever asks. A struct, as it is made for every request."""
 
     method: str
     path: str
@@ -109,12 +109,10 @@ def headers_of(
 
     Host and Content-Length are added by the sender.
     """
-    is_near = urlsplit(connection.server).hostname in _LOOPBACK
     headers = [
         ("User-Agent", user_agent),
         ("Accept", request.accept),
-        # Compressing costs more than it saves where there is no network.
-        ("Accept-Encoding", "identity" if is_near else "gzip"),
+        ("Accept-Encoding", _accepted_encoding(connection.server)),
     ]
     if request.body is not None:
         headers.append(("Content-Type", request.content_type))
@@ -131,6 +129,12 @@ def headers_of(
     return [*headers, *request.headers]
 
 
+@cache
+def _accepted_encoding(server: str) -> str:
+    """Return "identity" where there is no network: compressing costs more than it saves there."""
+    return "identity" if urlsplit(server).hostname in _LOOPBACK else "gzip"
+
+
 # Requests
 
 #: Yields HTTP requests, takes the bodies of their answers, returns the answer to the typed request.
@@ -140,6 +144,10 @@ Steps = Generator[HttpRequest, bytes, Any]
 def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Steps:
     """Carry out a request; an ApiError is thrown in where its HTTP request was yielded."""
     match request.verb:
+        case Verb.PATCH:
+            return decoders.object((yield _patch(request)))
+        case Verb.CREATE:
+            return decoders.object((yield _create(request)))
         case Verb.GET:
             path = path_of(request.resource, request.namespace, request.name)
             body = yield HttpRequest("GET", path, accept=_accept(request.resource))
@@ -149,10 +157,6 @@ def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Ste
                 return (yield from _pages(request, decoders, page_size))
             except Expired:
                 return (yield from _pages(request, decoders, page_size))
-        case Verb.CREATE:
-            return decoders.object((yield _create(request)))
-        case Verb.PATCH:
-            return decoders.object((yield _patch(request)))
         case Verb.DELETE:
             yield _delete(request, request.namespace)
         case Verb.DELETE_COLLECTION:

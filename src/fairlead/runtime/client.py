@@ -14,7 +14,7 @@ metadata is a compare-and-swap (409 `Conflict` when it lost).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -141,7 +141,11 @@ class WatchRequest(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Client(ABC):
-    """Typed access to the API. Every method raises `ApiError` subclasses and nothing else."""
+    """Typed access to the API. Every method raises `ApiError` subclasses and nothing else.
+
+    The short forms return the coroutine of `call` itself: one of their own would cost a twentieth
+    of an in-process `get`.
+    """
 
     @abstractmethod
     async def call(self, request: Request[A]) -> A:
@@ -155,20 +159,22 @@ class Client(ABC):
     async def close(self) -> None:
         """Release connections; further calls raise `Unavailable`."""
 
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+    def get(
+        self, resource: Resource[T], name: str, *, namespace: str = ""
+    ) -> Coroutine[Any, Any, T]:
         """Return the object; NotFound."""
-        return await self.call(Request(_GET, resource, namespace, name))
+        return self.call(Request(_GET, resource, namespace, name))
 
-    async def list(
+    def list(
         self,
         resource: Resource[T],
         *,
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-    ) -> ObjectList[T]:
+    ) -> Coroutine[Any, Any, ObjectList[T]]:
         """Return all matching objects, paging behind the scenes."""
-        return await self.call(
+        return self.call(
             Request(
                 _LIST, resource, namespace,
                 label_selector=label_selector, field_selector=field_selector,
@@ -196,18 +202,18 @@ class Client(ABC):
             )
         )  # fmt: skip
 
-    async def create(
+    def create(
         self,
         resource: Resource[T],
         obj: T | Mapping[str, Any],
         *,
         namespace: str = "",
         dry_run: bool = False,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Create and return the stored object; AlreadyExists, Invalid, Forbidden."""
-        return await self.call(Request(_CREATE, resource, namespace, body=obj, dry_run=dry_run))
+        return self.call(Request(_CREATE, resource, namespace, body=obj, dry_run=dry_run))
 
-    async def patch(
+    def patch(
         self,
         resource: Resource[T],
         name: str,
@@ -217,13 +223,13 @@ class Client(ABC):
         subresource: str = "",
         patch_type: PatchType = PatchType.MERGE,
         dry_run: bool = False,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Patch and return the stored object; NotFound, Conflict, Invalid."""
-        return await self.call(
+        return self.call(
             Request(_PATCH, resource, namespace, name, subresource, patch, patch_type, dry_run)
         )
 
-    async def delete(
+    def delete(
         self,
         resource: Resource[T],
         name: str,
@@ -233,9 +239,9 @@ class Client(ABC):
         propagation: Propagation | None = None,
         uid: str | None = None,
         resource_version: str | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Delete; NotFound, Conflict when the uid or the version is another one."""
-        return await self.call(
+        return self.call(
             Request(
                 _DELETE, resource, namespace, name,
                 grace_period_seconds=grace_period_seconds, propagation=propagation,
@@ -243,7 +249,7 @@ class Client(ABC):
             )
         )  # fmt: skip
 
-    async def delete_collection(
+    def delete_collection(
         self,
         resource: Resource[T],
         *,
@@ -252,9 +258,9 @@ class Client(ABC):
         field_selector: str = "",
         grace_period_seconds: int | None = None,
         propagation: Propagation | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Delete all matching objects."""
-        return await self.call(
+        return self.call(
             Request(
                 _DELETE_COLLECTION, resource, namespace,
                 label_selector=label_selector, field_selector=field_selector,
