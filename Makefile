@@ -11,7 +11,7 @@ PLANES ?= $(shell echo $$(( ($$(nproc) + 1) / 2 )))
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak mutants lint format bench lock crds docs kubernetes test-kubernetes cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test soak mutants lint format bench lock crds docs kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -70,7 +70,10 @@ kubernetes:  ## Build the real control plane that the tests run against (needs G
 	@tools/kubernetes/build.sh
 
 cluster: $(READY)  ## Start a real cluster of NODES (3) on this machine, in CLUSTER (needs root and Go)
-	$(BIN)/python -m tools.cluster up --nodes $(or $(NODES),3) $(IN_CLUSTER)
+	$(BIN)/python -m tools.cluster up --nodes $(or $(NODES),3) $(if $(EXAMPLES),--examples) $(IN_CLUSTER)
+
+demo-cluster: $(READY)  ## Run the demo in real containers on three nodes of this machine
+	$(BIN)/python -m tools.cluster demo $(IN_CLUSTER)
 
 cluster-packages:  ## Install the Debian packages that a real cluster on this machine needs
 	apt-get install --yes --no-install-recommends containerd runc containernetworking-plugins \

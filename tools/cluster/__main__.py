@@ -1,6 +1,7 @@
 """`make cluster` and what belongs to it.
 
-    python -m tools.cluster up [--nodes 3] [--directory DIR]
+    python -m tools.cluster up [--nodes 3] [--directory DIR] [--bare] [--examples]
+    python -m tools.cluster demo [--directory DIR]
     python -m tools.cluster down [--directory DIR]
     python -m tools.cluster check
 
@@ -16,10 +17,14 @@ import sys
 import time
 from pathlib import Path
 
-from tools.cluster.cluster import Cluster, FailedError, bring_up, take_down
+from tools.cluster.cluster import Cluster, FailedError, bring_up, find, runs, take_down
+from tools.cluster.demo import demo as show
+from tools.cluster.images import ImageError, version
+from tools.cluster.install import install
 from tools.cluster.layout import cache_directory
 from tools.cluster.machine import CannotRunError, missing
 
+BIN = Path(sys.executable).parent
 FAILED, CANNOT_RUN, INTERRUPTED = 1, 3, 130
 
 
@@ -37,18 +42,41 @@ def up(options: argparse.Namespace) -> None:
 
     cluster = bring_up(options.directory, options.nodes, say)
     say(f"{cluster.layout.size} nodes are ready")
-    print_next(cluster)
+    if not options.bare:
+        install(cluster, say, with_examples=options.examples)
+    print_next(cluster, with_examples=options.examples)
 
 
-def print_next(cluster: Cluster) -> None:
+def print_next(cluster: Cluster, *, with_examples: bool) -> None:
     """Print the kubeconfig and the first commands."""
+    image = f"fairlead{'-examples' if with_examples else ''}:{version()}"
     print(f"""
 kubeconfig  {cluster.layout.kubeconfig}
 logs        {cluster.layout.directory}/*/*.log
 
-    export KUBECONFIG={cluster.layout.kubeconfig} PATH={cluster.binaries}:$PATH
-    kubectl get nodes
+    export KUBECONFIG={cluster.layout.kubeconfig} PATH={BIN}:{cluster.binaries}:$PATH
+    fairlead nodes
+    fairlead run --image {image} --nodes 3 --cpus 100m -- hostname
     make cluster-down""")
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Run the demo on a cluster of its own, or on the one that runs in the directory."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+    found = find(options.directory.resolve())
+    was_there = found is not None and runs(found)
+    cluster = bring_up(options.directory, found.size if found and was_there else 3, say)
+    try:
+        install(cluster, say, with_examples=True)
+        show(cluster, say)
+    finally:
+        if not was_there:
+            take_down(options.directory)
+    print(f"Done in {time.monotonic() - began:.0f} s{'' if was_there else '; nothing is left'}.")
 
 
 def down(options: argparse.Namespace) -> None:
@@ -69,12 +97,16 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.cluster", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(required=True)
-    for function in (up, down, check):
+    for function in (up, demo, down, check):
         command = commands.add_parser(function.__name__, help=function.__doc__)
         command.set_defaults(function=function)
         command.add_argument("--directory", type=Path, default=default_directory())
         if function is up:
             command.add_argument("--nodes", type=int, default=3)
+            command.add_argument("--bare", action="store_true", help="without Fairlead")
+            command.add_argument(
+                "--examples", action="store_true", help="with an image for the examples"
+            )
     return parser.parse_args()
 
 
@@ -87,7 +119,7 @@ def main() -> int:
     except CannotRunError as reason:
         print(f"this machine cannot run a cluster: {reason}", file=sys.stderr)
         return CANNOT_RUN
-    except (FailedError, RuntimeError, TimeoutError) as error:
+    except (FailedError, ImageError, RuntimeError, TimeoutError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

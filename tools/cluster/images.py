@@ -30,7 +30,16 @@ PACKAGES = ("python3", "python3-venv", "ca-certificates")
 #: Neither is read in a container, and both are half of what the packages bring.
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 #: Distributions of the examples, locked with the development tools.
-EXAMPLES = ("mpi4py", "mpich", "scikit-learn", "scipy", "joblib", "threadpoolctl", "narwhals")
+EXAMPLES = (
+    "mpi4py",
+    "mpich",
+    "scikit-learn",
+    "scipy",
+    "joblib",
+    "cloudpickle",
+    "threadpoolctl",
+    "narwhals",
+)
 USER = "65532:65532"
 _TREE = "opt/fairlead"
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -125,7 +134,7 @@ class Builder:
         layers = (base.tar, dependencies.tar, project.tar, mpi.tar, examples.tar)
         config = {
             "Env": [*environment, "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"],
-            "User": USER, "WorkingDir": "/work", "Cmd": ["/bin/sh"],
+            "WorkingDir": "/work", "Cmd": ["/bin/sh"],
         }  # fmt: skip
         return [own, Image(examples_name(), layers, config)]
 

@@ -1,0 +1,48 @@
+"""Fairlead on the cluster: its image on all nodes, its chart installed by Helm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tools.cluster.cluster import Cluster, FailedError, Say
+from tools.cluster.images import ROOT, build_archive
+
+CHART = ROOT / "deploy" / "helm" / "fairlead"
+NAMESPACE = "fairlead-system"
+WAIT_SECONDS = 240
+
+
+def helm(cluster: Cluster, *arguments: str) -> str:
+    """Run Helm on the cluster and return what it prints; its own files stay in the cluster's."""
+    home = cluster.layout.directory / "helm"
+    own = {f"HELM_{part}_HOME": str(home / part.lower()) for part in ("CACHE", "CONFIG", "DATA")}
+    done = subprocess.run(
+        [str(cluster.binaries / "helm"), f"--kubeconfig={cluster.layout.kubeconfig}", *arguments],
+        env={**os.environ, **own}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise FailedError(f"helm {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def shared_directory(cluster: Cluster) -> Path:
+    """Return the directory that all nodes see, as they would a network file system."""
+    return cluster.layout.directory / "shared"
+
+
+def install(cluster: Cluster, say: Say, *, with_examples: bool = False) -> None:
+    """Put the image on all nodes and install or upgrade the chart; return once it is available."""
+    archive = build_archive(say, with_examples=with_examples)
+    cluster.import_images(archive)
+    say("the image of Fairlead is on all nodes")
+    checkpoints = shared_directory(cluster) / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    checkpoints.chmod(0o1777)  # members run as any user
+    helm(
+        cluster, "upgrade", "--install", "fairlead", str(CHART), "--namespace", NAMESPACE,
+        "--create-namespace", "--set", f"checkpointRoot={checkpoints}",
+        "--wait", "--timeout", f"{WAIT_SECONDS}s",
+    )  # fmt: skip
+    say("Fairlead is installed, with two replicas")
