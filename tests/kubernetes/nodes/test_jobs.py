@@ -1,0 +1,166 @@
+"""The life of a job with real kubelets, containers, addresses and names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.cluster.cluster import Cluster
+from tools.cluster.images import version
+from tools.cluster.install import NAMESPACE
+from tools.cluster.jobs import Client
+
+pytestmark = pytest.mark.kubernetes
+IMAGE = f"fairlead-examples:{version()}"
+#: More than half of a node, so that two members never share one.
+MOST_OF_A_NODE = f"{550 * (os.cpu_count() or 1)}m"
+#: As the first process of its container a shell ignores SIGTERM, unless it handles it.
+STAYS = "trap 'exit 1' TERM; sleep 600 & wait"
+CONTROLLER = "deployment/fairlead-controller"
+SECONDS_MAX = 120.0
+
+
+def submit(client: Client, directory: Path, script: str, *options: str) -> None:
+    """Submit a script under the name that --name gives."""
+    file = directory / "job.sh"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    client.run("submit", str(file), "--image", IMAGE, "--chdir", "/work", *options)
+
+
+def places(job: dict[str, Any]) -> list[str]:
+    return [node for role in job["status"]["placement"]["roles"] for node in role["nodes"]]
+
+
+def pods(cluster: Cluster, job: str) -> list[dict[str, Any]]:
+    selector = f"fairlead.dev/job-name={job}"
+    return json.loads(cluster.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+
+
+def test_a_gang_runs_on_three_nodes_and_its_members_reach_each_other(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    script = """python - <<'END'
+import os, socket, time
+rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+if rank == 0:
+    server = socket.create_server(("", 29501))
+    for _ in range(2):
+        print("heard", server.accept()[0].recv(100).decode(), flush=True)
+while rank:
+    try:
+        socket.create_connection((address, 29501), 5).sendall(b"rank %d" % rank)
+        break
+    except OSError:  # the name appears once the address has gone through DNS
+        time.sleep(0.2)
+END"""
+    submit(client, tmp_path, script, "--name", "gang", "--nodes", "3", "--cpus", MOST_OF_A_NODE)
+    job = client.until_state("gang", "Succeeded", "Failed")
+    assert job["status"]["state"] == "Succeeded", job["status"]
+    bound = sorted(pod["spec"]["nodeName"] for pod in pods(cluster, "gang"))
+    assert bound == list(cluster.layout.nodes)
+    heard = client.run("logs", "gang", "--task", "0").splitlines()
+    assert sorted(heard) == ["heard rank 1", "heard rank 2"]
+
+
+def test_a_programs_exit_code_ends_the_job_at_once_with_the_user_as_cause(
+    client: Client, tmp_path: Path
+) -> None:
+    script = '[ "$RANK" != 1 ] || exit 7\n' + STAYS
+    submit(client, tmp_path, script, "--name", "seven", "--nodes", "2", "--cpus", "100m")
+    job = client.until_state("seven", "Failed", "Succeeded")
+    (attempt,) = job["status"]["attempts"]
+    assert attempt["cause"] == "User"
+    assert attempt["reason"] == "ExitCode"
+    assert "exited with code 7" in attempt["message"]
+
+
+def test_a_program_that_crashes_under_mpirun_does_not_restart_without_end(
+    client: Client, tmp_path: Path
+) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    script = f"exec python -m fairlead.member.mpirun -- python -c '{program}'"
+    submit(client, tmp_path, script, "--name", "crash", "--nodes", "2", "--cpus", "100m")
+    job = client.until_state("crash", "Failed", "Succeeded")
+    (attempt,) = job["status"]["attempts"]
+    assert (attempt["cause"], attempt["reason"]) == ("User", "Crashed"), attempt
+
+
+def test_a_command_that_is_run_shows_its_output_and_ends_with_its_exit_code(
+    client: Client,
+) -> None:
+    command = ("run", "--image", IMAGE, "--cpus", "100m", "--", "sh", "-c")
+    assert client.run(*command, "echo from inside; exit 7", code=7) == "from inside\n"
+
+
+def test_a_drained_nodes_gang_moves_and_stays_off(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    submit(client, tmp_path, STAYS, "--name", "moving", "--nodes", "2",
+           "--cpus", MOST_OF_A_NODE)  # fmt: skip
+    home = places(client.until_state("moving", "Running"))[0]
+    try:
+        cluster.kubectl(
+            "drain", home, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s"
+        )
+
+        def runs_again(status: dict[str, Any]) -> bool:
+            return status["attempt"] == 2 and status["state"] == "Running"
+
+        job = client.until("moving", "the second attempt", runs_again)
+    finally:
+        cluster.kubectl("uncordon", home)
+    assert home not in places(job)
+    assert job["status"]["attempts"][0]["reason"] == "Drained"
+    assert {pod["spec"]["nodeName"] for pod in pods(cluster, "moving")} == set(places(job))
+    client.run("cancel", "moving")
+
+
+def leader(cluster: Cluster) -> str:
+    lease = cluster.kubectl("-n", NAMESPACE, "get", "lease", "fairlead-controller", "-o", "json")
+    return json.loads(lease)["spec"].get("holderIdentity") or ""
+
+
+def test_logs_follow_a_job_over_the_loss_of_the_leader_and_its_restart(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    script = """for line in 1 2 3; do echo "attempt $FAIRLEAD_ATTEMPT line $line"; done
+until [ -e "$FAIRLEAD_CHECKPOINT_DIR/go-$FAIRLEAD_ATTEMPT" ]; do sleep 0.2; done
+echo "attempt $FAIRLEAD_ATTEMPT ends"
+[ "$FAIRLEAD_ATTEMPT" -gt 1 ]"""
+    submit(client, tmp_path, script, "--name", "told", "--cpus", "100m", "--retries", "1")
+    job = client.until_state("told", "Running")
+    following = subprocess.Popen(
+        [Path(sys.executable).with_name("fairlead"), "logs", "-f", "told"],
+        env={**os.environ, "KUBECONFIG": str(cluster.layout.kubeconfig)},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    before = leader(cluster)
+    pod = before.split("_")[0]
+    cluster.kubectl(
+        "-n", NAMESPACE, "delete", "pod", pod, "--grace-period=0", "--force", "--wait=false"
+    )
+    shared = Path(cluster.layout.directory, "shared", "checkpoints", "default")
+    own = shared / f"told-{job['metadata']['uid'][:8]}"
+    (own / "go-1").touch()
+    job = client.until("told", "attempt 2", lambda s: s["attempt"] == 2)
+    deadline = time.monotonic() + SECONDS_MAX
+    while leader(cluster) in ("", before):
+        assert time.monotonic() < deadline, "another replica leads"
+        time.sleep(0.5)
+    (own / "go-2").touch()
+    job = client.until_state("told", "Succeeded", "Failed")
+    assert job["status"]["state"] == "Succeeded", job["status"]
+    said, _ = following.communicate(timeout=SECONDS_MAX)
+    expected = [
+        f"attempt {attempt} {text}"
+        for attempt in (1, 2)
+        for text in ("line 1", "line 2", "line 3", "ends")
+    ]
+    assert said.splitlines() == expected
+    cluster.kubectl("-n", NAMESPACE, "rollout", "status", CONTROLLER, "--timeout=120s")
