@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead.api.job import Job, JobState
 from fairlead.api.simulated import is_simulated
-from fairlead.api.status import ApiError, NotFound, Unavailable
+from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.logstream import LogQuery, stream_logs
@@ -24,7 +25,7 @@ from fairlead.cli.views.jobs import (
     where_or_why,
 )
 from fairlead.cli.watching import Gone, job_changes
-from fairlead.input.errors import Exit
+from fairlead.input.errors import CliError, Exit
 
 RETRY_SECONDS = 0.5
 
@@ -73,7 +74,7 @@ def _follow(common_: Common, api: Api, key: tuple[str, str]) -> Job:
             raise AssertionError("a job's changes never end")
         if has_news:
             shown_attempt = job.status.attempt
-            _show(api, key, LogQuery(follow=True, attempt=shown_attempt))
+            _show(common_, api, key, attempt=shown_attempt)
         elif job.is_finished:
             return job
 
@@ -109,11 +110,23 @@ def _discard_output() -> None:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def _show(api: Api, key: tuple[str, str], query: LogQuery) -> None:
+def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> Iterator[bytes]:
+    """Return the logs of a job; a server of its own knows jobs, any other one only members."""
+    if is_embedded(api):
+        return stream_logs(api, key, query)
+    from fairlead.cli.archive import Archive, direct_store
+    from fairlead.cli.memberlogs import MemberLogs
+
+    archive = Archive(api, direct_store("", os.environ))
+    return MemberLogs(api, archive, key, query, common_.note).stream()
+
+
+def _show(common_: Common, api: Api, key: tuple[str, str], *, attempt: int) -> None:
     """Copy an attempt's logs to stdout; a log that is not there yet is asked for again."""
+    query = LogQuery(follow=True, attempt=attempt)
     while True:
         try:
-            for chunk in stream_logs(api, key, query):
+            for chunk in _stream(common_, api, key, query):
                 write_logs(chunk)
         except BrokenPipeError:  # the reader has closed the pipe; the job goes on, and so do we
             _discard_output()
@@ -123,6 +136,6 @@ def _show(api: Api, key: tuple[str, str], query: LogQuery) -> None:
         except Unavailable:
             time.sleep(RETRY_SECONDS)
             continue
-        except ApiError:
-            raise
+        except CliError as error:  # members of this attempt are gone, and no archive has them
+            common_.note(str(error))
         return
