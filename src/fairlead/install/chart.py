@@ -49,7 +49,9 @@ pods of others that wait for their gang stay gated. fairlead uninstall takes fin
 off, and removes the rest when told to.
 {{{{- if eq .Values.history.kind "memory" }}}}
 
-Jobs that have ended are kept in memory only; see history.kind.
+Jobs that have ended, and the logs of earlier attempts, are kept in memory: they are lost when the
+controllers restart. With a default StorageClass, set history.kind=sqlite and replicas=1; with
+PostgreSQL, set history.kind=postgres.
 {{{{- end }}}}
 """
 

@@ -129,6 +129,12 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
     return Exit.OK
 
 
+_IN_MEMORY = (
+    "The history is in memory: ended jobs and logs of earlier attempts are lost when the "
+    "controllers restart. To keep them: history.kind sqlite with replicas 1, or postgres."
+)
+
+
 def _apply(common_: Common, chosen: Install) -> None:
     from fairlead.install.installer import (
         apply,
@@ -138,6 +144,7 @@ def _apply(common_: Common, chosen: Install) -> None:
         remove,
     )
     from fairlead.install.manifests import label_of, manifests, unwanted
+    from fairlead.install.values import HistoryKind
 
     is_structured = common_.format in (Format.JSON, Format.YAML)
 
@@ -157,5 +164,7 @@ def _apply(common_: Common, chosen: Install) -> None:
         for manifest in unwanted(chosen):
             if look_unwanted(api, manifest) is not None:
                 say(f"{label_of(manifest)}: {remove(api, manifest).value}")
+        if chosen.values.history.kind is HistoryKind.MEMORY:
+            common_.note(_IN_MEMORY)
     finally:
         api.close()
