@@ -1,0 +1,31 @@
+"""The page about the variables of members names exactly those that members get."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fairlead.cli.jobspec import LOCAL_ENVIRONMENT
+from fairlead.decide.jobs.members import USER_MAY_SET, missing_pods
+from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.testing.builders import make_job, make_placement
+
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "variables.md").read_text()
+TABLE, _, AFTER = PAGE.partition("\nA job of this machine")
+CELLS = re.findall(r"^\| (`.*?) \|", TABLE, re.MULTILINE)
+NAME = re.compile(r"`([A-Z_]+)`(\\\*)?")
+
+
+def test_the_page_names_the_variables_of_a_member_and_marks_those_that_users_may_set() -> None:
+    job = make_job("train", placement=make_placement(["n1"]))
+    policy = JobsPolicy(checkpoint_root="/checkpoints")
+    (pod,) = missing_pods(job, policy, AttemptPods(), resume_step=7)
+    (container,) = pod.spec.containers
+    named = [found for cell in CELLS for found in NAME.findall(cell)]
+    assert sorted(name for name, _ in named) == sorted(each.name for each in container.env)
+    assert {name for name, star in named if star} == USER_MAY_SET
+
+
+def test_the_page_names_what_a_local_job_takes_along() -> None:
+    assert {name for name, _ in NAME.findall(AFTER)} == set(LOCAL_ENVIRONMENT)
