@@ -297,6 +297,7 @@ async def hostile_world(
     admin = http_client(cluster)
     await _prepare(admin)
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(admin.close)
         if not webhook:
             yield await stack.enter_async_context(_running(cluster, directory, admin))
             return
@@ -334,7 +335,6 @@ async def _running(
         world.replica.process.terminate()
         await world.replica.process.wait()
     await tenant.close()
-    await admin.close()
 
 
 async def _is_empty(admin: HttpClient) -> bool:
