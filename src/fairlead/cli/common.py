@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from fairlead.cli.completers import complete_namespaces, words
 from fairlead.cli.connect import Choice, find_connection
 from fairlead.cli.table import WIDTH_DEFAULT, Align, Column, Row, render_table
 from fairlead.input.errors import Code, fail
@@ -170,12 +171,14 @@ def _options(*, output: bool, cluster: bool) -> list[Callable[[Any], Any]]:
     if output:
         options += [
             click.option("-o", "--output", metavar="FORMAT", default="table", show_default=True,
+                         shell_complete=words(*(each.value for each in Format)),
                          help="table, wide, json, yaml or name."),
             click.option("--no-headers", is_flag=True, help="Leave the header line out."),
         ]  # fmt: skip
     if cluster:
         options += [
             click.option("-n", "--namespace", metavar="NAME", default="",
+                         shell_complete=complete_namespaces,
                          help="Namespace. [default: the kubeconfig's]"),
             click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces."),
             click.option("--kubeconfig", metavar="FILE", default="", help="Kubeconfig to use."),

@@ -23,6 +23,7 @@ from fairlead.app.settings import (
     settle,
 )
 from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.completers import complete_profiles
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
 from fairlead.input.errors import CliError, Code, Exit, fail, render_error
@@ -59,7 +60,12 @@ def _data(text: str) -> Path:
               help="Virtual nodes beside this machine. [default: 0]")  # fmt: skip
 @click.option("--gpus", metavar="G", type=click.IntRange(0, GPUS_MAX),
               help="GPUs of each virtual node. [default: 8]")  # fmt: skip
-@click.option("--profile", metavar="FILE|NAME", help="How virtual nodes and their pods behave.")
+@click.option(
+    "--profile",
+    metavar="FILE|NAME",
+    shell_complete=complete_profiles,
+    help="How virtual nodes and their pods behave.",
+)
 @data_option
 @click.option("--listen", metavar="ADDR", help="HOST:PORT. [default: 127.0.0.1:7443]")
 @click.option("--log-size", metavar="MIB", type=click.IntRange(1, 1 << 20),

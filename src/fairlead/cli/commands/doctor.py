@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fairlead.cli.common import Common, common
+from fairlead.cli.completers import words
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 
@@ -57,6 +58,7 @@ class DoctorGroup(click.Group):
     """,
 )
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+              shell_complete=words("text", "json", "yaml", "junit", "html"),
               help="text, json, yaml, junit or html.")  # fmt: skip
 @click.option("--only", metavar="ID", multiple=True, help="Only these checks; * matches.")
 @click.option("--skip", metavar="ID", multiple=True, help="Not these checks; * matches.")
@@ -106,7 +108,7 @@ def doctor(common_: Common, *, output_: str, explain: str, **options: Any) -> in
 
 @doctor.command()
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              help="text, json or yaml.")  # fmt: skip
+              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
 @common(output=False, cluster=False)
 def checks(common_: Common, *, output_: str) -> int:
     """List the checks that exist."""
@@ -130,7 +132,7 @@ def checks(common_: Common, *, output_: str) -> int:
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              help="text, json or yaml.")  # fmt: skip
+              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
 @click.option("--objects", metavar="NAME=COUNT[:BYTES]", multiple=True,
               help="How many objects there are. [default: as many as the log names]")  # fmt: skip
 @click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
@@ -185,7 +187,7 @@ def audit(
 @click.option("--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
               help="Requests that the API servers take at a time.")  # fmt: skip
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              help="text, json or yaml.")  # fmt: skip
+              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
 @common(output=False)
 def preflight(common_: Common, *, output_: str, **options: Any) -> int:
     """Say what an agent will cost on a large cluster, before it is rolled out.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.completers import words
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.past import past_lines
 from fairlead.cli.text import parse_duration
@@ -26,7 +27,13 @@ LIMIT_MAX = 100_000
 )
 @click.argument("job", metavar="[JOB]", required=False)
 @click.option("--since", metavar="DURATION", help="Only jobs that ended this long ago or later.")
-@click.option("--state", metavar="STATE", default="", help="Succeeded, Failed or Cancelled.")
+@click.option(
+    "--state",
+    metavar="STATE",
+    default="",
+    shell_complete=words("Succeeded", "Failed", "Cancelled"),
+    help="Succeeded, Failed or Cancelled.",
+)
 @click.option("--user", metavar="NAME", default="", help="Only that user's jobs.")
 @click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
               type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip

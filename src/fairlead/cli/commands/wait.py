@@ -12,7 +12,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.status import NotFound
 from fairlead.cli.common import Common, Format, common
-from fairlead.cli.completers import complete_jobs
+from fairlead.cli.completers import complete_jobs, words
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.text import parse_duration
 from fairlead.cli.transport import Api
@@ -54,6 +54,7 @@ def reached(job: Job, goal: For) -> bool | None:
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @click.option("--for", "goal", metavar="STATE", default="succeeded", show_default=True,
+              shell_complete=words("started", "succeeded", "finished"),
               help="started, succeeded or finished.")  # fmt: skip
 @click.option("--timeout", metavar="DURATION", help="Give up after this long, exit code 124.")
 @common()
