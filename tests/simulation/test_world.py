@@ -227,7 +227,7 @@ def test_the_checkers_notice_a_gang_that_returns_to_a_node_from_which_it_was_dra
         finally:
             state.table.cordoned = cordoned
 
-    monkeypatch.setattr("fairlead.decide.placement.cycle.repair_scope", blind)
+    monkeypatch.setattr("fairlead.decide.placement.repair.repair_scope", blind)
     monkeypatch.setattr("fairlead.decide.jobs.attempt_end.cordoned_seat", lambda _: None)
     monkeypatch.setattr("fairlead.decide.jobs.member_failure._DISRUPTIONS", {})
     with pytest.raises(PromiseBroken, match=r"7: attempt .* is back on v.*, which is cordoned"):

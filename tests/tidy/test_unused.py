@@ -25,11 +25,8 @@ ALLOWED = {
     "runtime/metrics.py:_Scraped.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
     "embedded/virtual/nodes.py:VirtualNodes.fail_pod": "a fault to inject below a real API server",
-    "decide/placement/capacity.py:PresentCapacity.": "what-ifs for preemption and scale-up",
-    "model/transaction.py:Transaction.with_nodes": "the same",
-    "model/transaction.py:Transaction._node_name": "the same",
-    "model/transaction.py:_node": "the same",
-    "model/ledger.py:Ledger.claims_on": "the same",
+    "decide/placement/capacity.py:PresentCapacity.with_nodes": "what scaling node pools asks",
+    "model/ledger.py:Ledger.claims_on": "what preemption and draining ask",
     ".backlog": "tells tests and benchmarks when deletions are through",
 }
 #: Decorators that hand the function to nothing else.

@@ -22,7 +22,8 @@ from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement import PlacementPolicy
 from fairlead.decide.placement.completion import ends_at
-from fairlead.decide.placement.queue import OrderKey, QueueEntry
+from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
@@ -145,6 +146,7 @@ def explain(
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
         return None
+    state.queue.reorder(now)
     verdict = _settled(state, entry.job, now)
     gang = entry.gang
     if verdict is not None or isinstance(gang, InvalidGang):
@@ -156,7 +158,7 @@ def explain(
         verdict,
         _since(entry.job, verdict),
         arithmetic=_arithmetic(state.cluster, gang),
-        ahead=_ahead(state, entry.order),
+        ahead=_ahead(state, state.queue.order_of(entry)),
         suggestions=tuple(_suggestions(state.cluster, gang)),
     )
     if verdict.reason not in _CAPACITY_REASONS:
@@ -241,7 +243,7 @@ def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest
         return Verdict(reason, dict(told.facts), blockers)
     verdict = would_fit(state.cluster, gang)
     if verdict.reason is Reason.PLACED:
-        ahead = state.queue.position(entry.order)
+        ahead = state.queue.position(state.queue.order_of(entry))
         return Verdict(Reason.PENDING_EVALUATION, {"ahead": ahead})
     return verdict
 

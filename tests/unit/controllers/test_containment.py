@@ -22,7 +22,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement import cycle
+from fairlead.decide.placement import context, cycle, fit
 from fairlead.decide.placement import state as placement_state
 from fairlead.decide.reasons import Reason
 from fairlead.history.memory import MemoryHistory
@@ -163,7 +163,7 @@ def test_a_job_that_the_scheduler_cannot_take_in_is_told_so_and_placed_once_it_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        with broken(monkeypatch, placement_state, "order_of", is_bad) as hits:
+        with broken(monkeypatch, placement_state, "age_of", is_bad) as hits:
             async with running() as world:
                 await world.submit("bad", bad=True)
                 await world.submit("good")
@@ -184,7 +184,7 @@ def test_a_job_that_the_scheduler_cannot_take_in_is_told_so_and_placed_once_it_c
 
 def test_a_placed_job_that_turns_bad_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        with broken(monkeypatch, placement_state, "order_of", is_bad):
+        with broken(monkeypatch, placement_state, "age_of", is_bad):
             async with running() as world:
                 await world.submit("first", count=2)
                 await asyncio.sleep(5)
@@ -213,7 +213,9 @@ def test_a_job_that_cannot_be_planned_harms_only_itself(
             gang = args[2] if function == "plan_gang" else args[1]
             return gang.roles[0].name == "bad"
 
-        with broken(monkeypatch, cycle, function, is_hit) as hits:
+        with broken(
+            monkeypatch, fit if function == "plan_gang" else context, function, is_hit
+        ) as hits:
             async with running() as world:
                 await world.submit("holder", count=2)
                 await asyncio.sleep(3)

@@ -188,17 +188,17 @@ def test_the_queue_orders_by_priority_then_age_then_name() -> None:
         make_job("idle", priority=-1, created=EPOCH - 50),
     ]
     state = PlacementState.of([], jobs)
-    names = [o.name for o in state.queue.first(10)]
+    names = [o.job_key[1] for o in state.queue.first(10)]
     assert names == ["urgent", "a", "b", "late", "idle"]
     state.cluster.job_changed(make_job("idle", priority=99, created=EPOCH - 50))
-    assert state.queue.first(1)[0].name == "idle"
+    assert state.queue.first(1)[0].job_key[1] == "idle"
 
 
 def test_equal_jobs_stand_in_one_group() -> None:
     jobs = [make_job(f"j{i}", count=1 + i % 2, labels={"i": str(i)}) for i in range(100)]
     state = PlacementState.of(make_nodes(1), jobs)
     assert len(state.queue) == 100
-    assert len(state.queue._groups) == 2
+    assert len(state.queue._shapes) == 2
     for job in jobs:
         state.cluster.job_deleted(job.metadata.key)
     assert len(state.queue) == 0
@@ -217,7 +217,7 @@ def test_only_admitted_jobs_without_a_place_wait() -> None:
         make_job("held-placed", suspend=True, placement=placed),
     ]
     state = PlacementState.of([], jobs)
-    assert [o.name for o in state.queue.first(10)] == ["waits"]
+    assert [o.job_key[1] for o in state.queue.first(10)] == ["waits"]
     assert [name for _, name in state.held] == ["held"]
     assert [name for _, name in state.repairable] == ["again"]
     assert [name for _, name in state.releasable] == ["held-placed"]

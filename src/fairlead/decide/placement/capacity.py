@@ -63,7 +63,7 @@ class PresentCapacity:
     """
 
     def __init__(self, state: ClusterState, transaction: Transaction) -> None:
-        self._state = state
+        self.state = state
         self._transaction = transaction
         #: bool[N]: nodes that are left out.
         self.barred: Bools | None = None
@@ -77,13 +77,13 @@ class PresentCapacity:
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take now."""
-        fits = self._state.fits.fits(member)
+        fits = self.state.fits.fits(member)
         return fits if self.barred is None else np.where(self.barred, 0, fits)
 
     @property
     def key(self) -> Ints:
         """The packing order now."""
-        return self._state.table.key
+        return self.state.table.key
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put members on slots, within the transaction."""
@@ -99,12 +99,12 @@ class PresentCapacity:
 
     def claims_by_size(self) -> Iterator[Claim]:
         """Yield the claims that count here, the one that holds most devices, then CPU, first."""
-        claims = self._state.ledger.claims_by_size()
+        claims = self.state.ledger.claims_by_size()
         return (claim for claim in claims if self._transaction.claim_counts(claim.key))
 
     def unbarred(self) -> PresentCapacity:
         """Return the same capacity, all nodes included."""
-        return PresentCapacity(self._state, self._transaction)
+        return PresentCapacity(self.state, self._transaction)
 
     def with_nodes(self, template: Node, count: int) -> tuple[str, ...]:
         """Add `count` empty nodes like the template; return their names.
@@ -139,8 +139,8 @@ class PresentCapacity:
 
     def _known_ends(self) -> list[tuple[float, JobKey]]:
         if self._ends is None:
-            claims = self._state.ledger.claims_by_priority()
-            ends = ((ends_at(self._state.jobs[claim.key].job), claim.key) for claim in claims)
+            claims = self.state.ledger.claims_by_priority()
+            ends = ((ends_at(self.state.jobs[claim.key].job), claim.key) for claim in claims)
             self._ends = sorted((end, key) for end, key in ends if end is not None)
         return self._ends
 

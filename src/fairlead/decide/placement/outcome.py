@@ -20,7 +20,7 @@ from fairlead.decide.placement.actions import (
     ReleaseJob,
     WriteVerdict,
 )
-from fairlead.decide.placement.plan import Plan
+from fairlead.decide.placement.search import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.phase import Phase, phase_of

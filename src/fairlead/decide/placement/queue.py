@@ -1,41 +1,32 @@
-"""The jobs that wait, in order, grouped by equal shape.
+"""The jobs that wait, in order, and what is remembered of them.
 
-Order: priority (higher first), then creation time, then namespace and name. Jobs whose gangs ask
-for the same stand in one group: only the first of a group is ever tried, and a judgement holds for
-all of it. A thousand equal jobs thus cost what one costs.
+A group holds the jobs of one lane (team, priority) that ask for the same: whatever a decision looks
+at (quota of the team, priority, shape) is equal for all of them, so when the first of a group has
+to wait, all have to. A stage that looks at something else adds it to the key of the lane.
+Only the first of a group is ever tried. What depends on the request alone (does it fit, and why
+not) is remembered per shape, for the groups of all lanes: a thousand equal jobs cost what one does.
 """
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import groupby, islice
+from operator import attrgetter
 
 from fairlead.api.job import Job
-from fairlead.api.times import parse_time
+from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, PriorityOrder, Rank
 from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
-from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.quotas import Asked, Memo
 from fairlead.model.requests import MemberClass
 
 #: Gangs of several roles, or bound to one domain, that are looked at per call of `candidates`.
 _COMPLEX_MAX = 256
-
-
-class OrderKey(NamedTuple):
-    """Sorts the queue. `created` is in seconds since the epoch."""
-
-    minus_priority: int
-    created: float
-    namespace: str
-    name: str
-
-    @property
-    def job_key(self) -> JobKey:
-        """Which job it is."""
-        return (self.namespace, self.name)
+_rank = attrgetter("rank")
 
 
 @dataclass(slots=True)
@@ -44,16 +35,17 @@ class QueueEntry:
 
     job: Job
     gang: GangRequest | InvalidGang
-    order: OrderKey
+    lane: LaneKey
+    age: Age
     #: The group that it waits in; None when it does not wait for a first place.
-    group: ShapeGroup | None = None
+    group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
     faulted_at: int | None = None
 
 
 @dataclass(slots=True)
 class Judgement:
-    """A verdict on a group, with what it was made on."""
+    """A verdict on a shape, with what it was made on."""
 
     verdict: Verdict
     made_at: float
@@ -64,12 +56,11 @@ class Judgement:
 
 
 @dataclass(slots=True)
-class ShapeGroup:
-    """Waiting jobs that ask for the same."""
+class Shape:
+    """A request that waiting jobs share, and what is remembered of it."""
 
     gang: GangRequest | InvalidGang
-    #: In queue order.
-    orders: list[OrderKey] = field(default_factory=list[OrderKey])
+    groups: dict[LaneKey, Group] = field(default_factory=dict["LaneKey", "Group"])
     judgement: Judgement | None = None
     #: State of what the last failure depended on; None: try again.
     failed_on: tuple[object, ...] | None = None
@@ -78,96 +69,148 @@ class ShapeGroup:
     #: What `QuotaTable.excess` answered about its jobs.
     over_quota: dict[Asked, Memo] = field(default_factory=dict[Asked, Memo])
 
+    @property
+    def first(self) -> OrderKey:
+        """The first of its jobs."""
+        return min(group.order(0) for group in self.groups.values())
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The waiting jobs of a lane, and those whose status lacks their shape's outcome, by age."""
+
+    key: LaneKey
+    rank: Rank
+    ages: list[Age] = field(default_factory=list[Age])
+    unwritten: list[Age] = field(default_factory=list[Age])
+
+
+@dataclass(slots=True)
+class Group:
+    """Waiting jobs that are equal but for their age, the oldest first."""
+
+    shape: Shape
+    lane: _Lane
+    ages: list[Age] = field(default_factory=list[Age])
+
+    def order(self, index: int) -> OrderKey:
+        """Return the place in the queue of one of its jobs."""
+        return OrderKey(self.lane.rank, self.ages[index])
+
 
 class _ByCount:
-    """Groups of one member class by their count, smallest first."""
+    """Shapes of one member class by their count, smallest first."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
         #: Several, because gangs of equal members may differ in the role's name or a preference.
-        self.groups: dict[int, list[ShapeGroup]] = {}
+        self.shapes: dict[int, list[Shape]] = {}
 
-    def add(self, count: int, group: ShapeGroup) -> None:
-        if count not in self.groups:
+    def add(self, count: int, shape: Shape) -> None:
+        if count not in self.shapes:
             insort(self.counts, count)
-            self.groups[count] = []
-        self.groups[count].append(group)
+            self.shapes[count] = []
+        self.shapes[count].append(shape)
 
-    def remove(self, count: int, group: ShapeGroup) -> None:
-        self.groups[count] = [g for g in self.groups[count] if g is not group]
-        if not self.groups[count]:
-            del self.groups[count]
+    def remove(self, count: int, shape: Shape) -> None:
+        self.shapes[count] = [s for s in self.shapes[count] if s is not shape]
+        if not self.shapes[count]:
+            del self.shapes[count]
             self.counts.pop(bisect_left(self.counts, count))
 
 
 class WaitQueue:
-    """Waiting jobs in order, their groups, and whose written verdict is not their group's."""
+    """Waiting jobs in order, their groups, and whose written verdict is not their shape's."""
 
-    def __init__(self, fits: FitTable) -> None:
+    def __init__(self, fits: FitTable, order: Order | None = None) -> None:
         self._fits = fits
-        self._groups: dict[GangRequest | InvalidGang, ShapeGroup] = {}
-        self._orders: list[OrderKey] = []
-        #: Groups of one role that any free node may serve, by class and count.
+        self._policy = order or PriorityOrder()
+        self._now = 0.0
+        self._shapes: dict[GangRequest | InvalidGang, Shape] = {}
+        self._lanes: dict[LaneKey, _Lane] = {}
+        #: The lanes by rank; None when they must be sorted again.
+        self._sorted: list[_Lane] | None = None
+        self._count = self._unwritten_count = 0
+        #: Shapes of one role that any free node may serve, by class and count.
         self._simple: dict[MemberClass, _ByCount] = {}
-        self._complex: dict[GangRequest, ShapeGroup] = {}
-        #: Exactly the waiting jobs whose status lacks their group's outcome.
-        self._unwritten: list[OrderKey] = []
-        self._is_unwritten: dict[OrderKey, None] = {}
-        #: Groups still to be looked at in this round, and the nodes' version that it began with.
-        self._round: list[ShapeGroup] = []
+        self._complex: dict[GangRequest, Shape] = {}
+        #: Shapes still to be looked at in this round, and the nodes' version that it began with.
+        self._round: list[Shape] = []
         self._round_version = 0
         #: When the next part of a round is due.
         self.deep_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return self._count
+
+    def reorder(self, now: float) -> None:
+        """Put every lane where it stands at this time: O(lanes), however many jobs wait."""
+        self._now = now
+        for lane in self._lanes.values():
+            rank = self._policy.rank(lane.key, now)
+            if rank != lane.rank:
+                lane.rank, self._sorted = rank, None
+
+    def order_of(self, entry: QueueEntry) -> OrderKey:
+        """Return where a job stands, or would stand if it waited."""
+        return OrderKey(self._policy.rank(entry.lane, self._now), entry.age)
+
+    def in_order(self) -> Iterator[OrderKey]:
+        """Yield the waiting jobs, first to last."""
+        return self._merged(lambda lane: lane.ages)
 
     def first(self, count: int) -> list[OrderKey]:
         """Return the head of the queue."""
-        return self._orders[:count]
-
-    def at(self, index: int) -> OrderKey | None:
-        """Return the job at a position, None beyond the end."""
-        return self._orders[index] if index < len(self._orders) else None
-
-    def outdated(self, nodes_version: int, count: int) -> list[ShapeGroup]:
-        """Return up to `count` groups that were judged on other nodes; a round visits each once."""
-        if not self._round and self._round_version != nodes_version:
-            self._round = sorted(self._groups.values(), key=lambda g: g.orders[0], reverse=True)
-            self._round_version = nodes_version
-        out: list[ShapeGroup] = []
-        while self._round and len(out) < count:
-            group = self._round.pop()
-            judgement = group.judgement
-            if group.orders and judgement and judgement.nodes_version != nodes_version:
-                out.append(group)
-        return out
-
-    def has_outdated(self, nodes_version: int) -> bool:
-        """True while a round is under way or due."""
-        return bool(self._round) or (bool(self._groups) and self._round_version != nodes_version)
+        return list(islice(self.in_order(), count))
 
     def position(self, order: OrderKey) -> int:
         """Return how many waiting jobs are ahead."""
-        return bisect_left(self._orders, order)
+        ahead = 0
+        for lane in self._by_rank():
+            if lane.rank < order.rank:
+                ahead += len(lane.ages)
+            elif lane.rank == order.rank:
+                ahead += bisect_left(lane.ages, order.age)
+        return ahead
 
     def unwritten(self, count: int) -> list[OrderKey]:
         """Return the first jobs whose written verdict is out of date or missing."""
-        return self._unwritten[:count]
+        return list(islice(self._merged(lambda lane: lane.unwritten), count))
 
     @property
     def unwritten_count(self) -> int:
         """Jobs whose written verdict is out of date or missing."""
-        return len(self._unwritten)
+        return self._unwritten_count
+
+    def outdated(self, nodes_version: int, count: int) -> list[Shape]:
+        """Return up to `count` shapes that were judged on other nodes; a round visits each once."""
+        if not self._round and self._round_version != nodes_version:
+            self._round = sorted(self._shapes.values(), key=attrgetter("first"), reverse=True)
+            self._round_version = nodes_version
+        out: list[Shape] = []
+        while self._round and len(out) < count:
+            shape = self._round.pop()
+            judgement = shape.judgement
+            if shape.groups and judgement and judgement.nodes_version != nodes_version:
+                out.append(shape)
+        return out
+
+    def has_outdated(self, nodes_version: int) -> bool:
+        """True while a round is under way or due."""
+        return bool(self._round) or (bool(self._shapes) and self._round_version != nodes_version)
 
     def add(self, entry: QueueEntry) -> None:
         """Put a job into the queue."""
-        group = self._groups.get(entry.gang)
+        shape = self._shapes.get(entry.gang)
+        if shape is None:
+            shape = self._new_shape(entry.gang)
+        group = shape.groups.get(entry.lane)
         if group is None:
-            group = self._new_group(entry.gang)
+            group = shape.groups[entry.lane] = Group(shape, self._lane(entry.lane))
         entry.group = group
-        insort(group.orders, entry.order)
-        insort(self._orders, entry.order)
+        insort(group.ages, entry.age)
+        insort(group.lane.ages, entry.age)
+        self._count += 1
         self.mark_written(entry)
 
     def remove(self, entry: QueueEntry) -> None:
@@ -175,72 +218,92 @@ class WaitQueue:
         group = entry.group
         if group is None:
             return
-        _remove(group.orders, entry.order)
-        _remove(self._orders, entry.order)
-        self._set_unwritten(entry.order, unwritten=False)
+        _remove(group.ages, entry.age)
+        _remove(group.lane.ages, entry.age)
+        self._count -= 1
+        self._set_unwritten(group.lane, entry.age, unwritten=False)
         entry.group = None
-        if not group.orders:
-            self._drop_group(group)
+        if not group.lane.ages:
+            del self._lanes[entry.lane]
+            self._sorted = None
+        if not group.ages:
+            del group.shape.groups[entry.lane]
+            if not group.shape.groups:
+                self._drop_shape(group.shape)
 
     def mark_written(self, entry: QueueEntry) -> None:
-        """See whether the job's status carries its group's outcome."""
+        """See whether the job's status carries its shape's outcome."""
         assert entry.group is not None
-        verdict, judgement = entry.job.status.verdict, entry.group.judgement
-        current = (
-            verdict is not None
-            and judgement is not None
-            and verdict.outcome == judgement.verdict.outcome.value
-        )
-        self._set_unwritten(entry.order, unwritten=not current)
+        verdict, judgement = entry.job.status.verdict, entry.group.shape.judgement
+        outcome = None if judgement is None else judgement.verdict.outcome.value
+        current = verdict is not None and verdict.outcome == outcome
+        self._set_unwritten(entry.group.lane, entry.age, unwritten=not current)
 
-    def candidates(self) -> Iterator[ShapeGroup]:
-        """Yield the groups that may fit now, going by what all nodes together have room for.
+    def candidates(self) -> Iterator[Shape]:
+        """Yield the shapes that may fit now, going by what all nodes together have room for.
 
         Beyond some hundreds of gangs with several roles, and beyond the classes that the fit table
         has rows for, each call looks at some, in turn.
         """
         for member in self._fits.within_reach():
             by_count = self._simple[member]
-            capacity = self._fits.total(member)
-            for count in by_count.counts[: bisect_right(by_count.counts, capacity)]:
-                yield from by_count.groups[count]
+            room = self._fits.total(member)
+            for count in by_count.counts[: bisect_right(by_count.counts, room)]:
+                yield from by_count.shapes[count]
         for gang in list(self._complex)[:_COMPLEX_MAX]:
-            group = self._complex[gang]
+            shape = self._complex[gang]
             if len(self._complex) > _COMPLEX_MAX:
                 del self._complex[gang]
-                self._complex[gang] = group
+                self._complex[gang] = shape
             if all(self._fits.total(r.member) >= r.count for r in gang.roles):
-                yield group
+                yield shape
 
     @property
     def has_unseen(self) -> bool:
-        """True when `candidates` does not look at every group in every call."""
+        """True when `candidates` does not look at every shape in every call."""
         return self._fits.has_uncached or len(self._complex) > _COMPLEX_MAX
 
-    def _new_group(self, gang: GangRequest | InvalidGang) -> ShapeGroup:
-        group = self._groups[gang] = ShapeGroup(gang)
+    def _lane(self, key: LaneKey) -> _Lane:
+        if key not in self._lanes:
+            self._lanes[key] = _Lane(key, self._policy.rank(key, self._now))
+            self._sorted = None
+        return self._lanes[key]
+
+    def _by_rank(self) -> list[_Lane]:
+        if self._sorted is None:
+            self._sorted = sorted(self._lanes.values(), key=_rank)
+        return self._sorted
+
+    def _merged(self, ages_of: Callable[[_Lane], list[Age]]) -> Iterator[OrderKey]:
+        for rank, lanes in groupby(self._by_rank(), _rank):
+            ages = [ages_of(lane) for lane in lanes]
+            for age in ages[0] if len(ages) == 1 else heapq.merge(*ages):
+                yield OrderKey(rank, age)
+
+    def _new_shape(self, gang: GangRequest | InvalidGang) -> Shape:
+        shape = self._shapes[gang] = Shape(gang)
         if isinstance(gang, InvalidGang):
-            return group
+            return shape
         for role in gang.roles:
             self._fits.pin(role.member)
         if gang.is_simple:
             role = gang.roles[0]
             by_count = self._simple.setdefault(role.member, _ByCount())
-            by_count.add(role.count, group)
+            by_count.add(role.count, shape)
             self._fits.set_need(role.member, by_count.counts[0])
         else:
-            self._complex[gang] = group
-        return group
+            self._complex[gang] = shape
+        return shape
 
-    def _drop_group(self, group: ShapeGroup) -> None:
-        gang = group.gang
-        del self._groups[gang]
+    def _drop_shape(self, shape: Shape) -> None:
+        gang = shape.gang
+        del self._shapes[gang]
         if isinstance(gang, InvalidGang):
             return
         if gang.is_simple:
             role = gang.roles[0]
             by_count = self._simple[role.member]
-            by_count.remove(role.count, group)
+            by_count.remove(role.count, shape)
             if not by_count.counts:
                 del self._simple[role.member]
             self._fits.set_need(role.member, by_count.counts[0] if by_count.counts else None)
@@ -249,27 +312,16 @@ class WaitQueue:
         for role in gang.roles:
             self._fits.unpin(role.member)
 
-    def _set_unwritten(self, order: OrderKey, *, unwritten: bool) -> None:
-        if unwritten == (order in self._is_unwritten):
-            return
-        if unwritten:
-            insort(self._unwritten, order)
-            self._is_unwritten[order] = None
-        else:
-            _remove(self._unwritten, order)
-            del self._is_unwritten[order]
+    def _set_unwritten(self, lane: _Lane, age: Age, *, unwritten: bool) -> None:
+        index = bisect_left(lane.unwritten, age)
+        is_there = index < len(lane.unwritten) and lane.unwritten[index] == age
+        if unwritten and not is_there:
+            lane.unwritten.insert(index, age)
+            self._unwritten_count += 1
+        elif is_there and not unwritten:
+            lane.unwritten.pop(index)
+            self._unwritten_count -= 1
 
 
-def _remove(orders: list[OrderKey], order: OrderKey) -> None:
-    orders.pop(bisect_left(orders, order))
-
-
-def order_of(job: Job, priority: int) -> OrderKey:
-    """Return the place in the queue of a job with this priority."""
-    created = job.metadata.creation_timestamp
-    return OrderKey(
-        -priority,
-        parse_time(created) if created else 0.0,
-        job.metadata.namespace,
-        job.metadata.name,
-    )
+def _remove(ages: list[Age], age: Age) -> None:
+    ages.pop(bisect_left(ages, age))

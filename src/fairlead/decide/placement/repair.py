@@ -1,7 +1,7 @@
 """Place a gang again for its next attempt: members keep their nodes, only those on lost nodes move.
 
-The gang's claim stays booked for the whole decision, old places and new ones, so nothing that is
-decided in the same breath can count on what the repair gives up.
+The gang's claim stays booked for the whole decision, old places and new ones, so other jobs in this
+decision cannot use the capacity that the repair frees: the write may still fail.
 """
 
 from __future__ import annotations
@@ -12,11 +12,97 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.api.job import Job, Placement
+from fairlead.api.times import parse_time
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.plan import Plan, domains_of, plan_within
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.search import Plan, domains_of, plan_gang, plan_within
+from fairlead.decide.placement.unplaceable import judge_empty, judge_present
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, RoleRequest
+from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import Bools, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The gang keeps its nodes and waits for replacements, until an instant."""
+
+    verdict: Verdict
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The gang releases all its nodes; without a verdict its placement is of no use to it."""
+
+    verdict: Verdict | None
+
+
+def repair(
+    capacity: PresentCapacity, entry: QueueEntry, policy: PlacementPolicy, now: float
+) -> Plan | Wait | Release:
+    """Answer a gang's next attempt: the same nodes, new ones for the lost, or wait, or release.
+
+    `capacity` then holds the new places of a plan beside the old ones; else it is as it was.
+    """
+    job, gang, state = entry.job, entry.gang, capacity.state
+    scope = None if isinstance(gang, InvalidGang) else repair_scope(state, job, gang)
+    if scope is None or isinstance(gang, InvalidGang):
+        return Release(None)
+    plan = _plan_again(capacity, gang, scope)
+    if plan is not None:
+        return plan
+    status, since = job.status.verdict, now
+    if status is not None and status.reason == Reason.REPAIRING.value and status.since:
+        since = parse_time(status.since)
+    give_up_at = since + policy.repair_hold_seconds
+    holds_nothing = scope.kept_count == 0 and job.spec.adopts is None
+    if holds_nothing or now >= give_up_at:
+        return _give_up(capacity, gang, scope)
+    facts = {
+        "members_kept": scope.kept_count,
+        "members": gang.member_count,
+        "nodes_lost": scope.nodes_lost,
+    }
+    return Wait(Verdict(Reason.REPAIRING, facts), give_up_at)
+
+
+def _plan_again(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | None:
+    if not scope.nodes_lost:
+        return Plan(scope.slots)
+    if scope.kept_count:
+        return plan_repair(capacity, gang, scope)
+    return _plan_elsewhere(capacity, gang, scope)
+
+
+def _plan_elsewhere(
+    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope
+) -> Plan | None:
+    """Place the whole gang as if it held nothing; `capacity` then holds old and new places."""
+    mark = capacity.mark()
+    give_back(capacity, gang, scope, kept=True)
+    plan = plan_gang(capacity, capacity.state.table, gang)
+    if plan is not None:
+        give_back(capacity, gang, scope, kept=True, sign=-1)
+        return plan
+    capacity.rollback_to(mark)
+    return None
+
+
+def _give_up(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | Release:
+    """Move the whole gang if that is possible (another domain, say), else release its nodes."""
+    plan = _plan_elsewhere(capacity, gang, scope)
+    if plan is not None:
+        return plan
+    mark = capacity.mark()
+    give_back(capacity, gang, scope, kept=True)
+    verdict = judge_empty(capacity.state, gang) or judge_present(
+        capacity.state, capacity, gang, reserved_for=None
+    )
+    capacity.rollback_to(mark)
+    return Release(verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +167,7 @@ def give_back(
             capacity.take(distinct, -sign * counts, role.member)
 
 
-def plan_repair(
-    capacity: PresentCapacity, state: ClusterState, gang: GangRequest, scope: RepairScope
-) -> Plan | None:
+def plan_repair(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | None:
     """Place the lost members around the kept ones: on nodes outside the gang first, on nodes that
     it already uses next, on the lost nodes themselves, should they be back, last.
 
@@ -93,7 +177,7 @@ def plan_repair(
         RoleRequest(role.name, int((~stays).sum()), role.member)
         for role, stays in zip(gang.roles, scope.kept, strict=True)
     )
-    mark = capacity.mark()
+    state, mark = capacity.state, capacity.mark()
     give_back(capacity, gang, scope, kept=False)
     for admitted in _preferences(state, gang, scope):
         plan = plan_within(capacity, state.table, moved, admitted)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, Placement
-from fairlead.decide.placement.queue import QueueEntry, WaitQueue, order_of
+from fairlead.decide.placement.order import LaneKey, Order, age_of
+from fairlead.decide.placement.queue import QueueEntry, WaitQueue
 from fairlead.model.cluster import ClusterState, JobEntry
 from fairlead.model.gangs import JobKey
 from fairlead.model.phase import RELEASABLE, Phase, phase_of
@@ -27,15 +28,17 @@ class PlacementState:
         self,
         cluster: ClusterState | None = None,
         *,
+        order: Order | None = None,
         contain: Callable[[Job, Exception], None] | None = None,
     ) -> None:
         """Take in the jobs that the cluster state has, and follow it until `close`.
 
+        `order` ranks the lanes of the queue, by default by priority.
         `contain` is called with each of these jobs that cannot be taken in; None: the error is
         raised. What a later change raises goes to the caller that made the change.
         """
         self.cluster = cluster or ClusterState()
-        self.queue = WaitQueue(self.cluster.fits)
+        self.queue = WaitQueue(self.cluster.fits, order)
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, QueueEntry] = {}
         #: Jobs whose placement must be released.
@@ -84,8 +87,8 @@ class PlacementState:
             self._forget(key, before)
             return
         job, priority = entry.job, entry.priority
-        resolved = priority if isinstance(priority, int) else 0
-        after = self.jobs[key] = QueueEntry(job, entry.gang, order_of(job, resolved))
+        lane = LaneKey(job.spec.team, priority if isinstance(priority, int) else 0)
+        after = self.jobs[key] = QueueEntry(job, entry.gang, lane, age_of(job))
         self.unresolved.pop(key, None)
         phase, is_placed = phase_of(job), job.status.placement is not None
         waits = phase is Phase.QUEUED
@@ -107,7 +110,7 @@ class PlacementState:
 
     def _enqueue(self, before: QueueEntry | None, entry: QueueEntry, *, waits: bool) -> None:
         if before is not None and before.group is not None:
-            if waits and before.gang is entry.gang and before.order == entry.order:
+            if waits and _is_equal(before, entry):
                 entry.group = before.group
                 self.queue.mark_written(entry)
                 return
@@ -128,6 +131,12 @@ def _is_releasable(job: Job, phase: Phase) -> bool:
         return False
     is_over = phase is Phase.FINISHED
     return job.status.placement is not None or (is_over and job.status.verdict is not None)
+
+
+def _is_equal(entry: QueueEntry, other: QueueEntry) -> bool:
+    """True when both stand at the same place of the same group."""
+    is_same = entry.gang is other.gang and entry.lane == other.lane
+    return is_same and entry.age == other.age
 
 
 def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentCapacity
-from fairlead.decide.placement.plan import (
+from fairlead.decide.placement.search import (
     domains_of,
     members_fit,
     members_fit_domain,
@@ -63,16 +63,16 @@ def judge_present(
     capacity: PresentCapacity,
     gang: GangRequest,
     *,
-    barred_by: ObjectKey | None,
+    reserved_for: ObjectKey | None,
 ) -> Verdict:
     """Return why the gang, which could be placed on an empty cluster, has no place now.
 
-    `capacity` is where it was tried; its bars were put up for the job `barred_by`.
+    `capacity` is where it was tried; nodes are kept in it for the job `reserved_for`.
     """
     table = state.table
     unbarred = capacity.unbarred()
-    if barred_by is not None and _would_fit(unbarred, table, gang):
-        return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(barred_by)}, (barred_by,))
+    if reserved_for is not None and _would_fit(unbarred, table, gang):
+        return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(reserved_for)}, (reserved_for,))
     available = EmptyCapacity(state, available_only=True)
     unavailable = _unavailable_count(state, gang)
     if unavailable and not _would_fit(available, table, gang):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
-from fairlead.decide.placement.plan import Plan, plan_gang
+from fairlead.decide.placement.search import Plan, plan_gang
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, Verdict
@@ -26,7 +26,7 @@ def would_fit(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
         if plan is not None:
             return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
         impossible = judge_empty(state, gang)
-        return impossible or judge_present(state, capacity, gang, barred_by=None)
+        return impossible or judge_present(state, capacity, gang, reserved_for=None)
 
 
 def fits_now(state: ClusterState, gang: GangRequest) -> bool:
@@ -49,7 +49,7 @@ def fits_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
     if plan is not None:
         return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
     with state.transaction() as transaction:
-        return judge_present(state, PresentCapacity(state, transaction), gang, barred_by=None)
+        return judge_present(state, PresentCapacity(state, transaction), gang, reserved_for=None)
 
 
 def largest_shape(state: ClusterState) -> Mapping[str, int]:

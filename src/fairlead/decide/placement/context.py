@@ -1,0 +1,80 @@
+"""What the stages of one decision share, and how a fault over one job is contained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.queue import Shape
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.unplaceable import judge_empty
+from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.nodes import Ints
+
+T = TypeVar("T")
+
+
+class Context:
+    """The state of one decision: what it reads, what it has placed, when to decide again."""
+
+    def __init__(
+        self, state: PlacementState, policy: PlacementPolicy, now: float, capacity: PresentCapacity
+    ) -> None:
+        self.state = state
+        self.cluster = state.cluster
+        self.policy = policy
+        self.now = now
+        self.capacity = capacity
+        #: Jobs placed in this decision and the slots that they took.
+        self.placed: dict[ObjectKey, Ints] = {}
+        #: The job at the head for which nodes are reserved, if any.
+        self.reserved_for: ObjectKey | None = None
+        #: When to decide again.
+        self.wakes: list[float] = []
+        self.faults: dict[ObjectKey, Exception] = {}
+        #: Called with a job over which a step raised; None: the error is raised.
+        self.on_fault: Callable[[ObjectKey, Exception], None] | None = None
+
+    def is_left_alone(self, key: ObjectKey) -> bool:
+        """True for a job that is not to be touched: writes of it fail, or deciding about it."""
+        if key in self.state.write_blocked:
+            return True
+        return self.state.jobs[key].faulted_at == self.cluster.table.nodes_version
+
+    def contained(self, key: ObjectKey, step: Callable[[], T], otherwise: T | None = None) -> T:
+        """Return what `step`, which is about one job, returns; `otherwise` if it raises.
+
+        What a step that raises has taken is released.
+        """
+        if self.is_left_alone(key):
+            return cast("T", otherwise)
+        mark = self.capacity.mark()
+        try:
+            return step()
+        except Exception as error:
+            if self.on_fault is None:
+                raise
+            self.capacity.rollback_to(mark)
+            self.state.jobs[key].faulted_at = self.cluster.table.nodes_version
+            self.faults[key] = error
+            self.on_fault(key, error)
+            return cast("T", otherwise)
+
+    def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
+        """Return a value that differs once something has changed that the gang could use."""
+        if isinstance(gang, InvalidGang):
+            return ()
+        fits = self.cluster.fits
+        changes = [fits.mask(role.member.constraints).changed_at for role in gang.roles]
+        version = self.cluster.table.nodes_version
+        return (*changes, version, self.capacity.version, self.reserved_for)
+
+    def on_empty(self, shape: Shape) -> Verdict | None:
+        """Return why a shape could never be placed on these nodes, even empty; None: it could."""
+        version = self.cluster.table.nodes_version
+        if shape.on_empty is None or shape.on_empty[0] != version:
+            shape.on_empty = (version, judge_empty(self.cluster, shape.gang))
+        return shape.on_empty[1]

@@ -1,0 +1,95 @@
+"""The fit stage: waiting gangs are tried in order, and gangs with a next attempt are repaired.
+
+Everything is tried in one transaction, so each job sees what the jobs before it took.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.queue import Group, QueueEntry
+from fairlead.decide.placement.reservation import HeadReservation
+from fairlead.decide.placement.search import Plan, plan_gang
+from fairlead.model.gangs import GangRequest
+
+#: Called with each job that is placed, and with each one that has a next attempt to place.
+OnPlan: TypeAlias = Callable[[QueueEntry, Plan], None]
+OnRepair: TypeAlias = Callable[[QueueEntry], None]
+
+
+class Fit:
+    """Tries what may fit, within the bounds of one decision."""
+
+    def __init__(self, context: Context, on_plan: OnPlan, on_repair: OnRepair) -> None:
+        self._context = context
+        self._on_plan = on_plan
+        self._on_repair = on_repair
+        self._head = HeadReservation(context)
+        self._evaluations = 0
+
+    def run(self) -> list[OrderKey]:
+        """Try everything that may fit; return what was left out because it was too much."""
+        is_first = True
+        while True:
+            placed_before = len(self._context.placed)
+            left = self._pass(with_repairs=is_first)
+            is_first = False
+            if left or len(self._context.placed) == placed_before:
+                return left
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True once as much was tried or placed as one decision may."""
+        policy = self._context.policy
+        return (
+            self._evaluations >= policy.evaluations_max
+            or len(self._context.placed) >= policy.placements_max
+        )
+
+    def _pass(self, *, with_repairs: bool) -> list[OrderKey]:
+        context = self._context
+        queue, jobs = context.state.queue, context.state.jobs
+        heap: list[tuple[OrderKey, Group | None, int]] = [
+            (group.order(0), group, 0)
+            for shape in queue.candidates()
+            for group in shape.groups.values()
+        ]
+        if with_repairs:
+            heap += [(queue.order_of(jobs[key]), None, 0) for key in context.state.repairable]
+        heapq.heapify(heap)
+        while heap:
+            order, group, index = heapq.heappop(heap)
+            if self.is_exhausted:
+                return [order, *sorted(item[0] for item in heap)]
+            key = order.job_key
+            if group is None:
+                self._evaluations += 1
+                context.contained(key, partial(self._on_repair, jobs[key]))
+                continue
+            self._head.reserve_before(order)
+            skipped = key in context.placed or context.is_left_alone(key)
+            attempt = partial(self._try_first, group, jobs[key])
+            goes_on = skipped or context.contained(key, attempt, otherwise=True)
+            if goes_on and index + 1 < len(group.ages):
+                heapq.heappush(heap, (group.order(index + 1), group, index + 1))
+        return []
+
+    def _try_first(self, group: Group, entry: QueueEntry) -> bool:
+        """Place the group's next job; False when it does not fit, nor hence the others."""
+        context, shape = self._context, group.shape
+        assert isinstance(shape.gang, GangRequest)
+        basis = context.basis(shape.gang)
+        if shape.failed_on == basis:
+            return False
+        self._evaluations += 1
+        plan = plan_gang(context.capacity, context.cluster.table, shape.gang)
+        if plan is None:
+            shape.failed_on = basis
+            return False
+        self._on_plan(entry, plan)
+        return True

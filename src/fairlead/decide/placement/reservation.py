@@ -1,0 +1,80 @@
+"""The reservation for the head of the queue: a job that waits too long gets the nodes it could use.
+
+A job that does not fit does not hold up others, until it has waited for `starvation_seconds` as the
+first of those that wait for other jobs' room. From then on later jobs are kept off its nodes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fairlead.api.meta import find_condition
+from fairlead.api.names import PLACED
+from fairlead.api.times import parse_time
+from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.quota import quota_verdict
+from fairlead.decide.placement.unplaceable import eligible_nodes
+from fairlead.decide.reasons import Reason
+from fairlead.model.gangs import GangRequest, InvalidGang
+
+#: Verdicts that time or other jobs' ends do not change; such a job does not hold up others.
+_BLOCKING_NO_ONE = (Reason.NODES_UNAVAILABLE,)
+
+
+class HeadReservation:
+    """Finds the head of the queue as its turn passes, and reserves nodes for it when it is due."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._in_order = context.state.queue.in_order()
+        self._next = next(self._in_order, None)
+
+    def reserve_before(self, order: OrderKey) -> None:
+        """Reserve nodes for the head, if it is due and its turn was before this job's."""
+        if self._context.reserved_for is None:
+            head = self._head(order)
+            if head is not None:
+                self._context.contained(head.job_key, partial(self._reserve, head))
+
+    def _reserve(self, head: OrderKey) -> None:
+        context = self._context
+        starves_at = self._waiting_since(head) + context.policy.starvation_seconds
+        if context.now < starves_at:
+            return
+        gang = context.state.jobs[head.job_key].gang
+        assert isinstance(gang, GangRequest)
+        constraints = [role.member.constraints for role in gang.roles]
+        context.capacity.barred = eligible_nodes(context.cluster, constraints)
+        context.reserved_for = head.job_key
+
+    def _head(self, before: OrderKey) -> OrderKey | None:
+        """Return the first job ahead of `before` that is not placed and waits for others' room."""
+        context = self._context
+        while (order := self._next) is not None and order < before:
+            key = order.job_key
+            judge = partial(self._blocks_no_one, context.state.jobs[key])
+            if key not in context.placed and not context.contained(key, judge, otherwise=True):
+                return order
+            self._next = next(self._in_order, None)
+        return None
+
+    def _blocks_no_one(self, entry: QueueEntry) -> bool:
+        assert entry.group is not None
+        context, shape = self._context, entry.group.shape
+        if isinstance(shape.gang, InvalidGang) or context.on_empty(shape) is not None:
+            return True
+        if quota_verdict(context.cluster, entry) is not None:
+            return True
+        judgement = shape.judgement
+        if judgement is None or judgement.basis != context.basis(shape.gang):
+            return False
+        return judgement.verdict.reason in _BLOCKING_NO_ONE
+
+    def _waiting_since(self, order: OrderKey) -> float:
+        job = self._context.state.jobs[order.job_key].job
+        condition = find_condition(job.status.conditions, PLACED)
+        if condition is None or condition.status == "True" or not condition.last_transition_time:
+            return self._context.now
+        return parse_time(condition.last_transition_time)

@@ -1,0 +1,159 @@
+"""The explain stage: verdicts for the head of the queue and for jobs without one, within bounds.
+
+Verdicts are remembered per shape, and made again only where something that they depend on changed:
+near the head of the queue soon, further back a few at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.fit import Fit
+from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.queue import Judgement, Shape
+from fairlead.decide.placement.quota import quota_verdict
+from fairlead.decide.placement.search import plan_gang
+from fairlead.decide.placement.unplaceable import BLOCKERS_MAX, eligible_nodes, judge_present
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.model.gangs import GangRequest, InvalidGang
+
+_FAULT_LENGTH_MAX = 300
+
+#: Called with a waiting job, its verdict and whether every number of it counts; returns whether
+#: the verdict is to be written.
+OnVerdict: TypeAlias = Callable[[ObjectKey, Verdict, bool], bool]
+
+
+class Verdicts:
+    """Makes the verdicts of one decision."""
+
+    def __init__(self, context: Context, fit: Fit, on_verdict: OnVerdict) -> None:
+        self._context = context
+        self._fit = fit
+        self._on_verdict = on_verdict
+        self._judgements = 0
+
+    def run(self) -> list[OrderKey]:
+        """Judge the head of the queue and jobs without a verdict, then some of the others.
+
+        Returns the jobs at the head that would have been too much.
+        """
+        left = self._judge_waiting()
+        self._judge_deep()
+        return left
+
+    def note_fault(self, key: ObjectKey, error: Exception) -> None:
+        """Give a job over which this code raised the verdict that says so."""
+        fault = f"{type(error).__name__}: {error}"[:_FAULT_LENGTH_MAX]
+        verdict = Verdict(Reason.SET_ASIDE, {"stage": "decided on", "fault": fault})
+        group = self._context.state.jobs[key].group
+        if group is not None:
+            self._note(group.shape, verdict, basis=None)
+        self._on_verdict(key, verdict, True)
+
+    def _judge_waiting(self) -> list[OrderKey]:
+        context = self._context
+        queue, policy = context.state.queue, context.policy
+        fresh = queue.first(policy.fresh_jobs_max)
+        unwritten = queue.unwritten(policy.writes_max + len(context.placed))
+        is_fresh, is_new = dict.fromkeys(fresh), dict.fromkeys(unwritten)
+        written, left = 0, list[OrderKey]()
+        for order in sorted(dict.fromkeys([*fresh, *unwritten])):
+            key = order.job_key
+            if key in context.placed or context.is_left_alone(key):
+                continue
+            if written >= policy.writes_max:
+                context.wakes.append(context.now)
+                break
+            make = partial(self._verdict_of, key, may_wait=order not in is_new)
+            verdict = context.contained(key, make)
+            if verdict is not None:
+                written += self._on_verdict(key, verdict, order in is_fresh)
+            elif not context.is_left_alone(key):
+                left.append(order)
+        if queue.unwritten_count > len(unwritten) and written:
+            context.wakes.append(context.now)
+        return left
+
+    def _judge_deep(self) -> None:
+        """Look again, a few at a time, at shapes whose verdict is of other nodes than there are."""
+        context = self._context
+        queue, version = context.state.queue, context.cluster.table.nodes_version
+        if context.now >= queue.deep_at:
+            left = context.policy.judgements_max - self._judgements
+            for shape in queue.outdated(version, left):
+                context.contained(shape.first.job_key, partial(self._judge, shape))
+            queue.deep_at = context.now + context.policy.deep_refresh_seconds
+        if queue.has_outdated(version):
+            context.wakes.append(queue.deep_at)
+
+    def _verdict_of(self, key: ObjectKey, *, may_wait: bool) -> Verdict | None:
+        """Return a waiting job's verdict; None when it was not got to."""
+        entry = self._context.state.jobs[key]
+        assert entry.group is not None
+        verdict = self._verdict(entry.group.shape, may_wait=may_wait)
+        if verdict is None or verdict.outcome is not Outcome.WAITING:
+            return verdict
+        return quota_verdict(self._context.cluster, entry) or verdict
+
+    def _verdict(self, shape: Shape, *, may_wait: bool) -> Verdict | None:
+        """Return the shape's verdict, made again if it is due; None when it was not got to."""
+        context, judgement = self._context, shape.judgement
+        if judgement is not None:
+            if judgement.basis is not None and judgement.basis == context.basis(shape.gang):
+                return judgement.verdict
+            due_at = judgement.made_at + context.policy.refresh_seconds
+            if may_wait and context.now < due_at:
+                context.wakes.append(due_at)
+                return judgement.verdict
+        if self._judgements >= context.policy.judgements_max or self._is_untried(shape):
+            return None
+        return self._judge(shape)
+
+    def _is_untried(self, shape: Shape) -> bool:
+        """True when the shape was not got to and may well fit."""
+        if not self._fit.is_exhausted or isinstance(shape.gang, InvalidGang):
+            return False
+        capacity = self._context.capacity
+        mark = capacity.mark()
+        plan = plan_gang(capacity, self._context.cluster.table, shape.gang)
+        capacity.rollback_to(mark)
+        return plan is not None
+
+    def _judge(self, shape: Shape) -> Verdict:
+        self._judgements += 1
+        context = self._context
+        verdict = context.on_empty(shape)
+        if verdict is None:
+            assert isinstance(shape.gang, GangRequest)
+            verdict = judge_present(
+                context.cluster, context.capacity, shape.gang, reserved_for=context.reserved_for
+            )
+            verdict = self._with_new_blockers(shape.gang, verdict)
+        self._note(shape, verdict, basis=context.basis(shape.gang))
+        return verdict
+
+    def _note(self, shape: Shape, verdict: Verdict, *, basis: tuple[object, ...] | None) -> None:
+        context, before = self._context, shape.judgement
+        version = context.cluster.table.nodes_version
+        shape.judgement = Judgement(verdict, context.now, version, basis)
+        if before is None or before.verdict.outcome != verdict.outcome:
+            for group in shape.groups.values():
+                for age in group.ages:
+                    context.state.queue.mark_written(context.state.jobs[age.job_key])
+
+    def _with_new_blockers(self, gang: GangRequest, verdict: Verdict) -> Verdict:
+        """Add the jobs placed in this decision, whose claims are not booked yet."""
+        placed = self._context.placed
+        if not placed or verdict.reason is Reason.BEHIND_EARLIER_JOB:
+            return verdict
+        constraints = [role.member.constraints for role in gang.roles]
+        nodes = eligible_nodes(self._context.cluster, constraints)
+        new = [key for key, slots in placed.items() if nodes[slots].any()]
+        blockers = tuple(dict.fromkeys([*new[:BLOCKERS_MAX], *verdict.blockers]))[:BLOCKERS_MAX]
+        return replace(verdict, blockers=blockers)
