@@ -1,8 +1,9 @@
 """When a waiting job starts if every job ahead of it takes as long as it may.
 
-The scheduler's own decision is asked again at each end of a job, with the jobs that it placed
-meanwhile. So those ahead in the queue, later jobs that find room first, and the protection of the
-queue's head count as they do in the cluster; there is no second algorithm.
+The planner's own stages (order, quota, fit, repair) run again at each end of a job, on the capacity
+as it is by then (`PresentCapacity.by`), with the jobs that they placed meanwhile. So those ahead in
+the queue, later jobs that find room first, and the reservation for the queue's head count as they
+do in the cluster; there is no second algorithm, and no copy of the state.
 
 Assumed: a job that holds nodes uses its whole time limit and then its whole grace period, members
 start as soon as they are placed, and no job that comes first is submitted, released or restarted.
@@ -11,29 +12,29 @@ Where that is not enough to say when, the answer is why not.
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
+from sys import maxsize
 
-from msgspec.structs import replace
-
-from fairlead.api.job import Job, JobStatus
-from fairlead.api.meta import Condition
-from fairlead.api.names import SUCCEEDED
-from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.placement.completion import ends_at
-from fairlead.decide.placement.outcome import status_after
+from fairlead.api.job import Job
+from fairlead.decide.placement import PlacementPolicy
+from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.completion import ends_at, longest_run_seconds
+from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.fit import Fit
+from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.repair import Release, Wait, repair
+from fairlead.decide.placement.search import Plan, take_plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.gangs import InvalidGang
+from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.phase import Phase, phase_of
 
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
 ENDS_MAX = 500
-_ENDED = Condition(type=SUCCEEDED, status="True")
 
 
 class Unknown(Enum):
@@ -64,110 +65,135 @@ def forecast(
     The members' pods of jobs must not be in the state: a job that ends gives back its claim. The
     state is used for the calculation and is as it was at the end.
     """
-    ahead = _Ahead(state, key, now, policy)
-    try:
-        return ahead.run()
-    finally:
-        ahead.restore()
+    unbounded = replace(policy, evaluations_max=maxsize, placements_max=maxsize)
+    with state.cluster.transaction() as transaction:
+        capacity = PresentCapacity(state.cluster, transaction)
+        ahead = _Ahead(Context(state, unbounded, now, capacity), key)
+        try:
+            return ahead.run()
+        finally:
+            ahead.restore()
+            state.queue.reorder(now)
 
 
 class _Ahead:
     """The cluster from now on, one end after the other."""
 
-    def __init__(
-        self, state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
-    ) -> None:
-        self._state = state
+    def __init__(self, context: Context, key: ObjectKey) -> None:
+        self._context = context
+        self._state, self._capacity = context.state, context.capacity
         self._key = key
-        self._now = now
-        self._policy = policy
-        self._before: dict[ObjectKey, Job] = {}
-        self._ends: list[tuple[float, ObjectKey]] = []
+        #: Jobs that wait here and do not in the state.
+        self._added: dict[ObjectKey, QueueEntry] = {}
         self._is_endless = self._has_restart = False
         self._waits_for: list[ObjectKey] = []
-        gang = state.jobs[key].gang
+        #: What was taken since belongs to the next job that is placed.
+        self._mark = 0
+        gang = self._state.jobs[key].gang
         assert not isinstance(gang, InvalidGang)
-        self._eligible = eligible_nodes(
-            state.cluster, [role.member.constraints for role in gang.roles]
-        )
-        self._dependents = _dependents(state)
+        constraints = [role.member.constraints for role in gang.roles]
+        self._eligible = eligible_nodes(self._state.cluster, constraints)
+        self._dependents = _dependents(self._state)
 
     def run(self) -> Forecast | Unknown:
-        self._admit_new()
-        for claim in self._state.cluster.ledger.claims_by_size():
-            job = self._state.jobs[claim.key].job
-            if not job.is_finished and claim.key != self._key:
-                self._expect_end(job)
-        now = self._now
+        self._begin()
+        context, seen = self._context, -inf
         for _ in range(ENDS_MAX):
-            if self._place(now):
-                return Forecast(now, tuple(reversed(self._waits_for[-WAITS_FOR_MAX:])))
-            if not self._ends:
+            if self._place():
+                waits_for = tuple(reversed(self._waits_for[-WAITS_FOR_MAX:]))
+                return Forecast(context.now, waits_for)
+            end = self._capacity.next_end(seen)
+            if end is None:
                 return self._unknown()
-            at, _ = self._ends[0]
-            now = max(now, at)
-            while self._ends and self._ends[0][0] <= now:
-                ended = heapq.heappop(self._ends)[1]
-                if ended in self._dependents:
+            seen = context.now = max(context.now, end)
+            for key in self._capacity.by(seen):
+                if key in self._dependents:
                     return Unknown.DEPENDENT
-                self._end(ended)
+                slots = context.placed.get(key)
+                slots = self._state.cluster.ledger.slots(key) if slots is None else slots
+                if self._eligible[slots].any():
+                    self._waits_for.append(key)
         return Unknown.TOO_MANY
 
     def restore(self) -> None:
-        """Put the state back."""
-        for job in self._before.values():
-            self._state.cluster.job_changed(job)
+        """Take out of the queue what was put into it."""
+        for entry in self._added.values():
+            self._state.queue.remove(entry)
+
+    def _begin(self) -> None:
+        """Admit new jobs, release what is of no more use, note whose end is not known."""
+        state, ledger = self._state, self._state.cluster.ledger
+        for key, entry in state.jobs.items():
+            job, priority = entry.job, state.cluster.jobs[key].priority
+            is_free = job.spec.adopts is None and not job.spec.after
+            if is_free and _is_new(job) and isinstance(priority, int):
+                self._queue(entry)
+        self._capacity.without(k for k in state.releasable if not ledger.awaits_binding(k))
+        for key in state.repairable:
+            self._capacity.keep(key)
+        for claim in ledger.claims_by_priority():
+            job = state.jobs[claim.key].job
+            if claim.key != self._key and self._capacity.holds(claim.key):
+                self._note_unknown_end(job, ends_at(job))
+
+    def _note_unknown_end(self, job: Job, end: float | None) -> None:
+        if job.spec.time_limit_seconds is None:
+            self._is_endless = True
+        elif end is None:
+            self._has_restart = True
 
     def _unknown(self) -> Unknown:
         if self._has_restart:
             return Unknown.RESTARTING
         return Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.NO_ROOM
 
-    def _admit_new(self) -> None:
-        """Put into the queue what the jobs controller will admit at once."""
-        for entry in list(self._state.jobs.values()):
-            job = entry.job
-            is_new = _is_new(job) and job.spec.adopts is None
-            if is_new and not job.spec.after:
-                self._change(job, replace(job.status, attempt=1))
+    def _queue(self, entry: QueueEntry) -> None:
+        self._state.queue.add(entry)
+        self._added[entry.age.job_key] = entry
 
-    def _place(self, now: float) -> bool:
-        """Carry out the scheduler's decisions at this instant; True once the job is placed."""
+    def _place(self) -> bool:
+        """Place what fits at this instant; True once the job is placed."""
+        context = self._context
+        self._state.queue.reorder(context.now)
         while True:
-            has_placed = False
-            for action in decide(self._state, self._policy, now).actions:
-                if not isinstance(action, PlaceJob | ReleaseJob | WriteVerdict):
-                    continue
-                self._change(action.job, status_after(action))
-                if isinstance(action, PlaceJob):
-                    has_placed = True
-                    key = action.job.metadata.key
-                    if key == self._key:
-                        return True
-                    self._expect_end(self._state.jobs[key].job)
-            if not has_placed:
+            added = len(self._added)
+            context.reserved_for = self._capacity.barred = None
+            self._mark = self._capacity.mark()
+            Fit(context, self._on_plan, self._on_repair).run()
+            if self._key in context.placed:
+                return True
+            if len(self._added) == added:
                 return False
 
-    def _expect_end(self, job: Job) -> None:
-        end = ends_at(job)
-        if end is not None:
-            heapq.heappush(self._ends, (max(end, self._now), job.metadata.key))
-        elif job.spec.time_limit_seconds is None:
-            self._is_endless = True
-        else:
-            self._has_restart = True
+    def _on_plan(self, entry: QueueEntry, plan: Plan) -> None:
+        capacity, job, key = self._capacity, entry.job, entry.age.job_key
+        limit = job.spec.time_limit_seconds
+        until = None if limit is None else self._context.now + longest_run_seconds(job, limit)
+        if capacity.holds(key):  # it moves: of old places and new ones only the new stay
+            assert isinstance(entry.gang, GangRequest)
+            capacity.rollback_to(self._mark)
+            capacity.without([key])
+            self._mark = capacity.mark()
+            take_plan(capacity, entry.gang, plan)
+        capacity.hold(key, self._mark, until)
+        self._note_unknown_end(job, until)
+        self._context.placed[key] = plan.distinct_slots
+        self._mark = capacity.mark()
 
-    def _end(self, key: ObjectKey) -> None:
-        job = self._state.jobs[key].job
-        slots = self._state.cluster.ledger.slots(key)
-        if any(self._eligible[slot] for slot in slots):
-            self._waits_for.append(key)
-        conditions = (*job.status.conditions, _ENDED)
-        self._change(job, replace(job.status, conditions=conditions, placement=None))
-
-    def _change(self, job: Job, status: JobStatus) -> None:
-        self._before.setdefault(job.metadata.key, self._state.jobs[job.metadata.key].job)
-        self._state.cluster.job_changed(replace(job, status=status))
+    def _on_repair(self, entry: QueueEntry) -> None:
+        key = entry.age.job_key
+        if key in self._context.placed or key in self._added:
+            return
+        context = self._context
+        match repair(self._capacity.unbarred(), entry, context.policy, context.now):
+            case Plan() as plan:
+                self._on_plan(entry, plan)
+            case Release():
+                self._capacity.without([key])
+                self._queue(entry)
+                self._mark = self._capacity.mark()
+            case Wait():
+                self._has_restart = True
 
 
 def _dependents(state: PlacementState) -> frozenset[ObjectKey]:

@@ -119,9 +119,19 @@ class PresentCapacity:
 
     def hold(self, key: JobKey, mark: int, until: float | None) -> None:
         """Let a job hold what was taken since the mark; `by` releases it from `until` on."""
+        self.keep(key)
         self._transaction.assign(key, mark)
         if until is not None:
             insort(self._known_ends(), (until, key))
+
+    def keep(self, key: JobKey) -> None:
+        """Let `by` not release a job, whatever its limit says."""
+        if self._transaction.claim_counts(key):
+            self._ends = [end for end in self._known_ends() if end[1] != key]
+
+    def holds(self, key: JobKey) -> bool:
+        """True for a job whose claim counts here, or that holds what was taken for it."""
+        return self._transaction.holds(key)
 
     def by(self, instant: float) -> tuple[JobKey, ...]:
         """Release the jobs that end by an instant at the latest; return them in order of end."""

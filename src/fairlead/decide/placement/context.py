@@ -9,7 +9,7 @@ from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import Shape
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.unplaceable import judge_empty
+from fairlead.decide.placement.unplaceable import judge_available, judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Ints
@@ -26,7 +26,8 @@ class Context:
         self.state = state
         self.cluster = state.cluster
         self.policy = policy
-        self.now = now
+        #: The time, and that at which the decision began: forecasts look ahead.
+        self.now = self.began = now
         self.capacity = capacity
         #: Jobs placed in this decision and the slots that they took.
         self.placed: dict[ObjectKey, Ints] = {}
@@ -78,3 +79,11 @@ class Context:
         if shape.on_empty is None or shape.on_empty[0] != version:
             shape.on_empty = (version, judge_empty(self.cluster, shape.gang))
         return shape.on_empty[1]
+
+    def on_available(self, shape: Shape) -> Verdict | None:
+        """Return why it could not be placed on the nodes that are available, even empty."""
+        assert not isinstance(shape.gang, InvalidGang)
+        version = self.cluster.table.nodes_version
+        if shape.on_available is None or shape.on_available[0] != version:
+            shape.on_available = (version, judge_available(self.cluster, shape.gang))
+        return shape.on_available[1]

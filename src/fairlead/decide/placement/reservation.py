@@ -16,11 +16,7 @@ from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.unplaceable import eligible_nodes
-from fairlead.decide.reasons import Reason
 from fairlead.model.gangs import GangRequest, InvalidGang
-
-#: Verdicts that time or other jobs' ends do not change; such a job does not hold up others.
-_BLOCKING_NO_ONE = (Reason.NODES_UNAVAILABLE,)
 
 
 class HeadReservation:
@@ -61,20 +57,18 @@ class HeadReservation:
         return None
 
     def _blocks_no_one(self, entry: QueueEntry) -> bool:
+        """True for a job that has no use for the room of others, however long it waits."""
         assert entry.group is not None
         context, shape = self._context, entry.group.shape
         if isinstance(shape.gang, InvalidGang) or context.on_empty(shape) is not None:
             return True
         if quota_verdict(context.cluster, entry) is not None:
             return True
-        judgement = shape.judgement
-        if judgement is None or judgement.basis != context.basis(shape.gang):
-            return False
-        return judgement.verdict.reason in _BLOCKING_NO_ONE
+        return context.on_available(shape) is not None
 
     def _waiting_since(self, order: OrderKey) -> float:
         job = self._context.state.jobs[order.job_key].job
         condition = find_condition(job.status.conditions, PLACED)
         if condition is None or condition.status == "True" or not condition.last_transition_time:
-            return self._context.now
+            return self._context.began
         return parse_time(condition.last_transition_time)

@@ -98,6 +98,13 @@ def plan_gang(capacity: Capacity, table: NodeTable, gang: GangRequest) -> Plan |
     return plan_within(capacity, table, gang.roles, None, order=order)
 
 
+def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan) -> None:
+    """Take the places of a plan."""
+    for role, slots in zip(gang.roles, plan.slots, strict=True):
+        distinct, counts = np.unique(slots, return_counts=True)
+        capacity.take(distinct, counts, role.member)
+
+
 def plan_within(
     capacity: Capacity,
     table: NodeTable,

@@ -73,17 +73,9 @@ def judge_present(
     unbarred = capacity.unbarred()
     if reserved_for is not None and _would_fit(unbarred, table, gang):
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(reserved_for)}, (reserved_for,))
-    available = EmptyCapacity(state, available_only=True)
-    unavailable = _unavailable_count(state, gang)
-    if unavailable and not _would_fit(available, table, gang):
-        fit = members_fit(available, gang)
-        facts = {
-            "nodes_unavailable": unavailable,
-            "members": gang.member_count,
-            "members_fit": fit,
-        }
-        if fit < gang.member_count:
-            return Verdict(Reason.NODES_UNAVAILABLE, facts)
+    unavailable = judge_available(state, gang)
+    if unavailable is not None:
+        return unavailable
     blockers = _blockers(state, capacity, gang)
     if gang.topology_required and _would_fit_anywhere(unbarred, table, gang):
         facts = _domain_facts(unbarred, table, gang)
@@ -92,6 +84,22 @@ def judge_present(
     if short is not None:
         return Verdict(Reason.INSUFFICIENT_CAPACITY, short, blockers)
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
+
+
+def judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
+    """Return why the gang has no place on the nodes that are available, even empty; else None.
+
+    None, too, when no node is out: then that is not what it waits for.
+    """
+    available = EmptyCapacity(state, available_only=True)
+    unavailable = _unavailable_count(state, gang)
+    if not unavailable or _would_fit(available, state.table, gang):
+        return None
+    fit = members_fit(available, gang)
+    if fit >= gang.member_count:
+        return None
+    facts = {"nodes_unavailable": unavailable, "members": gang.member_count, "members_fit": fit}
+    return Verdict(Reason.NODES_UNAVAILABLE, facts)
 
 
 def _blockers(
