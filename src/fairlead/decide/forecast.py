@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
-from sys import maxsize
 
 from fairlead.api.job import Job
 from fairlead.decide.placement import PlacementPolicy
@@ -35,6 +34,7 @@ from fairlead.model.phase import Phase, phase_of
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
 ENDS_MAX = 500
+_UNBOUNDED = 1 << 62
 
 
 class Unknown(Enum):
@@ -65,7 +65,7 @@ def forecast(
     The members' pods of jobs must not be in the state: a job that ends gives back its claim. The
     state is used for the calculation and is as it was at the end.
     """
-    unbounded = replace(policy, evaluations_max=maxsize, placements_max=maxsize)
+    unbounded = replace(policy, evaluations_max=_UNBOUNDED, placements_max=_UNBOUNDED)
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
         ahead = _Ahead(Context(state, unbounded, now, capacity), key)
