@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from fairlead.app.controller_settings import ControllerSettings, load_settings
 from fairlead.app.run_file import CLUSTER_FILE, write_private
-from fairlead.input.errors import Code, fail
+from fairlead.input.errors import CliError, Code, fail
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7443
@@ -142,8 +142,22 @@ def settle(data: Path, asked: Asked) -> Settings:
         is_port_asked=is_asked,
         logs=asked.logs.over(before.logs),
         settings_file=file,
-        controllers=load_settings(file),
+        controllers=_load(file, is_remembered=asked.settings_file is None),
     )
+
+
+def _load(file: str, *, is_remembered: bool) -> ControllerSettings:
+    """Read a settings file; the error of one that is remembered says how to do without."""
+    try:
+        return load_settings(file)
+    except CliError as error:
+        first, *rest = error.problems
+        if not is_remembered or first.code is not Code.MANIFEST_UNREADABLE:
+            raise
+        note = ("it is remembered from an earlier start of this cluster",)
+        help_ = ("fairlead up --settings FILE names another, --settings '' takes the defaults",)
+        told = replace(first, detail=(*first.detail, *note), help=(*first.help, *help_))
+        raise CliError((told, *rest)) from error
 
 
 def remember(settings: Settings, port: int) -> None:
