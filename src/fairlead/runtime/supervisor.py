@@ -97,6 +97,7 @@ class _Running:
         self.last_error = ""
         self.started_at = 0.0
         self.task: asyncio.Task[None] | None = None
+        self.is_stopping = False
         self.done = asyncio.Event()
 
     def health(self, now: float, proven_seconds: float) -> ServiceHealth:
@@ -178,6 +179,8 @@ class Supervisor:
                     self._fatal = self._fatal or error
                     self._stopping.set()
                     return
+                if running.is_stopping:  # a task group that fails swallows a cancellation
+                    return
                 if self._clock.now() - started_at >= self._options.healthy_seconds:
                     backoff.reset()
                 running.state = ServiceState.BACKING_OFF
@@ -208,6 +211,7 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         for running in reversed(self._running):
+            running.is_stopping = True
             task = running.task
             if task is None or running.done.is_set():
                 continue

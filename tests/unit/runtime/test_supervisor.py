@@ -196,6 +196,38 @@ def test_who_does_not_stop_in_time_is_reported_and_the_rest_goes_on_stopping() -
     run(main())
 
 
+def test_a_service_that_crashes_while_it_is_stopped_is_not_started_again() -> None:
+    """A task group whose child has failed raises that error, and swallows a cancellation."""
+    story = Story()
+
+    async def main() -> None:
+        stopped = asyncio.Event()
+
+        async def slow() -> None:
+            try:
+                await stopped.wait()
+            finally:
+                await asyncio.sleep(1.0)
+
+        async def crashing() -> None:
+            story.lines.append("broken starts")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(slow())
+                await asyncio.sleep(5.0)
+                raise ZeroDivisionError("broken")
+
+        supervisor = supervise(story, Service("broken", crashing))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            await asyncio.sleep(5.5)
+            supervisor.stop()
+        assert asyncio.get_running_loop().time() < 7.0
+
+    run(main())
+    assert story.lines == ["broken starts"]
+    assert story.logged == ["Service crashed: broken: ZeroDivisionError: broken"]
+
+
 def test_readiness_asks_the_service_while_it_runs() -> None:
     async def main() -> None:
         story = Story()
