@@ -7,7 +7,8 @@ import time
 
 from bench.harness import REFERENCE_SECONDS, Report, cpu_slowness
 from fairlead.sim.workload import WorkloadOptions
-from fairlead.sim.world import WorldOptions, simulate
+from fairlead.sim.world import simulate
+from fairlead.sim.world_options import WorldOptions
 
 NODES, JOBS, SECONDS, SEED, ROUNDS = 64, 100, 21_600.0, 7, 3
 

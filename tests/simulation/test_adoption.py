@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.simulation.adoption_world import (
-    FAULTS,
-    OWNERS,
-    SPACE,
-    AdoptionWorld,
-    owner_body,
-    owner_name,
-    running,
-)
+from tests.simulation.adoption_world import FAULTS, AdoptionWorld, running
 
 from fairlead.api.job import Job
 from fairlead.api.resources import PODS
 from fairlead.runtime.history import HistoryQuery
 from fairlead.sim.loop import run
+from fairlead.sim.training_operator import OWNERS, SPACE, owner_body, owner_name
 
 
 async def until(condition: Callable[[], bool], seconds_max: float) -> None:
@@ -65,20 +59,28 @@ def test_two_groups_that_need_all_nodes_run_one_after_the_other() -> None:
 def test_every_group_ends_and_none_starts_in_part_when_controllers_die_every_few_calls(
     seed: int,
 ) -> None:
-    run(live_through(AdoptionWorld(seed, 10, calls_between_kills_mean=25.0, faults=FAULTS)))
+    run(live_through(lambda: AdoptionWorld(
+        seed, 10, calls_between_kills_mean=100.0, steps_between_crashes_mean=20.0, faults=FAULTS
+    )))  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_group_ends_when_writes_arrive_long_after_their_sender_died(seed: int) -> None:
     late = replace(FAULTS, stall=0.05)
-    world = AdoptionWorld(seed, 10, 50.0, late, checks_places=False)
-    run(live_through(world))
-    assert world.switch.late.arrived > 2
+    arrived = run(live_through(lambda: AdoptionWorld(
+        seed, 10, calls_between_kills_mean=150.0, steps_between_crashes_mean=40.0, faults=late,
+        checks_places=False,
+    )))  # fmt: skip
+    assert arrived > 2
 
 
-async def live_through(world: AdoptionWorld) -> None:
-    """Let groups arrive, nodes fail and controllers die; in the end all groups must end."""
-    rng = world.rng("arrivals")
+async def live_through(make: Callable[[], AdoptionWorld]) -> int:
+    """Let groups arrive, nodes fail and controllers die; in the end all groups must end.
+
+    Return how many writes arrived late.
+    """
+    world = make()
+    rng = random.Random(f"{world.seed}/arrivals")
     async with running(world):
         names = [f"group-{i}" for i in range(12)]
         for name in names:
@@ -98,12 +100,12 @@ async def live_through(world: AdoptionWorld) -> None:
                 name = names.pop(rng.randrange(len(names)))
                 await world.client.delete(OWNERS, name, namespace=SPACE)
         world.switch.stop()
-        for counter in world.counters:
-            counter.stop()
+        world.replicas.stop_faults()
         await have_ended(world, names, 4 * 3600)
         await until(lambda: owners_of_jobs(world) == sorted(names), 300)
-        assert sum(counter.kills for counter in world.counters) > 10
+        assert world.kills + world.replicas.crashes > 10
         assert world.checkers.checked > 100
+    return world.switch.late.arrived
 
 
 def test_a_member_on_a_lost_node_moves_while_the_others_run_on() -> None:
@@ -158,10 +160,10 @@ def test_a_moments_refusal_after_a_long_wait_moves_nobody() -> None:
             await until(lambda: runs(world, "first") == 4, 60)
             second = owner_body("second", seconds=60, Worker=4)
             await world.client.create(OWNERS, second, namespace=SPACE)
-            world.refuses = ("v00001",)
+            world.scheduler.refuse(["v00001"])
             await until(lambda: runs(world, "second") == 3, 200)
             await asyncio.sleep(2)
-            world.refuses = ()
+            world.scheduler.refuse([])
             await have_ended(world, ["first", "second"], 300)
             attempts = [job.status.attempt for job in world.jobs.values()]
             assert attempts == [1, 1]
@@ -180,7 +182,7 @@ def test_a_gang_that_is_refused_everywhere_waits_again_and_holds_nothing_meanwhi
             (job,) = world.jobs.values()
             assert [a.reason for a in job.status.attempts] == ["NotBound"] * 4 + ["WaitsAgain"]
             await until(lambda: all(p.spec.scheduling_gates for p in world.pods.values()), 60)
-            world.refuses = ()
+            world.scheduler.refuse([])
             await have_ended(world, ["train"], 3000)
 
     run(main())

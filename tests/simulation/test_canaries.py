@@ -21,7 +21,8 @@ from fairlead.decide.verdict import NOTHING
 from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.workload import WorkloadOptions
-from fairlead.sim.world import World, WorldOptions, simulate
+from fairlead.sim.world import World, simulate
+from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import (
     make_job,
     make_member_pod,
@@ -200,6 +201,7 @@ CALM = WorldOptions(
     workload=WorkloadOptions(4, 600.0, members_max=1, failing_share=0.0),
     faults=PERFECT,
     calls_between_kills_mean=0.0,
+    steps_between_crashes_mean=0.0,
     node_failures_per_day=0.0,
     drains_per_day=0.0,
     user_acts_per_day=0.0,

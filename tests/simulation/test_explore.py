@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from fairlead.sim.explore import broken_text, explore_one, options_of, summary, unfit
-from fairlead.sim.world import WorldOptions
+from fairlead.sim.world_options import WorldOptions
 
 
 def small(_number: int) -> WorldOptions:
     options = options_of(2)
     workload = replace(options.workload, jobs=3, seconds=600.0, members_max=1)
-    return replace(options, nodes=2, workload=workload, calls_between_kills_mean=10.0)
+    return replace(
+        options, nodes=2, workload=workload, groups=0, calls_between_kills_mean=100.0,
+        steps_between_crashes_mean=10.0,
+    )  # fmt: skip
 
 
 def test_a_number_names_one_world() -> None:
@@ -44,7 +47,9 @@ def test_where_controllers_hardly_get_past_their_lists_only_their_working_time_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """3 of 4 members once ran alone for 138 s, while one jobs controller after another died."""
-    options = replace(options_of(1005), calls_between_kills_mean=10.0)
+    options = replace(
+        options_of(1005), calls_between_kills_mean=40.0, steps_between_crashes_mean=10.0
+    )
     monkeypatch.setattr("fairlead.sim.explore.options_of", lambda _number: options)
     found = explore_one(1005)
     assert found.broken == ""

@@ -15,6 +15,7 @@ from msgspec.structs import replace as msgspec_replace
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
+from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.repair import RepairScope, repair_scope
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
@@ -22,13 +23,16 @@ from fairlead.model.nodes import NodeTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.workload import WorkloadOptions
-from fairlead.sim.world import World, WorldOptions, simulate
+from fairlead.sim.world import World, simulate
+from fairlead.sim.world_options import WorldOptions
 
 DAY = 86_400.0
 HARSH = WorldOptions(
     nodes=20,
     workload=WorkloadOptions(40, 4 * 3600.0, members_max=16),
-    calls_between_kills_mean=60.0,
+    lease_seconds=15.0,
+    calls_between_kills_mean=150.0,
+    steps_between_crashes_mean=60.0,
     node_failures_per_day=60.0,
     drains_per_day=60.0,
     user_acts_per_day=300.0,
@@ -40,6 +44,7 @@ def test_200_nodes_and_500_gangs_live_through_a_day_of_faults() -> None:
     assert outcome.jobs == outcome.succeeded + outcome.failed == 500
     assert outcome.succeeded > 450
     assert outcome.kills > 20
+    assert outcome.crashes > 20
     assert outcome.faults > 500
     assert outcome.node_failures > 5
     assert outcome.evictions > 0
@@ -50,6 +55,15 @@ def test_200_nodes_and_500_gangs_live_through_a_day_of_faults() -> None:
 def test_the_promises_hold_when_controllers_die_every_few_calls(seed: int) -> None:
     outcome = simulate(HARSH, seed)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 40
+    assert outcome.kills > 10
+    assert outcome.crashes > 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_promises_hold_for_groups_of_another_tool_beside_jobs(seed: int) -> None:
+    shared = replace(HARSH, groups=12, binding=(Binding.DIRECT, Binding.PINNED)[seed % 2])
+    outcome = simulate(shared, seed)
+    assert outcome.succeeded + outcome.failed > 40 + 5
     assert outcome.kills > 10
 
 
@@ -64,7 +78,7 @@ def test_the_promises_hold_on_a_crowded_cluster_with_busy_users(seed: int) -> No
     assert outcome.user_acts > 50
 
 
-@pytest.mark.parametrize(("seed", "calls_between_kills"), [(0, 0.0), (1, 0.0), (2, 20.0)])
+@pytest.mark.parametrize(("seed", "calls_between_kills"), [(0, 0.0), (1, 0.0), (2, 100.0)])
 def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_given_up(
     seed: int, calls_between_kills: float
 ) -> None:
@@ -76,6 +90,7 @@ def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_g
         nodes=6,
         workload=short,
         faults=replace(ROUGH, stall=0.05),
+        lease_seconds=15.0,
         calls_between_kills_mean=calls_between_kills,
         node_failures_per_day=60.0,
         user_acts_per_day=1000.0,
@@ -112,6 +127,7 @@ def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up(
         nodes=6,
         workload=short,
         faults=replace(ROUGH, stall=0.02, stalls_creates=True),
+        lease_seconds=15.0,
         calls_between_kills_mean=calls_between_kills,
         node_failures_per_day=60.0,
         user_acts_per_day=40_000.0,
@@ -127,18 +143,19 @@ def test_without_faults_every_job_ends_as_its_program_says() -> None:
         workload=WorkloadOptions(30, 3600.0, members_max=16, failing_share=0.3),
         faults=PERFECT,
         calls_between_kills_mean=0.0,
+        steps_between_crashes_mean=0.0,
         node_failures_per_day=0.0,
         drains_per_day=0.0,
         user_acts_per_day=0.0,
     )
     outcome = simulate(calm, seed=3)
-    assert (outcome.kills, outcome.faults, outcome.node_failures) == (0, 0, 0)
+    assert (outcome.kills, outcome.crashes, outcome.faults, outcome.node_failures) == (0, 0, 0, 0)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 30
     assert 1 <= outcome.failed <= 20
 
 
 _SMALL = ("--nodes", "10", "--jobs", "12", "--seconds", "3600", "--members-max", "8",
-          "--calls-between-kills", "40", "--node-failures-per-day", "100",
+          "--calls-between-kills", "100", "--groups", "4", "--node-failures-per-day", "100",
           "--user-acts-per-day", "500")  # fmt: skip
 
 
@@ -169,7 +186,7 @@ class _Overcommitting(World):
                 "metadata": {"name": name},
                 "spec": {"nodeName": "v00000", "containers": [container]},
             }
-            await self._client.create(PODS, body, namespace="default")
+            await self.client.create(PODS, body, namespace="default")
 
 
 def test_the_checkers_notice_a_node_that_is_given_more_than_it_has(

@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import ROUGH
 from fairlead.sim.workload import WorkloadOptions
-from fairlead.sim.world import WorldOptions, simulate
+from fairlead.sim.world import simulate
+from fairlead.sim.world_options import WorldOptions
 
 
 def main() -> int:
@@ -20,7 +21,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=86_400.0, help="of simulated time")
     parser.add_argument("--members-max", type=int, default=64)
-    parser.add_argument("--calls-between-kills", type=float, default=400.0, metavar="MEAN")
+    parser.add_argument("--calls-between-kills", type=float, default=800.0, metavar="MEAN")
+    parser.add_argument("--steps-between-crashes", type=float, default=200.0, metavar="MEAN")
+    parser.add_argument("--groups", type=int, default=0, help="of another tool's pods")
     parser.add_argument("--node-failures-per-day", type=float, default=20.0)
     parser.add_argument("--drains-per-day", type=float, default=50.0)
     parser.add_argument("--user-acts-per-day", type=float, default=100.0)
@@ -29,7 +32,9 @@ def main() -> int:
     options = WorldOptions(
         nodes=given.nodes,
         workload=WorkloadOptions(given.jobs, given.seconds, members_max=given.members_max),
+        groups=given.groups,
         calls_between_kills_mean=given.calls_between_kills,
+        steps_between_crashes_mean=given.steps_between_crashes,
         node_failures_per_day=given.node_failures_per_day,
         drains_per_day=given.drains_per_day,
         user_acts_per_day=given.user_acts_per_day,

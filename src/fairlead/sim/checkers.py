@@ -145,6 +145,8 @@ class Checkers:
         assert some is not None
         key = some.metadata.key
         if new is None:
+            if some.spec.adopts is not None and key not in self.finished:
+                self.accepted.discard(key)  # its pods are gone: the other tool gave up
             self._forget(key)
             return
         self.accepted.add(key)
@@ -338,6 +340,11 @@ class Checkers:
         for key, model in self._jobs.items():
             if model.partial_since is not None:
                 self._check_gang(key, model, now)
+
+    def adopts(self, key: ObjectKey) -> bool:
+        """True for a job that stands for pods of another tool."""
+        model = self._jobs.get(key)
+        return model is not None and model.adopts
 
     @property
     def unfinished_count(self) -> int:

@@ -20,13 +20,16 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 
 from fairlead.api.quantity import GPU, resources_to_base
+from fairlead.decide.jobs.policy import PeerNaming
+from fairlead.decide.pinning import Binding
 from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.runtime.clock import SystemClock
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import FaultRates
 from fairlead.sim.loop import run
 from fairlead.sim.workload import WorkloadOptions, generate
-from fairlead.sim.world import Outcome, World, WorldOptions
+from fairlead.sim.world import Outcome, World
+from fairlead.sim.world_options import WorldOptions
 
 #: A world that takes longer than this, in real time, counts as one that does not end.
 _WORLD_SECONDS_MAX = 900
@@ -72,13 +75,20 @@ def options_of(number: int) -> WorldOptions:
         nodes=nodes,
         workload=workload,
         faults=faults,
-        # At 10 most lives of a controller end before its first decision.
-        calls_between_kills_mean=rng.choice((0.0, 0.0, 10.0, 40.0, 200.0)),
+        lease_seconds=rng.choice((15.0, 15.0, 60.0)),
+        # Below some 60 a replica hardly gets past its lists.
+        calls_between_kills_mean=rng.choice((0.0, 0.0, 60.0, 200.0, 1000.0)),
+        steps_between_crashes_mean=rng.choice((0.0, 0.0, 10.0, 40.0, 200.0)),
+        binding=rng.choice((None, Binding.DIRECT, Binding.DIRECT, Binding.PINNED)),
+        peer_naming=rng.choice(tuple(PeerNaming)),
         node_failures_per_day=rng.choice((0.0, 60.0, 300.0)),
         node_repair_seconds=rng.choice((120.0, 3600.0)),
         drains_per_day=rng.choice((0.0, 50.0, 500.0)),
         user_acts_per_day=rng.choice((0.0, 300.0, 3000.0, 40_000.0)),
     )
+    # A late write may gate or release an adopted pod against the plan; that is put right later.
+    if options.binding is not None and not faults.stall:
+        options = replace(options, groups=rng.choice((0, 0, 3, 12)))
     # As if all ran one after another: on one node they do.
     total = sum(seconds for _, _, seconds in _shapes(options, number))
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -134,9 +144,7 @@ def explore_one(number: int) -> Found:
     finally:
         signal.alarm(0)
     assert world is not None
-    switch, counters = world._switch, world._counters  # noqa: SLF001 # only used here
-    met = sum((counter.met for counter in counters), Counter(switch.met))
-    return Found(number, broken, "", world.writes, met)
+    return Found(number, broken, "", world.writes, world.faults_met)
 
 
 def _give_up(_signal: int, _frame: FrameType | None) -> None:

@@ -38,13 +38,16 @@ from fairlead.sim.summary import RunFacts, Summary, summarize, write_jobs
 from fairlead.sim.traces.readers import read_trace
 from fairlead.sim.traces.trace import TraceJob
 from fairlead.sim.workload import Arrival, WorkloadOptions, generate, job_body
-from fairlead.sim.world import EPOCH, World, WorldOptions
+from fairlead.sim.world import World
+from fairlead.sim.world_options import EPOCH, WorldOptions
 
 _DAY = 86_400.0
 _SAMPLES = 500
 #: Finished jobs leave the store after this long, as a month of them need not be kept.
 _TTL_SECONDS = 3600
 _PROGRESS_SECONDS = 0.5
+#: Of the lease that replicas contend for, and of one that a single replica holds.
+LEASE_SECONDS, LEASE_ALONE_SECONDS = 60.0, 86_400.0
 #: Pods of one node: no limit that a trace could meet.
 _PODS_PER_NODE = 2000
 # Taken before a run: inside one, Fairlead's own code must not read the wall clock.
@@ -128,7 +131,8 @@ class Run:
         self._recorder.finish(world.last_write_at)
         self._progress(replace(self._state(), is_over=True))
         facts = RunFacts(
-            seed=self.scenario.seed, writes=world.writes, node_failures=world.node_failures,
+            seed=self.scenario.seed, writes=world.writes,
+            node_failures=world.disturbances.node_failures,
             kills=world.kills, api_faults=world.faults_injected, violations=violations,
             is_complete=not violations and not world.is_stopped, log_hash=world.log_hash,
             wall_seconds=_clock() - self._begun,
@@ -165,7 +169,11 @@ def world_options(scenario: Scenario, faults: FaultProfile, seconds: float) -> W
         workload=WorkloadOptions(0, seconds),
         profile=_profile(scenario),
         faults=ROUGH if is_rough else PERFECT,
+        replicas=2 if faults.calls_between_kills_mean else 1,
+        # Renewals cost idle time; without a second replica nobody waits for the lease.
+        lease_seconds=LEASE_SECONDS if faults.calls_between_kills_mean else LEASE_ALONE_SECONDS,
         calls_between_kills_mean=faults.calls_between_kills_mean,
+        steps_between_crashes_mean=0.0,
         node_failures_per_day=faults.node_failures_per_1000_node_days
         * scenario.cluster.nodes / 1000,
         node_repair_seconds=faults.repair_seconds_median,

@@ -34,7 +34,7 @@ from fairlead.sim.scenario import (
 from fairlead.sim.story import Story
 from fairlead.sim.traces.readers import FORMATS, read_trace, write_csv
 from fairlead.sim.traces.trace import TraceError
-from fairlead.sim.world import EPOCH
+from fairlead.sim.world_options import EPOCH
 
 _BAR_WIDTH = 24
 

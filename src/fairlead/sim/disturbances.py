@@ -1,0 +1,214 @@
+"""What happens to a simulated world from outside: users act, nodes fail and are drained, groups of
+another tool arrive.
+
+Each runs as one task with a random stream of its own, from the start until the instant that it is
+given, and leaves nothing behind that would keep a job from its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.status import NotFound
+from fairlead.app.context import Streams
+from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.verbs.options import DeleteOptions
+from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.runtime.client import Client
+from fairlead.sim.checkers import Checkers
+from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
+from fairlead.sim.world_options import DAY_SECONDS, WorldOptions
+
+#: Shares of the groups that their users enlarge, and delete, while they wait or run.
+_ENLARGED_SHARE, _DELETED_SHARE = 0.2, 0.2
+
+
+class Disturbances:
+    """An `Observer` of the world: users act on what has just been written."""
+
+    def __init__(
+        self,
+        options: WorldOptions,
+        client: Client,
+        service: Service,
+        virtual: VirtualNodes,
+        *,
+        checkers: Checkers,
+        streams: Streams,
+    ) -> None:
+        self.node_failures = 0
+        self.user_acts = 0
+        self._options = options
+        self._client = client
+        self._service = service
+        self._virtual = virtual
+        self._checkers = checkers
+        self._streams = streams
+        self._written = asyncio.Event()  # some job was written
+        self._last_written: ObjectKey = ("", "")
+
+    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
+        """Note the job that users may act on next; of adopted ones the other tool decides."""
+        if new is not None and new.spec.adopts is None:
+            self._last_written = key
+            self._written.set()
+
+    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
+        """Nothing: users act on jobs."""
+
+    def node(self, new: Node | None, name: str, now: float) -> None:
+        """Nothing: all nodes are known from the start."""
+
+    def wrote(self, kind: str) -> None:
+        """Nothing: other kinds are left alone."""
+
+    async def run(self, until: float) -> None:
+        """Run all of them, and return when they are over."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._break_nodes(until))
+            group.create_task(self._drain_nodes(until))
+            group.create_task(self._act_as_users(until))
+            if self._options.groups:
+                group.create_task(self._submit_groups(until))
+
+    @staticmethod
+    def _elapsed() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _submit_groups(self, until: float) -> None:
+        """Let groups of the other tool arrive; some are enlarged or deleted a while later."""
+        rng, nodes = self._streams("groups"), self._options.nodes
+        instants = sorted(rng.random() * until for _ in range(self._options.groups))
+        for number, at in enumerate(instants):
+            await asyncio.sleep(max(0.0, at - self._elapsed()))
+            name, workers = f"group-{number}", rng.randint(0, max(0, min(nodes, 10) - 2))
+            body = owner_body(name, seconds=rng.uniform(5, 600), Master=1, Worker=workers)
+            await self._client.create(OWNERS, body, namespace=SPACE)
+            await asyncio.sleep(rng.uniform(0, 30))
+            drawn = rng.random()
+            if drawn < _DELETED_SHARE:
+                await self._client.delete(OWNERS, name, namespace=SPACE)
+            elif drawn < _DELETED_SHARE + _ENLARGED_SHARE:
+                role = {"Worker": {"replicas": workers + 1}}
+                patch = {"spec": {"pytorchReplicaSpecs": role}}
+                await self._client.patch(OWNERS, name, patch, namespace=SPACE)
+
+    async def _act_as_users(self, until: float) -> None:
+        """Hold, release or cancel random jobs; in the end release what is held."""
+        rng, rate = self._streams("users"), self._options.user_acts_per_day / DAY_SECONDS
+        held: dict[ObjectKey, None] = {}
+        while rate > 0 and (wait := rng.expovariate(rate)) < until - self._elapsed():
+            await asyncio.sleep(wait)
+            key = await self._choose(rng)
+            if key is None:
+                continue
+            if rng.random() < 0.1:
+                await self._set_spec(key, {"cancel": True})
+            elif key in held:
+                del held[key]
+                await self._set_spec(key, {"suspend": False})
+            else:
+                held[key] = None
+                await self._set_spec(key, {"suspend": True})
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for key in held:
+            await self._set_spec(key, {"suspend": False})
+
+    async def _choose(self, rng: random.Random) -> ObjectKey | None:
+        """Choose a job to act on: any, or one that has just been written, the worst moment."""
+        if rng.random() < 0.5:
+            keys = [key for key in self._checkers.unfinished() if not self._checkers.adopts(key)]
+            return rng.choice(keys) if keys else None
+        self._written.clear()
+        try:
+            async with asyncio.timeout(self._options.look_seconds):
+                await self._written.wait()
+        except TimeoutError:
+            return None
+        await asyncio.sleep(rng.random() * 0.2)
+        key = self._last_written
+        is_over = key in self._checkers.finished or key not in self._checkers.accepted
+        return None if is_over else key
+
+    async def _set_spec(self, key: ObjectKey, spec: dict[str, bool]) -> None:
+        self.user_acts += 1
+        await self._client.patch(JOBS, key[1], {"spec": spec}, namespace=key[0])
+
+    async def _break_nodes(self, until: float) -> None:
+        """Fail random nodes at exponential intervals; each comes back after its repair.
+
+        One task does both, and mends in the order of breaking: the order in which a task group
+        cancels its tasks is that of their addresses.
+        """
+        rng, names = self._streams("breaks"), self._virtual.node_names()
+        lemons = names[: round(len(names) * self._options.lemon_share)]
+        rate = self._options.node_failures_per_day / DAY_SECONDS
+        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
+        broken: dict[str, float] = {}  # name -> when it is repaired, in the order of breaking
+        while (now := min([next_at, *broken.values()])) < until:
+            await asyncio.sleep(max(0.0, now - self._elapsed()))
+            for name in [name for name, at in broken.items() if at <= now]:
+                del broken[name]
+                self._virtual.recover_node(name)
+            if next_at <= now:
+                next_at = now + rng.expovariate(rate)
+                name = self._breaking(names, lemons, rng)
+                if name not in broken:
+                    self.node_failures += 1
+                    broken[name] = now + self._repair_seconds(rng)
+                    detect = rng.random() * self._options.node_detect_seconds_max
+                    self._virtual.fail_node(name, detect_seconds=detect)
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for name in broken:
+            self._virtual.recover_node(name)
+
+    async def _drain_nodes(self, until: float) -> None:
+        """Drain random nodes at exponential intervals; each is open again after a while."""
+        rng, names = self._streams("drains"), self._virtual.node_names()
+        rate = self._options.drains_per_day / DAY_SECONDS
+        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
+        cordoned: dict[str, float] = {}  # name -> until when, in the order of draining
+        while (now := min([next_at, *cordoned.values()])) < until:
+            await asyncio.sleep(max(0.0, now - self._elapsed()))
+            for name in [name for name, at in cordoned.items() if at <= now]:
+                del cordoned[name]
+                await self._cordon(name, value=False)
+            if next_at <= now:
+                next_at = now + rng.expovariate(rate)
+                name = rng.choice(names)
+                if name not in cordoned:
+                    cordoned[name] = now + self._options.cordon_seconds
+                    await self._drain(name, rng)
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for name in cordoned:
+            await self._cordon(name, value=False)
+
+    async def _cordon(self, name: str, *, value: bool) -> None:
+        await self._client.patch(NODES, name, {"spec": {"unschedulable": value or None}})
+
+    async def _drain(self, name: str, rng: random.Random) -> None:
+        """Cordon a node and evict what is there, one after the other, as `kubectl drain` does."""
+        await self._cordon(name, value=True)
+        found = await self._client.list(PODS, field_selector=f"spec.nodeName={name}")
+        for pod in found.items:
+            await asyncio.sleep(rng.random() * 0.5)
+            with suppress(NotFound):
+                await self._service.evict(pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
+
+    def _breaking(self, names: Sequence[str], lemons: Sequence[str], rng: random.Random) -> str:
+        """Draw the node that breaks; lemons have a larger share of the draws."""
+        weight = len(lemons) * self._options.lemon_factor
+        if lemons and rng.random() < weight / (weight + len(names) - len(lemons)):
+            return rng.choice(lemons)
+        return rng.choice(names)
+
+    def _repair_seconds(self, rng: random.Random) -> float:
+        sigma = self._options.node_repair_sigma
+        return self._options.node_repair_seconds * (rng.lognormvariate(0.0, sigma) if sigma else 1)

@@ -1,0 +1,51 @@
+"""What a simulated world consists of and what goes wrong in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.jobs.policy import PeerNaming
+from fairlead.decide.pinning import Binding
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.embedded.virtual.profile import Profile, load_profile
+from fairlead.sim.faults import ROUGH, FaultRates
+from fairlead.sim.workload import WorkloadOptions
+
+#: 2026-01-01T00:00:00Z
+EPOCH = 1_767_225_600.0
+DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """What is simulated. Durations in seconds, rates per simulated day."""
+
+    nodes: int = 200
+    workload: WorkloadOptions = field(default_factory=lambda: WorkloadOptions(500, DAY_SECONDS))
+    groups: int = 0  # of another tool's pods, which Fairlead adopts
+    profile: Profile = field(default_factory=lambda: load_profile("default"))
+    faults: FaultRates = ROUGH
+    replicas: int = 2
+    lease_seconds: float = 60.0
+    calls_between_kills_mean: float = 800.0  # of a replica, which dies
+    steps_between_crashes_mean: float = 200.0  # of a controller, which its supervisor restarts
+    down_seconds_max: float = 20.0
+    node_failures_per_day: float = 20.0
+    node_repair_seconds: float = 3600.0
+    drains_per_day: float = 50.0  # a random node is cordoned and its pods are evicted
+    cordon_seconds: float = 1800.0
+    node_repair_sigma: float = 0.0  # of a log-normal repair time with that median; 0: constant
+    node_detect_seconds_max: float = 40.0
+    lemon_share: float = 0.0  # of the nodes, which fail `lemon_factor` times as often
+    lemon_factor: float = 1.0
+    user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
+    settle_seconds_max: float = 12 * 3600.0
+    look_seconds: float = 60.0  # how often promises are checked by the clock
+    policy: PlacementPolicy = field(default_factory=PlacementPolicy)
+    adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
+    #: None: as on an embedded cluster, without another scheduler and without adoption.
+    binding: Binding | None = Binding.DIRECT
+    peer_naming: PeerNaming = PeerNaming.ADDRESS
+    #: False: watches last and send no bookmarks, so that idle time costs nothing.
+    renews_watches: bool = True

@@ -1,0 +1,117 @@
+"""Replicas of the operator in a simulated world: one leads, and a deposed one writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.runtime.client import Verb
+from fairlead.runtime.fencing import LeaderClient
+from fairlead.runtime.leader import LeaderElector, Term
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.faults import PERFECT, ROUGH
+from fairlead.sim.loop import run
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import World, simulate
+from fairlead.sim.world_options import WorldOptions
+
+CALM = WorldOptions(
+    nodes=4, workload=WorkloadOptions(20, 1800.0, members_max=4, failing_share=0.0),
+    faults=PERFECT, lease_seconds=15.0, calls_between_kills_mean=0.0,
+    steps_between_crashes_mean=0.0, node_failures_per_day=0.0, drains_per_day=0.0,
+    user_acts_per_day=0.0,
+)  # fmt: skip
+#: Patches hang for longer than a lease lasts, those of the lease among them.
+STALLING = replace(CALM, faults=replace(ROUGH, stall=0.02))
+
+
+class _Observed(World):
+    """Notes who leads, every second."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.leaders: list[int | None] = []
+
+    async def _look(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super()._look())
+            while True:
+                await asyncio.sleep(1.0)
+                self.leaders.append(self.replicas.leader)
+
+
+def leaders_of(options: WorldOptions, seed: int) -> list[int | None]:
+    async def main() -> list[int | None]:
+        world = _Observed(options, seed)
+        await world.run()
+        return world.leaders
+
+    return run(main())
+
+
+def test_in_a_calm_world_one_replica_leads_all_the_time() -> None:
+    leaders = leaders_of(CALM, seed=1)
+    assert len(leaders) > 1000
+    assert len(set(leaders[5:])) == 1
+
+
+def test_the_other_replica_takes_over_when_the_leader_dies_or_cannot_renew() -> None:
+    for options in (replace(CALM, calls_between_kills_mean=300.0), STALLING):
+        leaders = leaders_of(options, seed=1)
+        assert {0, 1} <= set(leaders)
+        without = [leader for leader in leaders if leader is None]
+        assert 0 < len(without) < len(leaders) / 2
+
+
+def _pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a leader notice the end of its term late, as a process does that was paused."""
+    renew = LeaderElector._renew_until_over
+
+    async def late(elector: LeaderElector, term: Term, ended: asyncio.Event) -> None:
+        await renew(elector, term, ended)
+        await asyncio.sleep(20.0)
+
+    monkeypatch.setattr(LeaderElector, "_renew_until_over", late)
+
+
+BUSY = replace(
+    STALLING, workload=WorkloadOptions(150, 1800.0, members_max=4, run_seconds_median=30.0)
+)
+
+
+def test_every_write_of_a_deposed_leader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: Counter[Verb] = Counter()
+    call = LeaderClient.call
+
+    async def counted(client: LeaderClient, request: Any) -> Any:
+        refused[request.verb] += request.is_write and client._term.is_over
+        return await call(client, request)
+
+    _pause(monkeypatch)
+    monkeypatch.setattr(LeaderClient, "call", counted)
+    outcome = simulate(BUSY, seed=1)
+    assert outcome.jobs == outcome.succeeded + outcome.failed
+    assert min(refused[verb] for verb in (Verb.CREATE, Verb.PATCH, Verb.DELETE)) > 0
+
+
+def test_a_deposed_leader_that_still_writes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary of fencing: writes are let out after the term."""
+
+    async def unfenced(client: LeaderClient, request: Any) -> Any:
+        return await client.inner.call(request)
+
+    _pause(monkeypatch)
+    monkeypatch.setattr(LeaderClient, "call", unfenced)
+    with pytest.raises(PromiseBroken, match=r"^8: a replica that does not lead sends "):
+        simulate(BUSY, seed=1)
+
+
+def test_two_leaders_at_once_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary of the election: a term never ends by itself."""
+    monkeypatch.setattr(Term, "is_over", property(lambda term: term.deadline == float("-inf")))
+    with pytest.raises(PromiseBroken, match=r"^8: replicas \[0, 1\] lead at the same time"):
+        simulate(STALLING, seed=1)
