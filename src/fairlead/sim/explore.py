@@ -86,9 +86,6 @@ def options_of(number: int) -> WorldOptions:
         drains_per_day=rng.choice((0.0, 50.0, 500.0)),
         user_acts_per_day=rng.choice((0.0, 300.0, 3000.0, 40_000.0)),
     )
-    # A late write may gate or release an adopted pod against the plan; that is put right later.
-    if options.binding is not None and not faults.stall:
-        options = replace(options, groups=rng.choice((0, 0, 3, 12)))
     # As if all ran one after another: on one node they do.
     total = sum(seconds for _, _, seconds in _shapes(options, number))
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
