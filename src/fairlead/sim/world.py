@@ -126,6 +126,11 @@ class World:
             clock=self.clock,
             rng=self._rng("nodes"),
         )
+        self._add_parts()
+
+    def _add_parts(self) -> None:
+        """Make what acts on the API: replicas, users and failures, and other tools."""
+        options = self.options
         self.disturbances = Disturbances(
             options, self.client, self._service, self.virtual,
             checkers=self.checkers, streams=self._rng,
