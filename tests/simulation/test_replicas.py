@@ -105,10 +105,3 @@ def test_a_deposed_leader_that_still_writes_is_reported(monkeypatch: pytest.Monk
     monkeypatch.setattr(LeaderClient, "call", unfenced)
     with pytest.raises(PromiseBroken, match=r"^8: a replica that does not lead sends "):
         simulate(STALLING, seed=1)
-
-
-def test_two_leaders_at_once_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary of the election: a term never ends by itself."""
-    monkeypatch.setattr(Term, "is_over", property(lambda term: term.deadline == float("-inf")))
-    with pytest.raises(PromiseBroken, match=r"^8: replicas \[0, 1\] lead at the same time"):
-        simulate(STALLING, seed=1)

@@ -154,7 +154,7 @@ def test_without_faults_every_job_ends_as_its_program_says() -> None:
 
 
 _SMALL = ("--nodes", "10", "--jobs", "12", "--seconds", "3600", "--members-max", "8",
-          "--calls-between-kills", "100", "--groups", "4", "--node-failures-per-day", "100",
+          "--calls-between-kills", "100", "--node-failures-per-day", "100",
           "--user-acts-per-day", "500")  # fmt: skip
 
 
