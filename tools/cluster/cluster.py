@@ -35,8 +35,11 @@ from tools.cluster.objects import bootstrap_objects
 
 READY_SECONDS_MAX = 180.0
 CGROUP_SECONDS_MAX = 20.0
+LOCK_SECONDS_MAX = 3.0
 POLL_SECONDS = 0.2
 NODE = Path(__file__).with_name("node.py")
+#: In front of a command: it does not outlive this process, however that ends.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 Say = Callable[[str], None]
 
 
@@ -54,7 +57,7 @@ class Cluster:
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it prints; FailedError if it fails."""
         command = [
-            str(self.binaries / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}",
+            *ENDS_WITH_US, str(self.binaries / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}",
             f"--cache-dir={self.layout.directory / 'kubectl'}", *arguments,
         ]  # fmt: skip
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
@@ -116,15 +119,28 @@ def start(layout: Layout, machine: str) -> None:
 
 @contextmanager
 def lock(path: Path) -> Generator[None]:
-    """Hold a directory's lock; FailedError when another command holds it."""
+    """Hold a directory's lock; FailedError when another command keeps it.
+
+    The child of a command that was killed holds it until it has become its own program.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    deadline = time.monotonic() + LOCK_SECONDS_MAX
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not _is_locked(descriptor):
+            if time.monotonic() >= deadline:
+                raise FailedError(f"another command is at work on {path}")
+            time.sleep(POLL_SECONDS)
         yield
-    except BlockingIOError:
-        raise FailedError(f"another command is at work on {path}") from None
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def find(directory: Path) -> Layout | None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tools.cluster.cluster import Cluster, FailedError, Say
+from tools.cluster.cluster import ENDS_WITH_US, Cluster, FailedError, Say
 from tools.cluster.images import ROOT, build_archive
 
 CHART = ROOT / "deploy" / "helm" / "fairlead"
@@ -18,8 +18,9 @@ def helm(cluster: Cluster, *arguments: str) -> str:
     """Run Helm on the cluster and return what it prints; its own files stay in the cluster's."""
     home = cluster.layout.directory / "helm"
     own = {f"HELM_{part}_HOME": str(home / part.lower()) for part in ("CACHE", "CONFIG", "DATA")}
+    command = [str(cluster.binaries / "helm"), f"--kubeconfig={cluster.layout.kubeconfig}"]
     done = subprocess.run(
-        [str(cluster.binaries / "helm"), f"--kubeconfig={cluster.layout.kubeconfig}", *arguments],
+        [*ENDS_WITH_US, *command, *arguments],
         env={**os.environ, **own}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

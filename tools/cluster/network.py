@@ -84,9 +84,13 @@ def _connect_node(layout: Layout, node: str) -> None:
 
 def disconnect(layout: Layout) -> None:
     """Remove what `connect` made; what is not there is not missed."""
+    # The link first: the kernel removes the links of a namespace some time after the namespace.
+    try:
+        ip("link", "delete", layout.host_link)
+    except RuntimeError:
+        links = {link["ifname"] for link in json.loads(ip("-json", "link", "show"))}
+        if layout.host_link in links:
+            raise
     for machine in layout.machines:
         if (NETNS / layout.namespace(machine)).exists():
             ip("netns", "delete", layout.namespace(machine))
-    links = {link["ifname"] for link in json.loads(ip("-json", "link", "show"))}
-    if layout.host_link in links:  # else it went with its other end
-        ip("link", "delete", layout.host_link)
