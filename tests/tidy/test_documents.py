@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.tidy.sources import ROOT
 
+_MODULE = re.compile(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*/[a-z_0-9]+\.py)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -27,6 +28,19 @@ def test_relative_links_resolve() -> None:
         if "://" not in target and not (document.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_modules_that_the_design_names_exist() -> None:
+    """Of a module as `folder/module.py`; a page may show the files of an example of its own."""
+    missing = [
+        f"{document.relative_to(ROOT)}: {module}"
+        for document in _documents()
+        if document.parent == ROOT / "docs" / "design" or document.parent == ROOT
+        if document.name not in ("adding-a-controller.md", "CHANGELOG.md")
+        for module in _MODULE.findall(document.read_text())
+        if not any((ROOT / base / module).exists() for base in ("", "src/fairlead", "src"))
+    ]
+    assert missing == []
 
 
 def test_every_design_page_is_linked_from_the_index() -> None:

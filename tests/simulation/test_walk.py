@@ -1,0 +1,73 @@
+"""The walk of a job in docs/design/architecture.md names the modules that a job enters."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+from fairlead.sim.faults import PERFECT
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import WorldOptions, simulate
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "fairlead"
+#: Packages whose modules are compared; of the others the walk names those that matter.
+COMPARED = ("controllers/", "decide/", "model/")
+#: Entered at every start, whether there is a job or not.
+NO_STEP_OF_A_JOB = {
+    "controllers/adoption.py",
+    "controllers/group_index.py",
+    "decide/lease.py",
+    "model/grouping.py",
+}
+
+
+def _named() -> list[str]:
+    page = (ROOT / "docs" / "design" / "architecture.md").read_text()
+    walk = page.split("## The way of a job")[1].split("\n## ")[0]
+    rows = [line for line in walk.splitlines() if line.startswith("| **")]
+    return [module for row in rows for module in re.findall(r"`([a-z_0-9/]+\.py)`", row)]
+
+
+def _entered() -> set[str]:
+    """Return the modules that a world with one job of two members enters, until it has ended."""
+    options = WorldOptions(
+        nodes=2,
+        workload=WorkloadOptions(1, 60.0, members_max=2, failing_share=0.0),
+        faults=PERFECT,
+        calls_between_kills_mean=0.0,
+        node_failures_per_day=0.0,
+        drains_per_day=0.0,
+        user_acts_per_day=0.0,
+    )
+    files = set[str]()
+
+    def note(frame: FrameType, _event: str, _argument: object) -> None:
+        files.add(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        outcome = simulate(options, seed=3)
+    finally:
+        sys.setprofile(before)
+    assert outcome.succeeded == 1
+    prefix = f"{SOURCES}/"
+    return {file.removeprefix(prefix) for file in files if file.startswith(prefix)}
+
+
+def test_the_walk_names_each_module_once_and_only_modules_that_exist() -> None:
+    named = Counter(_named())
+    assert len(named) > 50
+    assert [module for module, count in named.items() if count > 1] == []
+    assert [module for module in named if not (SOURCES / module).exists()] == []
+
+
+def test_a_job_enters_the_modules_that_the_walk_names() -> None:
+    named = {module for module in _named() if module.startswith(COMPARED)}
+    entered = {module for module in _entered() if module.startswith(COMPARED)}
+    assert entered - NO_STEP_OF_A_JOB - named == set()
+    assert named - entered == set()
