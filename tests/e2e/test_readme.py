@@ -38,6 +38,9 @@ ELSEWHERE = {
     "fairlead sim run examples/scenarios/small-day.yaml --out day":
         "test_the_commands_of_the_simulator_page_work",
     "python -m fairlead.sim --seed 7": "tests/simulation/test_world.py",
+    "make cluster-packages && make cluster": "tests/kubernetes/nodes",
+    "make demo-cluster": "a target",
+    "make cluster-down": "tests/kubernetes/nodes",
     "make test-kubernetes": "a target",
     "make soak MINUTES=10": "a target",
     "make mutants": "a target",
