@@ -55,12 +55,7 @@ def test_two_groups_that_need_all_nodes_run_one_after_the_other() -> None:
     run(main())
 
 
-#: A member that joined a running group has a job of its own and is not counted when the group's job
-#: is made again, which then waits for it for ever.
-_NOT_COUNTED = pytest.mark.xfail(reason="a late member never counts for its group", strict=True)
-
-
-@pytest.mark.parametrize("seed", [*range(5), pytest.param(5, marks=_NOT_COUNTED)])
+@pytest.mark.parametrize("seed", range(6))
 def test_every_group_ends_and_none_starts_in_part_when_controllers_die_every_few_calls(
     seed: int,
 ) -> None:

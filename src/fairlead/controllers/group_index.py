@@ -6,6 +6,7 @@ mirrors, or can be read again, and is built again after a crash.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -45,6 +46,8 @@ class GroupEntry:
     members: dict[str, Member] = field(default_factory=dict[str, Member])
     reading: Reading | None = None
     idle_since: float | None = None
+    #: By name, the role of each pod that would be a member and has a job of its own.
+    elsewhere: dict[str, str] = field(default_factory=dict[str, str])
 
     def note_idle(self, now: float) -> None:
         """Keep since when no pod of the group has been alive."""
@@ -81,6 +84,8 @@ class GroupIndex:
         self._entries: dict[ObjectKey, GroupEntry] = {}
         #: The group of each pod that takes part.
         self._groups: dict[ObjectKey, ObjectKey] = {}
+        #: The group that each pod with a job of its own would belong to.
+        self._left: dict[ObjectKey, ObjectKey] = {}
         self._unregister = (
             follow(world.mirrors.jobs, self._on_job, reader),
             follow(world.mirrors.pods, self._on_pod, reader),
@@ -122,6 +127,7 @@ class GroupIndex:
             usable=self._health.usable,
             idle_since=entry.idle_since,
             counts_written_at=counts_written_at(job.metadata.uid) if job is not None else 0.0,
+            elsewhere=Counter(entry.elsewhere.values()),
         )
 
     def _on_job(self, change: Change[Job]) -> None:
@@ -152,22 +158,33 @@ class GroupIndex:
         """Put a pod, new or changed, into the entry of its group."""
         if not is_concerned(pod):
             return
-        key = pod.metadata.key
-        membership = _membership_now(pod, self._mirrors.jobs)
+        key, name = pod.metadata.key, pod.metadata.name
+        usual = membership_of(pod)
+        membership = _membership_now(pod, usual, self._mirrors.jobs)
         group_key = membership.group.key
         if self._groups.get(key, group_key) != group_key:
             self._remove(key)
-        entry = self._entries.get(group_key)
-        if entry is None:
-            entry = self._entries[group_key] = GroupEntry()
+        entry = self._entry(group_key)
         self._groups[key] = group_key
         entry.group = membership.group
-        name = pod.metadata.name
         before = entry.members.get(name)
         entry.members[name] = read_member(pod, membership, self._clock.now(), before)
         self._mark_soon(group_key, entry)
+        usual_key = usual.group.key
+        if usual_key != group_key and key not in self._left:
+            self._left[key] = usual_key
+            self._entry(usual_key).elsewhere[name] = usual.role
+            self._mark(usual_key)
+
+    def _entry(self, key: ObjectKey) -> GroupEntry:
+        return self._entries.setdefault(key, GroupEntry())
 
     def _remove(self, key: ObjectKey) -> None:
+        left = self._left.pop(key, None)
+        if left is not None:
+            self._entries[left].elsewhere.pop(key[1], None)
+            self._mark(left)
+            self._forget_if_over(left)
         group_key = self._groups.pop(key, None)
         entry = self._entries.get(group_key) if group_key is not None else None
         if group_key is None or entry is None:
@@ -187,7 +204,9 @@ class GroupIndex:
 
     def _forget_if_over(self, key: ObjectKey) -> None:
         entry = self._entries.get(key)
-        if entry is not None and not entry.members and self._mirrors.jobs.get(*key) is None:
+        if entry is None or entry.members or entry.elsewhere:
+            return
+        if self._mirrors.jobs.get(*key) is None:
             del self._entries[key]
 
 
@@ -196,13 +215,13 @@ def metadata_of(key: ObjectKey) -> ObjectMeta:
     return ObjectMeta(key[1], namespace=key[0])
 
 
-def _membership_now(pod: Pod, jobs: Mirror[Job]) -> Membership:
-    """Return the group that a pod belongs to now.
+def _membership_now(pod: Pod, membership: Membership, jobs: Mirror[Job]) -> Membership:
+    """Return the group that a pod belongs to now; `membership` is that by its tool's convention.
 
     A released pod's labels name it. A gated pod may have a job of its own, because its group had
     no room for it.
     """
-    membership, single = membership_of(pod), alone(pod)
+    single = alone(pod)
     if single.group.key == membership.group.key:
         return membership
     key: ObjectKey = single.group.key

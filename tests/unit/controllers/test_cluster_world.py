@@ -186,17 +186,17 @@ def test_its_room_is_free_when_the_job_moved_on_while_no_scheduler_ran() -> None
 def test_a_job_that_a_new_scheduler_cannot_take_in_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    inner = placement_state.order_of
+    inner = placement_state.age_of
 
-    def order_of(job: Any, priority: int) -> Any:
+    def age_of(job: Any) -> Any:
         if job.metadata.name == "bad":
             raise RecursionError("planted")
-        return inner(job, priority)
+        return inner(job)
 
     async def main(process: Process) -> None:
         await process.create(*make_nodes(2), make_job("bad"), make_job("good"))
         await asyncio.sleep(1)
-        monkeypatch.setattr(placement_state, "order_of", order_of)
+        monkeypatch.setattr(placement_state, "age_of", age_of)
         async with process.scheduler():
             assert process.placed("good") is not None
             assert process.placed("bad") is None

@@ -34,8 +34,10 @@ from fairlead.decide.adoption.members import (
     Member,
     chosen,
     expected_of,
+    has_other_roles,
     is_complete,
     is_whole,
+    roles_of,
     take_census,
 )
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupView, read_of
@@ -83,7 +85,7 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         return NOTHING
     source, reading = group.source, view.reading
     facts = reading.facts if reading else None
-    expected = expected_of(gated, facts)
+    expected = expected_of(gated, facts, view.elsewhere)
     needs_reading = group.tool in _MAY_REFUSE or not expected.is_known
     if source is not None and reading is None and (needs_reading or not source.uid):
         return Decision((read_of(view.key, source),), wake_at=now)
@@ -129,8 +131,11 @@ def _gathering(group: GroupContext) -> Decision[Action]:
     members = chosen(census.gated, expected)
     if not expected.is_known or not is_complete(members, expected, census):
         return _refuse(group, read_at)
-    if job.member_count < expected.count or not is_whole(job, census):
-        return Decision((DeleteJob(job),))  # it never had a place as it is; a new one is created
+    if not is_whole(job, census) or job.member_count < expected.count:
+        if has_other_roles(job, roles_of(members, expected)):
+            return Decision((DeleteJob(job),))  # it never had a place; a new one is created
+        if not is_whole(job, census):
+            return _refuse(group, read_at)
     not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
     if group.now < not_before:
         return Decision(wake_at=not_before)

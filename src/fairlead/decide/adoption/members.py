@@ -212,9 +212,25 @@ class Expected:
         """All members that are needed."""
         return self.total if self.total is not None else sum(self.roles.values())
 
+    def without(self, roles: Mapping[str, int]) -> Expected:
+        """Return the size of the group less so many members of each role."""
+        left = {role: max(0, count - roles.get(role, 0)) for role, count in self.roles.items()}
+        total = self.total
+        return Expected(left, None if total is None else max(0, total - sum(roles.values())))
 
-def expected_of(gated: Iterable[Member], facts: Facts | None) -> Expected:
-    """Return the size of a group: what its pods say comes before what its owner says."""
+
+def expected_of(
+    gated: Iterable[Member], facts: Facts | None, elsewhere: Mapping[str, int]
+) -> Expected:
+    """Return the size of a group: what its pods say comes before what its owner says.
+
+    `elsewhere` counts, by role, the members that have a job of their own: the group had no room for
+    them when they came, and it does not wait for them.
+    """
+    return _whole_size(gated, facts).without(elsewhere)
+
+
+def _whole_size(gated: Iterable[Member], facts: Facts | None) -> Expected:
     said = [m.membership.size for m in gated if m.membership.size is not None]
     if said:
         roles = facts.roles if facts is not None else {}
@@ -287,6 +303,15 @@ def is_whole(job: Job, census: Census) -> bool:
         if role is not None:
             counts[role] = counts.get(role, 0) + 1
     return all(counts.get(role.name, 0) >= role.count for role in job.spec.roles)
+
+
+def has_other_roles(job: Job, roles: Sequence[Role]) -> bool:
+    """True when these roles are not the job's: of another name, count or shape."""
+    return _described(job.spec.roles) != _described(roles)
+
+
+def _described(roles: Sequence[Role]) -> set[tuple[str, int, str]]:
+    return {(role.name, role.count, shape_of(role.template.spec)) for role in roles}
 
 
 def roles_by_shape(job: Job) -> dict[tuple[str, str], str]:

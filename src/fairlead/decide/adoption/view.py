@@ -71,6 +71,8 @@ class GroupView:
     #: Since when no member of the group is alive.
     idle_since: float | None = None
     counts_written_at: float = 0.0
+    #: Members that have a job of their own, by role.
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class GroupContext:
     @property
     def expected(self) -> Expected:
         """Return how many members there should be, as far as pods or owner say it."""
-        return expected_of(self.census.gated, self.facts)
+        return expected_of(self.census.gated, self.facts, self.view.elsewhere)
 
     @property
     def next_read_at(self) -> float | None:

@@ -207,6 +207,29 @@ def test_who_ended_well_before_is_not_waited_for() -> None:
 # Queued
 
 
+def test_a_job_without_the_role_that_ended_well_is_not_created_again_and_again() -> None:
+    before = stand_in(attempt=1, uid="a-job-before")
+    leader = released(before, 0, "n0", phase="Succeeded")
+    labels = {**leader.metadata.labels, names.ROLE: "leader"}
+    leader = replace(leader, metadata=replace(leader.metadata, labels=labels))
+    both = Facts(uid="uid-web", roles={"leader": 1, "worker": 3})
+    pods = (*map(gated, range(1, 4)), leader)
+    (made,) = acts(CreateJob, view(*pods, facts=both))
+    assert [(r.name, r.count) for r in made.job.spec.roles] == [("worker", 3)]
+    seen = view(*pods, facts=both, job=stand_in())
+    assert acts(DeleteJob, seen) == []
+    assert written(seen).attempt == 1
+
+
+def test_a_member_with_a_job_of_its_own_is_not_waited_for() -> None:
+    pods = (gated(0), gated(1))
+    (made,) = acts(CreateJob, view(*pods, elsewhere={"worker": 1}))
+    assert made.job.member_count == 2
+    smaller = replace(stand_in(), spec=made.job.spec)
+    assert written(view(*pods, job=smaller, elsewhere={"worker": 1})).attempt == 1
+    assert admitted_of(written(view(*pods, job=stand_in()))).reason == "GroupIncomplete"
+
+
 def test_a_place_is_taken_only_while_all_members_are_there() -> None:
     job = stand_in(attempt=1, admitted=True)
     job = replace(job, status=replace(job.status, placement=make_placement(NODES)))
