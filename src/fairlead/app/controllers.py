@@ -172,6 +172,7 @@ class Controllers:
             observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
         )  # fmt: skip
         self._loops[controller.name] = loop
+        unregister = self.world.on_forfeit(loop.wake)
         for mirror in own:
             self._metrics.watch_mirror(mirror)
         try:
@@ -183,6 +184,7 @@ class Controllers:
                 group.create_task(self.world.wait_fault())
                 await loop.run()
         finally:
+            unregister()
             self._metrics.forget_mirrors(own)
             controller.close()
             reader.close()

@@ -8,6 +8,7 @@ tool that is read when it is needed, so a new leader starts from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from fairlead.api import names
@@ -29,7 +30,7 @@ from fairlead.decide.adoption.actions import (
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.sources import MISSING, Facts, read_source
 from fairlead.decide.adoption.view import AdoptionPolicy, Reading
-from fairlead.decide.job_actions import JobAction
+from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.barrier import Written
@@ -65,6 +66,7 @@ class AdoptionController:
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
         """
         self._client = client
+        self._world = world
         self._mirrors = world.mirrors
         self._events = events
         self._clock = clock
@@ -105,7 +107,13 @@ class AdoptionController:
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         view = self._index.view(key, now, counts_written_at=self._jobs.written_at)
-        return None if view is None else decide_group(view, self._policy, now)
+        if view is None:
+            return None
+        decision = decide_group(view, self._policy, now)
+        if self._world.state.is_forfeited(key):
+            kept = tuple(each for each in decision.actions if not isinstance(each, ReleaseMember))
+            return replace(decision, actions=kept)
+        return decision
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action, or the key of the group's part that it is for."""
@@ -141,7 +149,10 @@ class AdoptionController:
                 assert_never(action)
 
     def failed(self, action: Action, error: ApiError) -> None:
-        """Report what the API refuses for good; the loop comes back to it ever more rarely."""
+        """Report what the API refuses for good; the loop comes back to it ever more rarely.
+
+        A group whose status cannot be written, and that has no pod, gives its nodes back.
+        """
         if isinstance(action, ReleaseMember):
             text = f"Could not be released onto node {action.node}: {error.message}"
             self._warn(action.pod, "ReleaseRefused", text)
@@ -150,6 +161,14 @@ class AdoptionController:
             for member in list(entry.members.values())[:1] if entry is not None else ():
                 text = f"No job could be made for its group: {error.message}"
                 self._warn(member.pod, "JobRefused", text)
+        elif isinstance(action, EvictMember):
+            text = f"Could not be evicted with the other members of its gang: {error.message}"
+            self._warn(action.pod, "EvictionRefused", text)
+        elif isinstance(action, WriteJobStatus) and self._jobs.is_status_denied(action.job):
+            entry = self._index.get(action.job.metadata.key)
+            members = entry.members.values() if entry is not None else ()
+            if all(member.pod.is_terminal for member in members):
+                self._world.forfeit(action.job, is_final=False)
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the job or the pod aside that an action was for."""

@@ -54,6 +54,7 @@ class ClusterWorld:
         self._clock = clock
         self._reader: MirrorReader | None = None
         self._unregister: list[Callable[[], None]] = []
+        self._on_forfeit: list[Callable[[], None]] = []
         self._is_faulted = False
         self._register()
 
@@ -88,6 +89,22 @@ class ClusterWorld:
             except Exception:
                 self._is_faulted = True
                 raise
+
+    def forfeit(self, job: Job, *, is_final: bool) -> None:
+        """Count the placement of a job as given back, though the API refuses to record that.
+
+        See `ClusterState.forfeit`. This process alone knows it: after a restart the nodes are held
+        until the API has refused the writes again.
+        """
+        if not self.state.is_forfeited(job.metadata.key):
+            self.state.forfeit(job, is_final=is_final)
+            for wake in self._on_forfeit:
+                wake()
+
+    def on_forfeit(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever nodes become free that no mirror shows; return what ends it."""
+        self._on_forfeit.append(wake)
+        return lambda: self._on_forfeit.remove(wake)
 
     def close(self) -> None:
         """Take the handlers off the mirrors."""

@@ -16,7 +16,8 @@ from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, Invalid, Unavailable
-from fairlead.controllers.pod_refusals import refusal_of
+from fairlead.controllers.pod_refusals import is_denial
+from fairlead.decide.attempts.status import is_given_up
 from fairlead.decide.job_actions import (
     DeleteJob,
     EmitEvent,
@@ -25,7 +26,6 @@ from fairlead.decide.job_actions import (
     RemoveFinalizer,
     WriteJobStatus,
 )
-from fairlead.decide.jobs.view import Refusal
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
@@ -37,8 +37,6 @@ from fairlead.runtime.set_aside import SetAside, Stage
 REFUSALS_MAX = 3
 #: What a status must say about an attempt: without it the job would stay as it is.
 _ESSENTIAL = ("status.attempt", "status.conditions")
-#: Refusals of a whole status that the same write would get again.
-_DENIALS = (Refusal.POLICY_REFUSED, Refusal.POD_REJECTED)
 #: One step of a path: an index or a name.
 _STEP = re.compile(r"\[(\d{1,9})\]|([^.\[\]]+)")
 
@@ -66,6 +64,8 @@ class JobWriter:
         self._refusals: dict[str, int] = {}
         #: Refusals that name no field, in a row: those of policies and webhooks.
         self._denials: dict[str, int] = {}
+        #: Jobs of which even the least that ends them was refused.
+        self._ends_denied: set[str] = set()
 
     def written_at(self, uid: str) -> float:
         """Return when the status of a job was last written; 0 when it was not."""
@@ -79,21 +79,24 @@ class JobWriter:
         """True when a policy or a webhook refuses each status of a job that it is shown."""
         return self._denials.get(job.metadata.uid, 0) >= REFUSALS_MAX
 
+    def is_end_denied(self, job: Job) -> bool:
+        """True when a policy or a webhook refuses even the least that ends a job."""
+        return job.metadata.uid in self._ends_denied
+
     def forget(self, uid: str) -> None:
         """Drop what is kept of a job that is gone."""
         self._written_at.pop(uid, None)
         self._refusals.pop(uid, None)
         self._denials.pop(uid, None)
+        self._ends_denied.discard(uid)
 
     async def perform(self, action: JobAction) -> Written | None:
         """Carry out one action; safe to repeat."""
         match action:
             case WriteJobStatus(job, status):
                 return await self._write_status(job, status)
-            case EmitEvent(job, type_, reason, message):
-                kind = EventKind(type_)
-                self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
-                return None
+            case EmitEvent():
+                return self.emit(action)
             case RecordHistory(job):
                 return await self._record(job)
             case DeleteJob(job):
@@ -103,6 +106,11 @@ class JobWriter:
                 return await self._objects.set_finalizers(JOBS, job.metadata, kept)
             case _:
                 assert_never(action)
+
+    def emit(self, event: EmitEvent) -> None:
+        """Emit an event on a job."""
+        kind, meta = EventKind(event.type), event.job.metadata
+        self._events.record(JOBS, meta, kind, reason=event.reason, message=event.message)
 
     def faulted(self, action: JobAction, error: Exception) -> None:
         """Set the job aside that an action was for."""
@@ -121,12 +129,14 @@ class JobWriter:
             written = await self._patch_status(job, merge_diff(old, new))
         except ApiError as error:
             fields = _refused_fields(error)
-            if not fields and refusal_of(error) not in _DENIALS:
+            if not fields and not is_denial(error):
                 raise
             self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
             rest = merge_diff(old, without_fields(new, fields)) if fields else {}
             if not fields:
                 self._denials[uid] = self._denials.get(uid, 0) + 1
+                if is_given_up(status):
+                    self._ends_denied.add(uid)
             elif any(field.startswith(_ESSENTIAL) for field in fields):
                 self._refusals[uid] = self._refusals.get(uid, 0) + 1
             elif fields and not rest:
@@ -136,6 +146,7 @@ class JobWriter:
             raise
         self._refusals.pop(uid, None)
         self._denials.pop(uid, None)
+        self._ends_denied.discard(uid)
         return written
 
     async def _patch_status(self, job: Job, diff: dict[str, Any]) -> Written:

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
-from fairlead.api.resources import JOBS
+from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex, job_key_of
@@ -27,17 +27,19 @@ from fairlead.controllers.job_parts import (
 )
 from fairlead.controllers.job_writer import JobWriter
 from fairlead.controllers.jobs_mirrors import JobsMirrors
-from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, refusal_of
+from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, is_denial, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.decide.attempts.notes import EventReason, Note, event
 from fairlead.decide.attempts.status import StatusDraft, given_up
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.jobs.actions import Action, AddFinalizer, DeletePod, ProbePods
+from fairlead.decide.jobs.cleanup import delete_pods, force_at
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.phase import OPEN, phase_of
+from fairlead.model.phase import OPEN, Phase, phase_of
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -73,6 +75,7 @@ class JobsController:
         """
         if policy.peer_naming is PeerNaming.DNS and mirrors.services is None:
             raise ValueError("peer naming DNS needs a mirror of services")
+        self._world = world
         self._cluster = world.mirrors
         self._own = mirrors
         self._policy = policy
@@ -132,11 +135,18 @@ class JobsController:
             return None
         if self._jobs.is_status_refused(job) and not job.is_finished:
             return Decision(given_up(job, now).write(record=True))
-        decision = decide_job(self._view(job, now))
-        if self._jobs.is_status_denied(job) and _ends_attempt(job, decision):
-            # The members have ended, so the least that ends the job may be accepted. A job that
-            # runs is left as it is: the policy may be a mistake that is mended soon.
+        view = self._view(job, now)
+        if self._jobs.is_end_denied(job) and not job.is_finished:
+            going = [pod for pod in view.pods.all() if not pod.is_terminal]
+            end = given_up(job, now).write(record=True)
+            return Decision((*delete_pods(view, going), *end), wake_at=force_at(view, going))
+        decision = decide_job(view)
+        if self._jobs.is_status_denied(job) and _is_stuck(job, decision):
+            # The least that ends the job may be accepted. A job that runs is left as it is: the
+            # policy may be a mistake that is mended soon.
             return Decision(given_up(job, now).write(record=True))
+        if phase_of(job) is Phase.PLACED and self._world.state.is_forfeited(key):
+            return None  # the scheduler takes the placement away
         was_set_aside = is_true(job.status.conditions, names.SET_ASIDE)
         if was_set_aside and not any(isinstance(a, WriteJobStatus) for a in decision.actions):
             actions = (_with_set_aside(job, now), *decision.actions)
@@ -195,10 +205,42 @@ class JobsController:
                 assert_never(action)
 
     def failed(self, action: Action, error: ApiError) -> None:
-        """Note that a job's pods are refused: its attempt cannot go on, or not now."""
+        """Note that a job's pods are refused: its attempt cannot go on, or not now.
+
+        A job of which the API takes neither the end nor anything else gives its nodes back here.
+        """
         refusal = refusal_of(error)
+        if isinstance(action, WriteJobStatus) and self._jobs.is_end_denied(action.job):
+            self._forfeit(action.job)
+        if isinstance(action, DeletePod) and is_denial(error):
+            self._note_undeletable(action, error)
         if refusal and isinstance(action, CreatePart):
             self._refusals.note(action.job, refusal, error.message, self._clock.now())
+
+    def _forfeit(self, job: Job) -> None:
+        """Give back the nodes of a job that makes no more pods, once none can be on its way."""
+        now = self._clock.now()
+        is_known = self._world.state.is_forfeited(job.metadata.key)
+        if is_known or now < self._view(job, now).late_until:
+            return
+        self._world.forfeit(job, is_final=True)
+        text = "The API server refuses every status of the job, so its nodes are free for others"
+        self._jobs.emit(event(job, Note(EventReason.NODES_RELEASED, text)))
+
+    def _note_undeletable(self, action: DeletePod, error: ApiError) -> None:
+        """Set a pod aside that may not be deleted; its job, if it waits for that alone, goes on.
+
+        Pods that have ended use no node, and no other is made before they are gone.
+        """
+        if not self._set_aside.is_strict:
+            self._set_aside.note(PODS, deleted_metadata(action), Stage.ACT, error)
+        pod = self._cluster.pods.get(action.namespace, action.name)
+        key = job_key_of(pod) if pod is not None else None
+        job = self._cluster.jobs.get(*key) if key is not None else None
+        if job is not None and phase_of(job) is Phase.BETWEEN_ATTEMPTS:
+            view = self._view(job, self._clock.now())
+            if all(each.is_terminal for each in view.pods.all()):
+                self._world.forfeit(job, is_final=False)
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the object aside that an action was for; a gang whose pods cannot be made fails."""
@@ -212,10 +254,14 @@ class JobsController:
             self._refusals.note(action.job, Refusal.POD_REJECTED, entry.fault, now)
 
 
-def _ends_attempt(job: Job, decision: Decision[Action]) -> bool:
-    """True when a decision ends the attempt of a job, whose members have ended then."""
-    if phase_of(job) not in OPEN:
-        return False
+def _is_stuck(job: Job, decision: Decision[Action]) -> bool:
+    """True for a job that would keep its nodes for as long as its status cannot be written.
+
+    The decision ends its attempt, or it waits between attempts for a write.
+    """
+    phase = phase_of(job)
+    if phase not in OPEN:
+        return phase in (Phase.BETWEEN_ATTEMPTS, Phase.PLACED) and bool(decision.actions)
     written = (a.status for a in decision.actions if isinstance(a, WriteJobStatus))
     records = (status.current_attempt for status in written)
     return any(record is None or record.finished_at is not None for record in records)

@@ -37,6 +37,11 @@ _PASSING = re.compile("looking up service account|being terminated")
 _LACKS_RIGHTS = re.compile(r" cannot [a-z]+ resource ")
 
 
+def is_denial(error: ApiError) -> bool:
+    """True for a refusal that the same write would get again: by a policy, or for what it is."""
+    return refusal_of(error) in (Refusal.POLICY_REFUSED, Refusal.POD_REJECTED)
+
+
 class PodRefusals:
     """The refusals in effect.
 

@@ -24,9 +24,17 @@ from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.job_writer import REFUSALS_MAX
+from fairlead.controllers.pod_refusals import is_denial
 from fairlead.controllers.uncertain_placements import UncertainPlacements
 from fairlead.decide.placement import PlacementPolicy, decide
-from fairlead.decide.placement.actions import Action, PlaceJob, RecordActualPlacement, WriteVerdict
+from fairlead.decide.placement.actions import (
+    Action,
+    PlaceJob,
+    RecordActualPlacement,
+    ReleaseJob,
+    WriteVerdict,
+)
 from fairlead.decide.placement.outcome import changed_verdict, status_after
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
@@ -42,6 +50,8 @@ from fairlead.runtime.set_aside import Stage
 #: Events of jobs that begin to wait, or wait for another reason.
 WAITING_EVENTS_PER_SECOND = 2.0
 WAITING_EVENTS_BURST = 50.0
+#: Jobs whose refused releases are counted; the oldest is dropped first.
+REFUSED_RELEASES_MAX = 10_000
 
 
 class SchedulerController:
@@ -67,6 +77,8 @@ class SchedulerController:
         self._objects = ObjectWriter(client)
         self._policy = policy or PlacementPolicy()
         self._events = events
+        #: How often in a row the API has refused that a job gives its nodes back, by uid.
+        self._refused_releases: dict[str, int] = {}
         self._uncertain = UncertainPlacements(self.state, world.uncertain)
         self._now = 0.0
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
@@ -134,6 +146,8 @@ class SchedulerController:
             if isinstance(action, PlaceJob):
                 self._uncertain.note(action, error)
             raise
+        self._set_aside.clear(JOBS, job.metadata.key, Stage.ACT)
+        self._refused_releases.pop(job.metadata.uid, None)
         self._emit(action)
         return written
 
@@ -145,8 +159,24 @@ class SchedulerController:
             self.state.write_blocked.pop(key, None)
 
     def failed(self, action: Action, error: ApiError) -> None:
-        """Leave the job alone until `changed` is called for it."""
-        self.state.write_blocked[self.key_of(action)] = None
+        """Leave the job alone until `changed` is called for it.
+
+        Where a policy refuses again and again that a job gives its nodes back, they are free all
+        the same: the job makes no pods for that placement any more.
+        """
+        job = action.job
+        self.state.write_blocked[job.metadata.key] = None
+        if not is_denial(error):
+            return
+        if not self._set_aside.is_strict:
+            self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+        if isinstance(action, ReleaseJob):
+            count = self._refused_releases.pop(job.metadata.uid, 0) + 1
+            self._refused_releases[job.metadata.uid] = count
+            if len(self._refused_releases) > REFUSED_RELEASES_MAX:
+                del self._refused_releases[next(iter(self._refused_releases))]
+            if count >= REFUSALS_MAX:
+                self._world.forfeit(job, is_final=False)
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the job aside, and leave it alone until `changed` is called for it."""

@@ -23,6 +23,7 @@ from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger, claim_of
 from fairlead.model.nodes import NodeTable
+from fairlead.model.phase import OPEN, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import RequestReader
@@ -36,6 +37,21 @@ class JobEntry:
     job: Job
     gang: GangRequest | InvalidGang
     priority: int | Unresolved
+
+
+@dataclass(frozen=True, slots=True)
+class _Forfeit:
+    """A placement that counts as given back. `is_final`: until the job ends or is gone."""
+
+    uid: str
+    is_final: bool
+
+    def is_over(self, job: Job) -> bool:
+        """True once the job shows it, or has become another one."""
+        if self.uid != job.metadata.uid or job.is_finished:
+            return True
+        has_begun = job.spec.adopts is None and phase_of(job) in OPEN
+        return not self.is_final and (job.status.placement is None or has_begun)
 
 
 #: Called with a job that changed and its entry; None when the job is gone.
@@ -58,6 +74,7 @@ class ClusterState:
         self.quotas = QuotaTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
+        self._forfeits: dict[JobKey, _Forfeit] = {}
         self._job_observers: list[JobObserver] = []
 
     @classmethod
@@ -129,6 +146,8 @@ class ClusterState:
         else:
             gang = gang_of(job.spec, self.reader)
         entry = self.jobs[key] = JobEntry(job, gang, self._priority_of(job))
+        if key in self._forfeits and self._forfeits[key].is_over(job):
+            del self._forfeits[key]
         self._claim(entry)
         self._notify(key, entry)
 
@@ -136,8 +155,31 @@ class ClusterState:
         """Take in that a job is gone; its claim goes with it, its pods are counted as pods."""
         if self.jobs.pop(key, None) is None:
             return
+        self._forfeits.pop(key, None)
         self.ledger.set_claim(key, None)
         self._notify(key, None)
+
+    def forfeit(self, job: Job, *, is_final: bool) -> None:
+        """Count the placement of a job as given back, though the API refuses to record that.
+
+        What pods the job has count as pods. The caller makes sure that no more pods are made for
+        the placement. It ends when the placement is gone or its attempt begins; where `is_final`,
+        when the job has ended. A job that has changed meanwhile is left as it is.
+        """
+        key = job.metadata.key
+        entry = self.jobs.get(key)
+        if entry is None or entry.job.metadata.resource_version != job.metadata.resource_version:
+            return
+        forfeit = _Forfeit(job.metadata.uid, is_final)
+        if forfeit.is_over(job) or self._forfeits.get(key) == forfeit:
+            return
+        self._forfeits[key] = forfeit
+        self._claim(entry)
+        self._notify(key, entry)
+
+    def is_forfeited(self, key: JobKey) -> bool:
+        """True for a job whose placement counts as given back."""
+        return key in self._forfeits
 
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.
@@ -153,7 +195,8 @@ class ClusterState:
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
         placement = job.status.placement
-        if placement is None or job.is_finished or isinstance(entry.gang, InvalidGang):
+        is_free = job.is_finished or job.metadata.key in self._forfeits
+        if placement is None or is_free or isinstance(entry.gang, InvalidGang):
             self.ledger.set_claim(job.metadata.key, None)
             return
         priority = entry.priority if isinstance(entry.priority, int) else 0

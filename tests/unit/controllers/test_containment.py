@@ -14,6 +14,7 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.status import Invalid
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
@@ -51,11 +52,31 @@ class Events:
         self.told.append((metadata.name, reason))
 
 
+class PolicedClient(FakeClient):
+    """Refuses the writes of the status of the job `bad` for which `denies` is true."""
+
+    denies: Callable[[dict[str, Any]], bool] = staticmethod(lambda _status: False)
+    keeps_pods = False
+    denied = 0
+
+    async def patch(self, resource: Any, name: str, patch: Any, **how: Any) -> Any:
+        if resource.name == JOBS.name and name == "bad" and self.denies(patch.get("status", {})):
+            self.denied += 1
+            raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+        return await super().patch(resource, name, patch, **how)
+
+    async def delete(self, resource: Any, name: str, **how: Any) -> Any:
+        if resource.name == PODS.name and name.startswith("bad-") and self.keeps_pods:
+            self.denied += 1
+            raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+        return await super().delete(resource, name, **how)
+
+
 class World:
     """Scheduler and jobs controller on one API; faults are contained as in production."""
 
     def __init__(self) -> None:
-        self.client = FakeClient()
+        self.client = PolicedClient()
         self.events = Events()
         self.clock = LoopClock(EPOCH)
         self.rng = random.Random(1)
@@ -129,6 +150,7 @@ async def running() -> AsyncIterator[World]:
                 controller, clock=world.clock, rng=world.rng,
                 options=LoopOptions(runs_mirrors=False),
             )  # fmt: skip
+            world.world.on_forfeit(loop.wake)
             tasks.append(group.create_task(loop.run()))
         await asyncio.sleep(1)
         yield world
@@ -305,5 +327,109 @@ def test_a_gang_whose_pods_cannot_be_made_gives_its_nodes_back(
                 assert hits
                 assert world.job("bad").is_finished
                 assert world.has_pod("good")
+
+    run(main())
+
+
+# A policy that refuses what is to be written on a job
+
+
+async def _set_pods(world: World, job: str, status: dict[str, Any]) -> None:
+    for pod in world.client.stored(PODS):
+        if pod.metadata.labels[names.JOB_NAME] == job:
+            await world.client.patch(
+                PODS, pod.metadata.name, {"status": status}, namespace="default",
+                subresource="status",
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_job_of_which_every_status_is_refused_gives_its_nodes_back_when_its_gang_ends(
+    *, is_mended: bool
+) -> None:
+    async def main() -> None:
+        async with running() as world:
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            await _set_pods(world, "bad", {"phase": "Running", "podIP": "10.0.0.1"})
+            await asyncio.sleep(5)
+            await world.submit("next", count=2)
+            world.client.denies = lambda status: bool(status)
+            await asyncio.sleep(60)
+            assert (world.has_pod("bad"), world.is_placed("next")) == (True, False)
+            first = world.client.stored(PODS)[0].metadata.name
+            failed = {"phase": "Failed", "containerStatuses": [
+                {"name": "main", "state": {"terminated": {"exitCode": 7}}}]}  # fmt: skip
+            await world.client.patch(
+                PODS, first, {"status": failed}, namespace="default", subresource="status"
+            )
+            await asyncio.sleep(60)
+            assert world.client.denied > 4
+            assert ("bad", "NodesReleased") in world.events.told
+            assert world.is_placed("next")
+            assert all(
+                pod.is_terminal or pod.metadata.labels[names.JOB_NAME] == "next"
+                for pod in world.client.stored(PODS)
+            )
+            if is_mended:
+                world.client.denies = lambda _status: False
+                await asyncio.sleep(60)
+                failure = find_condition(world.job("bad").status.conditions, "Failed")
+                assert failure is not None
+                assert failure.reason == "StatusRefused"
+                assert not world.is_placed("bad")
+            assert not world.job("bad").status.attempts[1:]
+
+    run(main())
+
+
+def test_a_job_whose_ended_pods_may_not_be_deleted_gives_its_nodes_back() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            world.client.keeps_pods = True
+            failed = {"phase": "Failed", "containerStatuses": [
+                {"name": "main", "state": {"terminated": {"exitCode": 137}}}]}  # fmt: skip
+            await _set_pods(world, "bad", failed)
+            await asyncio.sleep(60)
+            assert world.client.denied > 1
+            assert world.job("bad").status.state == "Restarting"
+            assert not world.is_placed("bad")
+            world.client.keeps_pods = False
+            await asyncio.sleep(120)
+            assert world.job("bad").status.attempt == 2
+            assert world.is_placed("bad")
+
+    run(main())
+
+
+def test_a_held_job_whose_release_is_refused_keeps_its_nodes_from_no_other_and_says_so() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            world.client.denies = lambda status: status.get("placement", "") is None
+            hold = {"spec": {"suspend": True}}
+            await world.client.patch(JOBS, "bad", hold, namespace="default")
+            for _ in range(20):  # as the kubelets
+                for pod in world.client.stored(PODS):
+                    if pod.metadata.deletion_timestamp:
+                        await world.client.delete(PODS, pod.metadata.name, namespace="default")
+                await asyncio.sleep(0.5)
+            assert (world.job("bad").status.state, world.is_placed("bad")) == ("Held", True)
+            assert ("bad", "SetAside") in world.events.told
+            await world.submit("next", count=2)
+            await asyncio.sleep(5)
+            assert world.is_placed("next")
+            assert world.has_pod("next")
+            await world.client.patch(JOBS, "bad", {"spec": {"suspend": False}}, namespace="default")
+            await asyncio.sleep(60)
+            assert world.is_placed("bad"), "the API refuses to take it away"
+            assert not world.has_pod("bad"), "its nodes are another job's"
+            world.client.denies = lambda _status: False
+            await asyncio.sleep(60)
+            assert not world.is_placed("bad")
+            assert world.reason("bad") == Reason.INSUFFICIENT_CAPACITY.value
 
     run(main())

@@ -21,6 +21,7 @@ class EventReason(Enum):
     CAUSE_REVISED = "CauseRevised"
     STOPPING = "Stopping"
     PODS_REFUSED = "PodsRefused"
+    NODES_RELEASED = "NodesReleased"
     RESTARTING = "Restarting"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -37,6 +38,7 @@ _WARNINGS = frozenset(
     (
         EventReason.MEMBER_LOST,
         EventReason.PODS_REFUSED,
+        EventReason.NODES_RELEASED,
         EventReason.MEMBER_RESTARTED,
         EventReason.FAILED,
         EventReason.WAITS_AGAIN,

@@ -151,6 +151,12 @@ def refusal_verdict(status: JobStatus) -> Verdict | None:
     return Verdict(Reason(admitted.reason), {"message": admitted.message})
 
 
+def is_given_up(status: JobStatus) -> bool:
+    """True for the status that `given_up` writes."""
+    failed = find_condition(status.conditions, names.FAILED)
+    return failed is not None and failed.reason == EndReason.STATUS_REFUSED.value
+
+
 def given_up(job: Job, now: float) -> StatusDraft:
     """Return the least change that ends a job whose status the API server refuses."""
     text = "The API server refuses the status of the job, which can go on no further"

@@ -17,7 +17,7 @@ from fairlead.decide.placement.order import LaneKey, Order, age_of
 from fairlead.decide.placement.queue import QueueEntry, WaitQueue
 from fairlead.model.cluster import ClusterState, JobEntry
 from fairlead.model.gangs import JobKey
-from fairlead.model.phase import RELEASABLE, Phase, phase_of
+from fairlead.model.phase import OPEN, RELEASABLE, Phase, phase_of
 from fairlead.model.priorities import Unresolved
 
 
@@ -91,12 +91,14 @@ class PlacementState:
         after = self.jobs[key] = QueueEntry(job, entry.gang, lane, age_of(job))
         self.unresolved.pop(key, None)
         phase, is_placed = phase_of(job), job.status.placement is not None
-        waits = phase is Phase.QUEUED
+        is_forfeited = self.cluster.is_forfeited(key)
+        waits = phase is Phase.QUEUED and not is_forfeited
         self._enqueue(before, after, waits=waits and isinstance(priority, int))
         if waits and not isinstance(priority, int):
             self.unresolved[key] = priority
-        _put(self.releasable, key, present=_is_releasable(job, phase))
-        _put(self.repairable, key, present=phase is Phase.REPAIRING)
+        is_releasable = _is_releasable(job, phase, is_forfeited=is_forfeited)
+        _put(self.releasable, key, present=is_releasable)
+        _put(self.repairable, key, present=phase is Phase.REPAIRING and not is_forfeited)
         is_held = phase is Phase.HELD and job.status.attempt > 0
         _put(self.held, key, present=is_held and not is_placed)
 
@@ -119,7 +121,7 @@ class PlacementState:
             self.queue.add(entry)
 
 
-def _is_releasable(job: Job, phase: Phase) -> bool:
+def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:
     """True for a job that has a placement, or a verdict at its end, and no more use for it.
 
     Not while the record of an attempt is open: its pods may still be on their way to the API, and
@@ -127,7 +129,8 @@ def _is_releasable(job: Job, phase: Phase) -> bool:
     "The hand-over"). Opening the record and releasing are compare-and-swaps on the same status, so
     exactly one of them wins. The claim of a deleted job goes with the job.
     """
-    if phase not in RELEASABLE or job.metadata.deletion_timestamp is not None:
+    is_unused = phase in RELEASABLE or (is_forfeited and phase not in OPEN)
+    if not is_unused or job.metadata.deletion_timestamp is not None:
         return False
     is_over = phase is Phase.FINISHED
     return job.status.placement is not None or (is_over and job.status.verdict is not None)
