@@ -57,7 +57,7 @@ from fairlead.cli.archive import TOKEN_PATH
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.history.memory import MemoryHistory, MemoryLogs
-from fairlead.install.manifests import NAME, Install, cluster_rules, namespace_rules
+from fairlead.install.manifests import NAME, Install, Manifest, manifests
 from fairlead.install.values import History, HistoryKind, Values
 from fairlead.kube.client import HttpClient
 from fairlead.kube.podlogs import HttpLogReader
@@ -155,7 +155,7 @@ async def test_what_was_tampered_with_is_found_and_mended(
     assert said[f"ClusterRole {NAME}"] == "changed"
     assert said["Service fairlead-system/fairlead-metrics"] == "created"
     found = msgspec.json.decode(await client.request("GET", role))
-    assert found["rules"] == cluster_rules()
+    assert found["rules"] == rules_of("ClusterRole")
     assert found["metadata"]["annotations"] == {"note": "of an administrator"}
 
 
@@ -212,9 +212,19 @@ def test_what_the_cluster_cannot_have_is_refused_before_anything_is_written(
 KEEPING_LOGS = Install(values=Values(history=History(kind=HistoryKind.POSTGRES)))
 
 
+def rules_of(kind: str, install: Install | None = None) -> list[Manifest]:
+    """Return the rules of the controllers' own role of a kind."""
+    (role,) = [
+        each
+        for each in manifests(install or Install())
+        if (each["kind"], each["metadata"]["name"]) == (kind, NAME)
+    ]
+    return role["rules"]
+
+
 def granted() -> set[Right]:
     rights: set[Right] = set()
-    for rule in (*cluster_rules(KEEPING_LOGS), *namespace_rules(KEEPING_LOGS)):
+    for rule in (*rules_of("ClusterRole", KEEPING_LOGS), *rules_of("Role", KEEPING_LOGS)):
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 rights |= {(group, resource, verb) for verb in rule["verbs"]}
@@ -525,7 +535,9 @@ async def test_the_right_on_finalizers_is_what_lets_pods_name_their_job(
     async with accountant(cluster, client) as account:
         await account.client.create(PODS, pod, namespace="default", dry_run=True)
         role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NAME}"
-        less = [rule for rule in cluster_rules() if rule["resources"] != ["jobs/finalizers"]]
+        less = [
+            rule for rule in rules_of("ClusterRole") if rule["resources"] != ["jobs/finalizers"]
+        ]
         patch = msgspec.json.encode({"rules": less})
         await client.request("PATCH", role, body=patch, content_type="application/merge-patch+json")
 

@@ -8,7 +8,7 @@ in the server's own judgement; there is no comparison of ours that could see def
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,14 +19,14 @@ from fairlead.api import names
 from fairlead.api.status import ApiError, Conflict, Forbidden, NotFound
 from fairlead.input.errors import Code, fail
 from fairlead.install.manifests import (
-    PLACES,
+    PART_OF,
     Install,
     Manifest,
     label_of,
     manifests,
     path_of,
+    prefix_of,
 )
-from fairlead.install.pieces import PART_OF
 from fairlead.install.values import HistoryKind
 from fairlead.kube.blocking import BlockingClient
 
@@ -36,9 +36,9 @@ ESTABLISHED_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.1
 _EMBEDDED_HELP = "an embedded cluster has all of this inside: there is nothing to install or remove"
 _MISSING_HELP = {
-    PLACES["ServiceMonitor"].prefix: "install the Prometheus operator, or set "
+    "/apis/monitoring.coreos.com/v1": "install the Prometheus operator, or set "
     "metrics.serviceMonitor.enabled: false",
-    PLACES["Certificate"].prefix: "install cert-manager, or set webhook.certManager.enabled: false",
+    "/apis/cert-manager.io/v1": "install cert-manager, or set webhook.certManager.enabled: false",
 }
 
 
@@ -148,25 +148,28 @@ def look_unwanted(api: BlockingClient, manifest: Manifest) -> Found | None:
 
 
 def remove(api: BlockingClient, manifest: Manifest) -> Done:
-    """Delete one object, if it is there and one of ours; what hangs on it goes after it."""
+    """Delete one object, if it is there and one of ours; its dependents go after it."""
     found = get(api, manifest)
     if found is None:
         return Done.ABSENT
     if not is_ours(found):
         return Done.NOT_OURS
+    return Done.DELETED if delete(api, path_of(manifest), found) else Done.ABSENT
+
+
+def delete(api: BlockingClient, path: str, found: Manifest) -> bool:
+    """Delete the object that was read from a path; False when it, or this one of it, is gone."""
+    uid = {"uid": found["metadata"]["uid"]}
     try:
-        options = {
-            "propagationPolicy": "Background",
-            "preconditions": {"uid": found["metadata"]["uid"]},
-        }
-        api.request("DELETE", path_of(manifest), body=options)
+        options = {"propagationPolicy": "Background", "preconditions": uid}
+        api.request("DELETE", path, body=options)
     except (NotFound, Conflict):
-        return Done.ABSENT  # another one of this name is not the one that was looked at
-    return Done.DELETED
+        return False
+    return True
 
 
 def is_ours(found: Manifest) -> bool:
-    """True for what an installation of Fairlead has made; our kinds are ours, whoever put them."""
+    """True for what an installation of Fairlead has made, and for our kinds in any case."""
     if (found.get("spec") or {}).get("group") == names.GROUP:
         return True
     key, value = PART_OF
@@ -175,15 +178,23 @@ def is_ours(found: Manifest) -> bool:
 
 def await_established(api: BlockingClient, manifest: Manifest) -> None:
     """Return once the API serves a new kind; CliError when it does not."""
-    deadline = time.monotonic() + ESTABLISHED_SECONDS_MAX
-    while True:
-        note = _trouble(get(api, manifest) or {"kind": manifest["kind"]})
-        if not note:
-            return
+
+    def note() -> str:
+        return _trouble(get(api, manifest) or {"kind": manifest["kind"]})
+
+    if not wait_until(lambda: not note(), ESTABLISHED_SECONDS_MAX):
+        raise fail(Code.BAD_ANSWER, f"{label_of(manifest)}: {note()}",
+                   help=("fairlead install --check says when it is there",))  # fmt: skip
+
+
+def wait_until(is_done: Callable[[], bool], seconds_max: float) -> bool:
+    """Return True as soon as the condition holds, False when it does not in time."""
+    deadline = time.monotonic() + seconds_max
+    while not is_done():
         if time.monotonic() > deadline:
-            raise fail(Code.BAD_ANSWER, f"{label_of(manifest)}: {note}",
-                       help=("fairlead install --check tells when it is there",))  # fmt: skip
+            return False
         time.sleep(LOOK_SECONDS)
+    return True
 
 
 def get(api: BlockingClient, manifest: Manifest) -> Manifest | None:
@@ -241,7 +252,7 @@ def _trouble(found: Manifest) -> str:
 
 def check_access(api: BlockingClient, install: Install) -> None:
     """Refuse before anything is written when the server is no Kubernetes that has our kinds."""
-    for prefix in sorted({PLACES[each["kind"]].prefix for each in manifests(install)}):
+    for prefix in sorted({prefix_of(each) for each in manifests(install)}):
         try:
             api.request("GET", prefix)
         except NotFound as error:
@@ -251,4 +262,4 @@ def check_access(api: BlockingClient, install: Install) -> None:
                 help=(_MISSING_HELP.get(prefix, _EMBEDDED_HELP),),
             ) from error  # fmt: skip
         except ApiError:
-            return  # discovery may be closed to us; the first write will tell
+            return  # discovery may be forbidden; the first write fails then

@@ -34,7 +34,7 @@ from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.input.errors import CliError, Code
 from fairlead.input.sections import description_of, fields_of, plain
-from fairlead.install.manifests import SETTINGS_CHECKSUM, Install, manifests
+from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
@@ -154,10 +154,10 @@ def test_an_installation_passes_the_settings_and_replaces_pods_when_they_change(
     assert read(tmp_path, text) == settings
     assert json.loads(text) == plain(settings)
     template = made["Deployment"]["spec"]["template"]
-    checksum = template["metadata"]["annotations"][SETTINGS_CHECKSUM]
+    checksum = template["metadata"]["annotations"]["fairlead.dev/settings-checksum"]
     assert checksum == hashlib.sha256(text.encode()).hexdigest()
     before = _made(ControllerSettings())["Deployment"]["spec"]["template"]
-    assert before["metadata"]["annotations"][SETTINGS_CHECKSUM] != checksum
+    assert before["metadata"]["annotations"]["fairlead.dev/settings-checksum"] != checksum
     (container,), volumes = template["spec"]["containers"], template["spec"]["volumes"]
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "settings"]
     (file,) = [each for each in container["args"] if each.startswith(mount["mountPath"])]

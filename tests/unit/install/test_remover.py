@@ -1,4 +1,4 @@
-"""Taking finalizers off while somebody else still writes."""
+"""Removing finalizers while another client still writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Written:
 def test_a_job_that_somebody_else_writes_is_freed_a_moment_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remover, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
     said: list[str] = []
     api = Written(3)
     remover._free_jobs(cast("BlockingClient", api), said.append)
@@ -53,6 +53,6 @@ def test_a_job_that_somebody_else_writes_is_freed_a_moment_later(
 def test_a_job_that_is_written_all_the_time_ends_in_an_error_that_says_to_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remover, "LOOK_SECONDS", 0.0)
-    with pytest.raises(CliError, match="default/train is written by somebody else"):
+    monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
+    with pytest.raises(CliError, match="default/train is written by another client"):
         remover._free_jobs(cast("BlockingClient", Written(1000)), print)

@@ -11,7 +11,7 @@ from fairlead.cli.common import Common, common
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.install.remover import Standing, Wish
+    from fairlead.install.remover import Inventory, UninstallOptions
 
 JOBS_SHOWN_MAX = 10
 
@@ -48,7 +48,7 @@ def uninstall(
     """
     from fairlead.install.installer import check_access
     from fairlead.install.manifests import NAMESPACE, Install
-    from fairlead.install.remover import Wish, steps, survey
+    from fairlead.install.remover import UninstallOptions, steps, take_inventory
     from fairlead.install.remover import uninstall as remove_all
 
     if keep_crds and delete_jobs:
@@ -56,19 +56,19 @@ def uninstall(
             Code.BAD_COMBINATION, "--keep-crds and --delete-jobs do not go together",
             help=("fairlead cancel ends single jobs",),
         )  # fmt: skip
-    wish = Wish(common_.namespace or NAMESPACE, keep_crds, timeout_seconds)
+    options = UninstallOptions(common_.namespace or NAMESPACE, keep_crds, timeout_seconds)
     api = common_.connect()
     try:
-        check_access(api, Install(wish.namespace))
-        standing = survey(api, wish)
-        lines = list(steps(standing, wish))
+        check_access(api, Install(options.namespace))
+        inventory = take_inventory(api, options)
+        lines = list(steps(inventory, options))
         if is_dry:
             common_.emit("".join(f"{line}\n" for line in lines))
             return Exit.OK
-        _refuse(standing, wish, is_deleting=delete_jobs)
+        _refuse(inventory, options, is_deleting=delete_jobs)
         if lines and not yes:
-            _ask(common_, standing, lines)
-        remove_all(api, wish, say=lambda line: common_.emit(f"{line}\n"))
+            _ask(common_, inventory, lines)
+        remove_all(api, options, say=lambda line: common_.emit(f"{line}\n"))
     finally:
         api.close()
     if not lines:
@@ -76,26 +76,26 @@ def uninstall(
     return Exit.OK
 
 
-def _refuse(standing: Standing, wish: Wish, *, is_deleting: bool) -> None:
+def _refuse(inventory: Inventory, options: UninstallOptions, *, is_deleting: bool) -> None:
     """Refuse what would surprise: Helm's objects under Helm's feet, jobs gone without a word."""
-    if release := standing.helm_release:
+    if release := inventory.helm_release:
         raise fail(
             Code.REFUSED, f"Helm installed Fairlead here, as release '{release}'",
             detail=("nothing was changed",),
-            help=(f"helm uninstall {release} -n {wish.namespace}; then this again",),
+            help=(f"helm uninstall {release} -n {options.namespace}; then this again",),
         )  # fmt: skip
-    if wish.is_keeping_kinds or is_deleting or not standing.jobs:
+    if options.is_keeping_kinds or is_deleting or not inventory.jobs:
         return
-    shown = standing.unfinished[:JOBS_SHOWN_MAX]
+    shown = inventory.unfinished[:JOBS_SHOWN_MAX]
     raise fail(
         Code.CONFLICT,
-        f"{len(standing.jobs)} jobs are there, {len(standing.unfinished)} of them have not ended",
+        f"{len(inventory.jobs)} jobs are there, {len(inventory.unfinished)} of them have not ended",
         detail=(*shown, "nothing was changed"),
         help=("--delete-jobs ends and deletes them; --keep-crds keeps them as objects",),
     )  # fmt: skip
 
 
-def _ask(common_: Common, standing: Standing, lines: list[str]) -> None:
+def _ask(common_: Common, inventory: Inventory, lines: list[str]) -> None:
     if not sys.stdin.isatty():
         raise fail(
             Code.MISSING_ARGUMENT, "there is no terminal to ask at",
@@ -103,6 +103,6 @@ def _ask(common_: Common, standing: Standing, lines: list[str]) -> None:
         )  # fmt: skip
     for line in lines:
         common_.note(line)
-    if standing.unfinished:
-        common_.note(f"{len(standing.unfinished)} jobs have not ended.")
+    if inventory.unfinished:
+        common_.note(f"{len(inventory.unfinished)} jobs have not ended.")
     click.confirm("Go on?", abort=True, err=True)
