@@ -6,7 +6,7 @@ import ast
 
 import pytest
 from tests.tidy.sources import ROOT
-from tools.mutants.run import Mutant, load
+from tools.mutants.run import Mutant, load, main
 
 MUTANTS = load()
 
@@ -24,3 +24,10 @@ def test_each_planted_bug_has_a_name_of_its_own() -> None:
     names = [mutant.id for mutant in MUTANTS]
     assert len(names) > 30
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("no-such-bug", 2)])
+def test_help_and_an_unknown_id_plant_no_bug(argument: str, code: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([argument])
+    assert ended.value.code == code

@@ -5,12 +5,11 @@ The tests must pass on the copy before the first bug: one that fails anyway noti
 A bug counts as noticed when its tests fail or hang. Exit codes: 0 when they notice enough of them,
 1 when too many survive, 2 when an entry or its tests cannot be used.
 
-    python tools/mutants/run.py            all entries
-    python tools/mutants/run.py leader ... those whose id contains one of the words
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -78,7 +77,7 @@ def plant(mutant: Mutant, tree: Path) -> Outcome:
     planted = mutant.planted(tree)
     try:
         path.write_text(planted)
-        code = _test(tree, mutant.tests, seconds_max=_TEST_SECONDS_MAX)
+        code, _ = _test(tree, mutant.tests, seconds_max=_TEST_SECONDS_MAX)
     finally:
         path.write_text(sound)
     if code not in (_PASSED, _FAILED):
@@ -86,8 +85,8 @@ def plant(mutant: Mutant, tree: Path) -> Outcome:
     return Outcome.KILLED if code == _FAILED else Outcome.SURVIVED
 
 
-def _test(tree: Path, tests: str, *, seconds_max: float) -> int:
-    """Run tests of the tree up to the first failure; return pytest's exit code.
+def _test(tree: Path, tests: str, *, seconds_max: float) -> tuple[int, str]:
+    """Run tests of the tree up to the first failure; return pytest's exit code and output.
 
     Tests that take longer than `seconds_max` have failed.
     """
@@ -97,11 +96,11 @@ def _test(tree: Path, tests: str, *, seconds_max: float) -> int:
     try:
         result = subprocess.run(
             [*command, *tests.split()], cwd=tree, env=environment, check=False,
-            capture_output=True, timeout=seconds_max,
+            capture_output=True, timeout=seconds_max, text=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return _FAILED
-    return result.returncode
+        return _FAILED, f"the tests take longer than {seconds_max:g} s"
+    return result.returncode, result.stdout
 
 
 def copy_tree(target: Path) -> None:
@@ -130,15 +129,23 @@ def _report(mutant: Mutant, tree: Path) -> Outcome:
     return outcome
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Plant the entries whose id contains one of the words, or all."""
+    parser = argparse.ArgumentParser(
+        description="Plant known bugs, one at a time, and report which the tests do not notice."
+    )
+    parser.add_argument("word", nargs="*", help="plant the bugs whose id contains one of these")
+    words: list[str] = parser.parse_args(arguments).word
     mutants = [m for m in load() if not words or any(word in m.id for word in words)]
+    if not mutants:
+        parser.error(f"no bug has an id that contains {' or '.join(words)}")
     with tempfile.TemporaryDirectory(prefix="fairlead-mutants-") as folder:
         tree = Path(folder)
         copy_tree(tree)
-        tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests.split())
-        if _test(tree, " ".join(tests), seconds_max=_BASELINE_SECONDS_MAX) != _PASSED:
-            print(f"the tests do not pass without a bug: pytest {' '.join(tests)}")
+        tests = " ".join(dict.fromkeys(t for mutant in mutants for t in mutant.tests.split()))
+        code, output = _test(tree, tests, seconds_max=_BASELINE_SECONDS_MAX)
+        if code != _PASSED:
+            print(f"the tests do not pass without a bug: pytest {tests}\n{output[-4000:]}")
             return 2
         outcomes = [_report(mutant, tree) for mutant in mutants]
     survived = outcomes.count(Outcome.SURVIVED)
