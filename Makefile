@@ -33,6 +33,7 @@ test: $(READY)  ## Run all tests that need no cluster
 
 soak: $(READY)  ## Explore random simulated worlds on all cores for MINUTES (10)
 	$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10)
+	FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),1000000) $(BIN)/pytest -q tests/property/test_rails.py
 
 mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word plants some
 	$(BIN)/python tools/mutants/run.py $(ONLY)

@@ -26,6 +26,8 @@ ALLOWED = {
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
     "embedded/virtual/nodes.py:VirtualNodes.fail_pod": "a fault to inject below a real API server",
     "decide/placement/capacity.py:PresentCapacity.with_nodes": "what scaling node pools asks",
+    "decide/rails/": "what removes nodes asks",
+    "api/fleet.py": "what removes nodes writes",
     "model/ledger.py:Ledger.claims_on": "what preemption and draining ask",
     ".backlog": "tells tests and benchmarks when deletions are through",
 }

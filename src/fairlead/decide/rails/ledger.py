@@ -1,0 +1,241 @@
+"""How many nodes may still be removed: budgets by cause, pool and failure domain over windows.
+
+The ledger has a clock of its own, which advances only while a controller watches, by a monotonic
+clock. So it never runs faster than real time: jumps of the wall clock, restarts and pauses can make
+a window longer, never shorter. What is a share is a share of the largest size within the window, so
+removing a tenth of what is left again and again ends where removing it once would.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fairlead.api.fleet import RemovalCause, Removed
+
+MINUTES_5, HOUR, DAY = 300.0, 3600.0, 86_400.0
+WINDOWS = (MINUTES_5, HOUR, DAY)
+_NONE = (0, 0, 0)
+#: Older removals are kept by interval: by 5 minutes after 5 minutes, by hour after an hour.
+_COARSE = ((HOUR, HOUR), (MINUTES_5, MINUTES_5))
+
+#: What a budget is of: ("fleet", ""), ("pool", name) or ("domain", pool/name).
+Scope: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the largest size that may be removed in each of the windows."""
+
+    minutes_5: float
+    hour: float
+    day: float
+
+    @property
+    def by_window(self) -> tuple[float, float, float]:
+        """The shares in the order of WINDOWS."""
+        return (self.minutes_5, self.hour, self.day)
+
+
+@dataclass(frozen=True, slots=True)
+class CauseBudget:
+    """The budgets of one cause; a domain's None: the domain has none."""
+
+    fleet: Shares
+    pool: Shares
+    domain: Shares | None
+
+
+def _budgets() -> Mapping[RemovalCause, CauseBudget]:
+    careful = CauseBudget(
+        fleet=Shares(0.02, 0.05, 0.15), pool=Shares(0.05, 0.1, 0.25), domain=Shares(0.1, 0.2, 0.5)
+    )
+    return {
+        RemovalCause.FAILED_LAUNCH: CauseBudget(
+            Shares(0.02, 0.05, 0.2), Shares(0.05, 0.1, 0.3), None
+        ),
+        RemovalCause.REPAIR: careful,
+        RemovalCause.MAINTENANCE: careful,
+        # Whole blocks go at once, so an idle block has no budget of its own.
+        RemovalCause.IDLE: CauseBudget(Shares(0.1, 0.3, 0.5), Shares(0.2, 0.5, 0.5), None),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """All budgets."""
+
+    by_cause: Mapping[RemovalCause, CauseBudget] = field(default_factory=_budgets)
+    #: Of all causes together, in a day: of the fleet, and of each pool.
+    ceiling_share: float = 0.5
+    #: What any fleet and pool may lose: as much as one of four. Fewer than are there may be seen.
+    ceiling_least: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one removal is charged to."""
+
+    pool: str
+    domain: str
+    cause: RemovalCause
+
+    @property
+    def scopes(self) -> tuple[Scope, Scope, Scope]:
+        """The fleet, the pool and the domain."""
+        return (("fleet", ""), ("pool", self.pool), ("domain", f"{self.pool}/{self.domain}"))
+
+
+@dataclass(slots=True)
+class Excess:
+    """A budget of a scope and window: how much of it is used, how much is allowed."""
+
+    rule: str
+    scope: Scope
+    window: float
+    used: int
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What was removed, by the ledger's clock."""
+
+    clock: float = 0.0
+    removed: tuple[Removed, ...] = ()
+
+    def at(self, clock: float) -> Ledger:
+        """Return the ledger at a later reading of its clock.
+
+        What no window reaches any more is dropped, what is old is kept by interval.
+        """
+        return Ledger(clock, _merged(self.removed, clock))
+
+    def with_removed(self, charges: Iterable[Charge]) -> Ledger:
+        """Return the ledger with removals booked at its clock."""
+        counts = Counter(charges)
+        new = (
+            Removed(self.clock, charge.pool, charge.domain, charge.cause, count)
+            for charge, count in sorted(counts.items(), key=_charge_order)
+        )
+        return Ledger(self.clock, (*self.removed, *new))
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The largest sizes that this process has seen, by hours of a monotonic clock.
+
+    They end with the process: a budget is then a share of what there is, which is less.
+    """
+
+    #: (start of the hour, scope, largest size within it)
+    seen: tuple[tuple[float, Scope, int], ...] = ()
+
+    def at(self, instant: float, sizes: Mapping[str, int]) -> Peaks:
+        """Take in what pools and domains ("pool/domain") have at an instant."""
+        known = {(at, scope): size for at, scope, size in self.seen if at > instant - DAY}
+        hour = instant // HOUR * HOUR
+        for scope, nodes in _scopes(sizes).items():
+            known[hour, scope] = max(known.get((hour, scope), 0), nodes)
+        return Peaks(tuple((at, scope, size) for (at, scope), size in sorted(known.items())))
+
+    def within(self, instant: float, sizes: Mapping[str, int]) -> dict[tuple[Scope, float], int]:
+        """Return the largest size of each scope in each window that ends at an instant."""
+        now = _scopes(sizes)
+        out = {(scope, window): size for scope, size in now.items() for window in WINDOWS}
+        for at, scope, size in self.seen:
+            for window in WINDOWS:
+                if at > instant - window:
+                    out[scope, window] = max(out.get((scope, window), 0), size)
+        return out
+
+
+def _scopes(sizes: Mapping[str, int]) -> dict[Scope, int]:
+    out: dict[Scope, int] = {("fleet", ""): 0}
+    for name, nodes in sizes.items():
+        is_domain = "/" in name
+        out["domain" if is_domain else "pool", name] = nodes
+        out["fleet", ""] += 0 if is_domain else nodes
+    return out
+
+
+class Account:
+    """The budgets at one instant: `excess` asks, `book` spends."""
+
+    def __init__(
+        self, ledger: Ledger, peaks: Mapping[tuple[Scope, float], int], budgets: Budgets
+    ) -> None:
+        """`peaks` is what `Peaks.within` returns."""
+        self._budgets = budgets
+        self._peaks = peaks
+        #: Removals by scope and cause ("": of all causes), for each of WINDOWS.
+        self._used: dict[tuple[Scope, str], list[int]] = {}
+        for removed in ledger.removed:
+            counts = [removed.count if removed.at > ledger.clock - w else 0 for w in WINDOWS]
+            self._add(Charge(removed.pool, removed.domain, removed.cause), counts)
+
+    def _add(self, charge: Charge, counts: Sequence[int]) -> None:
+        for scope in charge.scopes:
+            for cause in (charge.cause.value, ""):
+                used = self._used.setdefault((scope, cause), [0, 0, 0])
+                for i, count in enumerate(counts):
+                    used[i] += count
+
+    def book(self, charge: Charge) -> None:
+        """Spend one removal."""
+        self._add(charge, (1, 1, 1))
+
+    def left(self, charge: Charge) -> int:
+        """Return how many removals the tightest budget of the cause would still allow."""
+        return min(excess.allowed - excess.used for excess in self._budgets_of(charge))
+
+    def excess(self, charge: Charge) -> Excess | None:
+        """Return the first budget that one more removal would exceed; None when all allow it."""
+        for budget in self._budgets_of(charge):
+            if budget.used >= budget.allowed:
+                return budget
+        return None
+
+    def _budgets_of(self, charge: Charge) -> Iterable[Excess]:
+        fleet, pool, domain = charge.scopes
+        for scope in (fleet, pool):
+            peak = self._peaks.get((scope, DAY), 0)
+            allowed = max(self._budgets.ceiling_least, int(peak * self._budgets.ceiling_share))
+            used = self._used.get((scope, ""), _NONE)
+            yield Excess("Ceiling", scope, DAY, used[-1], allowed)
+        budget, cause = self._budgets.by_cause[charge.cause], charge.cause.value
+        for scope, shares in ((fleet, budget.fleet), (pool, budget.pool), (domain, budget.domain)):
+            used = self._used.get((scope, cause), _NONE)
+            for i, share in enumerate(shares.by_window if shares is not None else ()):
+                # One at least, or nothing could ever be replaced in a small pool.
+                allowed = max(1, int(self._peaks.get((scope, WINDOWS[i]), 0) * share))
+                yield Excess("CauseBudget", scope, WINDOWS[i], used[i], allowed)
+
+
+def _merged(removed: Iterable[Removed], clock: float) -> tuple[Removed, ...]:
+    """Merge old removals of one interval under its last instant, which keeps them longer."""
+    latest: dict[tuple[object, ...], Removed] = {}
+    for each in removed:
+        age = clock - each.at
+        if age >= DAY:
+            continue
+        interval = next((width for limit, width in _COARSE if age >= limit), 0.0)
+        key = (interval and (interval, each.at // interval), interval or each.at,
+               each.pool, each.domain, each.cause)  # fmt: skip
+        before = latest.get(key)
+        at, count = each.at, each.count
+        if before is not None:
+            at, count = max(at, before.at), count + before.count
+        latest[key] = Removed(at, each.pool, each.domain, each.cause, count)
+    return tuple(sorted(latest.values(), key=_removed_order))
+
+
+def _charge_order(item: tuple[Charge, int]) -> tuple[str, str, str]:
+    charge = item[0]
+    return (charge.pool, charge.domain, charge.cause.value)
+
+
+def _removed_order(each: Removed) -> tuple[float, str, str, str]:
+    return (each.at, each.pool, each.domain, each.cause.value)

@@ -1,0 +1,163 @@
+"""Rules on removals: which may be marked, which may be carried out, and what holds the others back.
+
+The rails, in this order: sight (`sight.py`), ownership, two phases, budgets and ceiling
+(`ledger.py`). Over budget, the most certain removals go first and the others wait: there is no "all
+or nothing". A removal takes two phases: the node is marked, looked at again at least one loop
+later, and only then removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fairlead.api.fleet import RemovalCause
+from fairlead.decide.rails.ledger import Account, Charge
+from fairlead.decide.rails.sight import Fact, Finding
+
+#: Causes in the order of how certain they are: what never worked goes before what merely idles.
+_CERTAINTY = {
+    RemovalCause.REPAIR: 0,
+    RemovalCause.MAINTENANCE: 1,
+    RemovalCause.FAILED_LAUNCH: 2,
+    RemovalCause.IDLE: 3,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A node, or an instance without one, that something wants to be removed."""
+
+    charge: Charge
+    #: The provider's id of the instance, and the pool that its tag names.
+    instance: str
+    tagged_pool: str
+    #: Its node and the provider id that the node states; empty: no node ever registered.
+    node: str = ""
+    node_instance: str = ""
+    #: When the node was marked, by the caller's loops: 0 when it is not, 1 in the loop after.
+    marked_loops: int = 0
+    #: Smaller goes first among removals of one cause.
+    order: int = 0
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The node, else the instance."""
+        return self.node or self.instance
+
+
+class Outcome(Enum):
+    """What is to happen with a removal."""
+
+    MARK = "Mark"
+    REMOVE = "Remove"
+    WAIT = "Wait"
+
+
+class Rule(Enum):
+    """What decided."""
+
+    BLIND = "Blind"
+    NOT_OWNED = "NotOwned"
+    TWO_PHASES = "TwoPhases"
+    CEILING = "Ceiling"
+    CAUSE_BUDGET = "CauseBudget"
+    IN_FLIGHT = "InFlight"
+    ALLOWED = "Allowed"
+    OVERRIDE = "Override"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The decision on one removal: a record with the rule, the budget before and after."""
+
+    removal: Removal
+    outcome: Outcome
+    rule: Rule
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """An override of a person that is in force: removals of these names exceed the budgets."""
+
+    name: str
+    names: frozenset[str]
+
+
+def rule_on(
+    removals: Sequence[Removal],
+    account: Account,
+    blind: Sequence[Finding],
+    *,
+    permits: Sequence[Permit] = (),
+    room: int,
+) -> tuple[Ruling, ...]:
+    """Return one ruling for each removal, the most certain first. What is let through is booked.
+
+    `room` is how many more removals may be on their way. Marks count against the budgets of this
+    call, so no more nodes are marked than could be removed.
+    """
+    ordered = sorted(removals, key=_certainty)
+    out: list[Ruling] = []
+    for removal in ordered:
+        ruling = _rule(removal, account, blind, permits, room=room)
+        if ruling.outcome is not Outcome.WAIT:
+            account.book(removal.charge)
+            room -= 1
+        out.append(ruling)
+    return tuple(out)
+
+
+def _rule(
+    removal: Removal,
+    account: Account,
+    blind: Sequence[Finding],
+    permits: Sequence[Permit],
+    *,
+    room: int,
+) -> Ruling:
+    facts: dict[str, Fact]
+    if blind:
+        return Ruling(removal, Outcome.WAIT, Rule.BLIND, {"why": blind[0].message})
+    if not _is_owned(removal):
+        facts = {
+            "tagged_pool": removal.tagged_pool, "node_instance": removal.node_instance,
+        }  # fmt: skip
+        return Ruling(removal, Outcome.WAIT, Rule.NOT_OWNED, facts)
+    if room <= 0:
+        return Ruling(removal, Outcome.WAIT, Rule.IN_FLIGHT)
+    permit = next((permit for permit in permits if removal.name in permit.names), None)
+    excess = account.excess(removal.charge)
+    if excess is not None and permit is None:
+        facts = {
+            "scope": "/".join(part for part in excess.scope if part), "window": int(excess.window),
+            "used": excess.used, "allowed": excess.allowed,
+        }  # fmt: skip
+        return Ruling(removal, Outcome.WAIT, Rule(excess.rule), facts)
+    left = account.left(removal.charge)
+    facts = {"budget_before": left, "budget_after": left - 1}
+    if permit is not None and excess is not None:
+        rule = Rule.OVERRIDE
+        facts = {"override": permit.name}
+    else:
+        rule = Rule.ALLOWED
+    if removal.marked_loops < 1:
+        return Ruling(removal, Outcome.MARK, Rule.TWO_PHASES, facts)
+    return Ruling(removal, Outcome.REMOVE, rule, facts)
+
+
+def _is_owned(removal: Removal) -> bool:
+    """True when the cloud's tag and the node's provider id both agree with our record."""
+    if removal.tagged_pool != removal.charge.pool or not removal.instance:
+        return False
+    return not removal.node or removal.node_instance == removal.instance
+
+
+def _certainty(removal: Removal) -> tuple[int, int, int, str, str]:
+    """Order removals: what is marked goes first, so that marks do not pile up."""
+    cause = _CERTAINTY[removal.charge.cause]
+    is_new = 0 if removal.marked_loops else 1
+    return (is_new, cause, removal.order, removal.charge.pool, removal.name)

@@ -1,0 +1,227 @@
+"""Whether what the controller sees of the fleet can be trusted. Blind, it removes nothing.
+
+Three sources name the nodes: the provider's list, the Node objects, and our own records. A list
+that is old, incomplete, or tells another story than the others is more often wrong than right: in
+the outages that removed whole fleets, an empty or partial list was believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+Fact = int | float | str
+
+
+class Blindness(Enum):
+    """Why nothing may be removed. The closed set; the order is that in which they are checked."""
+
+    FROZEN = "Frozen"
+    NODE_LIST_STALE = "NodeListStale"
+    CLOUD_LIST_STALE = "CloudListStale"
+    LIST_PARTIAL = "ListPartial"
+    LISTS_DIFFER = "ListsDiffer"
+    RECORDS_DIFFER = "RecordsDiffer"
+    COUNT_CHANGED = "CountChanged"
+    CONTROL_PLANE_UNHEALTHY = "ControlPlaneUnhealthy"
+    NODES_UNREADY = "NodesUnready"
+    UNREADY_RISES = "UnreadyRises"
+    SIGHT_RETURNING = "SightReturning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason, and the numbers behind it."""
+
+    blindness: Blindness
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        """The reason and its numbers in one line."""
+        facts = ", ".join(f"{name} {value}" for name, value in self.facts.items())
+        return f"{self.blindness.value} ({facts})" if facts else self.blindness.value
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Provider ids as one source lists them. `age_seconds` is by a monotonic clock."""
+
+    ids: frozenset[str]
+    age_seconds: float = 0.0
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one loop sees of the nodes that belong to pools."""
+
+    nodes: Listing
+    cloud: Listing
+    #: Instances by our own records; None: there are none yet.
+    recorded: int | None = None
+    #: Instances that have no node yet, and whose deadline has not passed.
+    joining: frozenset[str] = frozenset()
+    #: Instances whose removal was granted: each list may or may not show them.
+    leaving: frozenset[str] = frozenset()
+    unready: int = 0
+    #: Requests of this process to the API server that failed lately, 0 to 1, and their latency.
+    api_error_share: float = 0.0
+    api_latency_seconds: float = 0.0
+    is_frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SightLimits:
+    """What still counts as seeing."""
+
+    #: A list that is older than two loops is stale.
+    age_seconds_max: float = 60.0
+    #: Lists may differ by this share of the larger one, and by `differ_least` nodes in any case.
+    differ_share_max: float = 0.05
+    differ_least: int = 3
+    unready_share_max: float = 0.2
+    unready_rise_share_max: float = 0.05
+    rise_seconds: float = 300.0
+    #: A count that has changed for no reason of ours is believed after this long.
+    settle_seconds: float = 600.0
+    api_error_share_max: float = 0.1
+    api_latency_seconds_max: float = 2.0
+    #: Loops with clear sight before anything is removed again.
+    clear_loops_min: int = 2
+
+    def tolerance(self, count: int) -> int:
+        """Return by how many nodes counts of that size may differ."""
+        return max(self.differ_least, int(count * self.differ_share_max))
+
+
+@dataclass(frozen=True, slots=True)
+class SightMemory:
+    """What is kept from loop to loop; a process begins with the defaults, which is blind."""
+
+    clear_loops: int = 0
+    #: The last count that all lists agreed on, and for how long another one has stood against it.
+    stable_count: int | None = None
+    changed_seconds: float = 0.0
+    #: (seconds ago, unready nodes) of the last few minutes, oldest first.
+    unready: tuple[tuple[float, int], ...] = ()
+
+
+def look(
+    memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float, *, own_change: int = 0
+) -> tuple[SightMemory, tuple[Finding, ...]]:
+    """Return what to remember, and every reason why nothing may be removed; () when it may be.
+
+    `elapsed` is the time since the last call by a monotonic clock. `own_change` is by how many
+    nodes our own launches and removals changed the fleet since then.
+    """
+    findings = [
+        *_frozen(sight),
+        *_freshness(sight, limits),
+        *_plausibility(sight, limits),
+        *_control_plane(sight, limits),
+    ]
+    memory, changed = _stability(memory, sight, limits, elapsed, own_change=own_change)
+    findings += changed
+    memory, rising = _rise(memory, sight, limits, elapsed)
+    findings += rising
+    if findings:
+        return replace(memory, clear_loops=0), tuple(findings)
+    memory = replace(memory, clear_loops=min(memory.clear_loops + 1, limits.clear_loops_min + 1))
+    if memory.clear_loops <= limits.clear_loops_min:
+        facts = {"clear_loops": memory.clear_loops, "needed": limits.clear_loops_min + 1}
+        return memory, (Finding(Blindness.SIGHT_RETURNING, facts),)
+    return memory, ()
+
+
+def _frozen(sight: Sight) -> list[Finding]:
+    return [Finding(Blindness.FROZEN)] if sight.is_frozen else []
+
+
+def _freshness(sight: Sight, limits: SightLimits) -> list[Finding]:
+    out: list[Finding] = []
+    for listing, blindness in (
+        (sight.nodes, Blindness.NODE_LIST_STALE),
+        (sight.cloud, Blindness.CLOUD_LIST_STALE),
+    ):
+        if not listing.age_seconds <= limits.age_seconds_max:
+            age = round(listing.age_seconds, 1)
+            out.append(Finding(blindness, {"age_seconds": age, "max": limits.age_seconds_max}))
+    for listing, name in ((sight.nodes, "nodes"), (sight.cloud, "cloud")):
+        if not listing.is_complete:
+            out.append(Finding(Blindness.LIST_PARTIAL, {"list": name}))
+    return out
+
+
+def _plausibility(sight: Sight, limits: SightLimits) -> list[Finding]:
+    nodes, cloud = sight.nodes.ids - sight.leaving, sight.cloud.ids - sight.leaving
+    only_cloud, only_nodes = len(cloud - nodes - sight.joining), len(nodes - cloud)
+    out: list[Finding] = []
+    if only_cloud + only_nodes > limits.tolerance(max(len(nodes), len(cloud))):
+        facts = {
+            "nodes": len(nodes), "cloud": len(cloud), "only_in_cloud": only_cloud,
+            "only_in_nodes": only_nodes,
+        }  # fmt: skip
+        out.append(Finding(Blindness.LISTS_DIFFER, facts))
+    if sight.recorded is not None:
+        off = abs(len(cloud) - sight.recorded)
+        if off > limits.tolerance(max(len(cloud), sight.recorded)):
+            facts = {"cloud": len(cloud), "recorded": sight.recorded}
+            out.append(Finding(Blindness.RECORDS_DIFFER, facts))
+    return out
+
+
+def _control_plane(sight: Sight, limits: SightLimits) -> list[Finding]:
+    out: list[Finding] = []
+    if (
+        sight.api_error_share > limits.api_error_share_max
+        or sight.api_latency_seconds > limits.api_latency_seconds_max
+    ):
+        facts = {
+            "error_share": round(sight.api_error_share, 3),
+            "latency_seconds": round(sight.api_latency_seconds, 3),
+        }
+        out.append(Finding(Blindness.CONTROL_PLANE_UNHEALTHY, facts))
+    count = len(sight.nodes.ids)
+    if sight.unready > max(limits.differ_least, count * limits.unready_share_max):
+        out.append(Finding(Blindness.NODES_UNREADY, {"unready": sight.unready, "nodes": count}))
+    return out
+
+
+def _stability(
+    memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float, *, own_change: int
+) -> tuple[SightMemory, list[Finding]]:
+    """Compare with the last count that was believed; one that lasts is believed in the end."""
+    count = min(len(sight.nodes.ids), len(sight.cloud.ids))
+    stable = memory.stable_count
+    if stable is None:
+        return replace(memory, stable_count=count, changed_seconds=0.0), []
+    stable = max(0, stable + own_change)
+    changed = memory.changed_seconds + elapsed
+    # More nodes than before are no danger: what is removed is bounded by shares of the smaller.
+    if count >= stable - limits.tolerance(stable) or changed >= limits.settle_seconds:
+        return replace(memory, stable_count=count, changed_seconds=0.0), []
+    facts = {"nodes": count, "before": stable, "for_seconds": int(changed)}
+    memory = replace(memory, stable_count=stable, changed_seconds=changed)
+    return memory, [Finding(Blindness.COUNT_CHANGED, facts)]
+
+
+def _rise(
+    memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float
+) -> tuple[SightMemory, list[Finding]]:
+    """Many nodes that turn NotReady within minutes: rather we cannot see than they are all ill."""
+    aged = ((ago + elapsed, unready) for ago, unready in memory.unready)
+    kept = tuple(sample for sample in aged if sample[0] <= limits.rise_seconds)
+    rise = sight.unready - min((unready for _, unready in kept), default=sight.unready)
+    memory = replace(memory, unready=(*kept[-_samples_max(limits) :], (0.0, sight.unready)))
+    allowed = max(limits.differ_least, len(sight.nodes.ids) * limits.unready_rise_share_max)
+    if rise <= allowed:
+        return memory, []
+    facts = {"rise": rise, "nodes": len(sight.nodes.ids), "seconds": int(limits.rise_seconds)}
+    return memory, [Finding(Blindness.UNREADY_RISES, facts)]
+
+
+def _samples_max(limits: SightLimits) -> int:
+    """Return how many samples are kept at most, however often the controller is woken."""
+    return max(8, int(limits.rise_seconds / 2))
