@@ -247,16 +247,8 @@ async def test_progress_lines_become_the_annotation(tmp_path: Path) -> None:
     async with local_world(tmp_path) as world:
         lines = '{"step": 5, "checkpoint": true}', "garbage", '{"step": 7}'
         script = "".join(f"echo '{line}' >> $FAIRLEAD_PROGRESS_FILE; " for line in lines)
-        env = [{"name": names.ENV_PROGRESS_FILE, "value": "/var/run/fairlead/progress"}]
-        mount = {"name": "run", "mountPath": "/var/run/fairlead"}
-        await world.pod(
-            "p",
-            "sh",
-            "-c",
-            script,
-            container={"env": env, "volumeMounts": [mount]},
-            volumes=[{"name": "run", "emptyDir": {}}],
-        )
+        env = [{"name": names.ENV_PROGRESS_FILE, "value": "/dev/termination-log"}]
+        await world.pod("p", "sh", "-c", script, container={"env": env})
         pod = await world.until_phase("p", "Succeeded")
         report = json.loads(pod.metadata.annotations[names.PROGRESS])
         assert (report["step"], report["checkpointStep"]) == (7, 5)

@@ -11,6 +11,7 @@ from tools.cluster.images import ROOT, build_archive
 
 CHART = ROOT / "deploy" / "helm" / "fairlead"
 NAMESPACE = "fairlead-system"
+RELEASE = "fairlead"
 WAIT_SECONDS = 240
 
 
@@ -33,6 +34,13 @@ def shared_directory(cluster: Cluster) -> Path:
     return cluster.layout.directory / "shared"
 
 
+def _clear_interrupted(cluster: Cluster) -> None:
+    """Remove the release if Helm was killed while it worked on it: it would wait for ever."""
+    releases = helm(cluster, "list", "--namespace", NAMESPACE, "--pending", "--short")
+    if RELEASE in releases.split():
+        helm(cluster, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+
+
 def install(cluster: Cluster, say: Say, *, with_examples: bool = False) -> None:
     """Put the image on all nodes and install or upgrade the chart; return once it is available."""
     archive = build_archive(say, with_examples=with_examples)
@@ -41,8 +49,9 @@ def install(cluster: Cluster, say: Say, *, with_examples: bool = False) -> None:
     checkpoints = shared_directory(cluster) / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
     checkpoints.chmod(0o1777)  # members run as any user
+    _clear_interrupted(cluster)
     helm(
-        cluster, "upgrade", "--install", "fairlead", str(CHART), "--namespace", NAMESPACE,
+        cluster, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE,
         "--create-namespace", "--set", f"checkpointRoot={checkpoints}",
         "--wait", "--timeout", f"{WAIT_SECONDS}s",
     )  # fmt: skip

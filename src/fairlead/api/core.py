@@ -161,6 +161,7 @@ class Container(Wire, frozen=True):
     resources: ResourceRequirements = ResourceRequirements()
     volume_mounts: tuple[VolumeMount, ...] = ()
     restart_policy: str | None = None
+    termination_message_path: str = ""
 
 
 class ConfigMapVolumeSource(Wire, frozen=True):

@@ -71,7 +71,6 @@ ENV_PROGRESS_FILE = "FAIRLEAD_PROGRESS_FILE"
 ENV_RESUME_STEP = "FAIRLEAD_RESUME_STEP"
 PEERS_MOUNT = "/etc/fairlead"
 CHECKPOINT_MOUNT = "/var/lib/fairlead/checkpoint"
-PROGRESS_MOUNT = "/var/run/fairlead"
 MASTER_PORT = 29500
 
 #: Exit code of a member that was stopped because another one ended; what runs in the members

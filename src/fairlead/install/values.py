@@ -230,7 +230,11 @@ class Values(Section, frozen=True):
         LogLevel.INFO
     )
     checkpoint_root: Annotated[
-        str, Meta(description="Directory of the nodes under which jobs get checkpoints.")
+        str,
+        Meta(
+            description="Directory of the nodes under which jobs get checkpoints; with mode "
+            "1777 members of any user may write there."
+        ),
     ] = ""
     history: History = History()
     metrics: Metrics = Metrics()

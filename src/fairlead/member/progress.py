@@ -1,5 +1,8 @@
 """Report progress from inside a job: one JSON line per report, read by the node.
 
+A kubelet keeps the last KEPT_BYTES of the file when the container ends, so each line repeats the
+latest checkpoint.
+
     from fairlead.member.progress import checkpoint_directory, report, resume_step
     start = resume_step()
     ...
@@ -15,6 +18,8 @@ import json
 import os
 from pathlib import Path
 
+KEPT_BYTES = 4096
+
 
 def report(step: int, *, checkpoint: bool = False) -> None:
     """Append one report. `checkpoint` says that a restart can go on from this step.
@@ -25,15 +30,33 @@ def report(step: int, *, checkpoint: bool = False) -> None:
     path = os.environ.get("FAIRLEAD_PROGRESS_FILE")
     if not path:
         return
-    line = json.dumps({"step": step, "checkpoint": checkpoint}).encode() + b"\n"
+    line: dict[str, int | bool] = {"step": step, "checkpoint": checkpoint}
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line)
+            saved = None if checkpoint else _latest_checkpoint(descriptor)
+            if saved is not None:
+                line["checkpointStep"] = saved
+            os.write(descriptor, json.dumps(line).encode() + b"\n")
         finally:
             os.close(descriptor)
     except OSError:
         return
+
+
+def _latest_checkpoint(descriptor: int) -> int | None:
+    """Return the step of the latest checkpoint in the last KEPT_BYTES of a file, None if none."""
+    size = os.fstat(descriptor).st_size
+    last = os.pread(descriptor, KEPT_BYTES, max(size - KEPT_BYTES, 0))
+    for raw in reversed(last.splitlines()):
+        try:
+            line = json.loads(raw)
+            saved = line["step"] if line.get("checkpoint") else line.get("checkpointStep")
+        except (ValueError, AttributeError, KeyError):
+            continue
+        if isinstance(saved, int):
+            return saved
+    return None
 
 
 def resume_step() -> int | None:

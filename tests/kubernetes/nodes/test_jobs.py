@@ -33,6 +33,16 @@ def submit(client: Client, directory: Path, script: str, *options: str) -> None:
     client.run("submit", str(file), "--image", IMAGE, "--chdir", "/work", *options)
 
 
+def apply(cluster: Cluster, name: str, pod: dict[str, Any], **spec: Any) -> None:
+    """Create a job of one role from a pod's spec; `count` is of its members."""
+    role = {"name": "worker", "count": spec.pop("count", 1), "template": {"spec": pod}}
+    job = {
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"roles": [role], **spec},
+    }  # fmt: skip
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(job))
+
+
 def places(job: dict[str, Any]) -> list[str]:
     return [node for role in job["status"]["placement"]["roles"] for node in role["nodes"]]
 
@@ -89,6 +99,40 @@ def test_a_program_that_crashes_under_mpirun_does_not_restart_without_end(
     job = client.until_state("crash", "Failed", "Succeeded")
     (attempt,) = job["status"]["attempts"]
     assert (attempt["cause"], attempt["reason"]) == ("User", "Crashed"), attempt
+
+
+def test_a_member_without_rights_saves_reports_and_resumes(
+    cluster: Cluster, client: Client
+) -> None:
+    script = """echo "resumes from ${FAIRLEAD_RESUME_STEP:-the start}"
+for step in 1 2 3; do
+  [ "$step" -gt "${FAIRLEAD_RESUME_STEP:-0}" ] || continue
+  echo "$step" > "$FAIRLEAD_CHECKPOINT_DIR/state"
+  echo "{\\"step\\": $step, \\"checkpoint\\": true}" >> "$FAIRLEAD_PROGRESS_FILE"
+  [ "$FAIRLEAD_ATTEMPT" -gt 1 ] || [ "$step" -lt 2 ] || exit 1
+done
+cat "$FAIRLEAD_CHECKPOINT_DIR/state\""""
+    apply(cluster, "saves", {
+        "securityContext": {
+            "runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "automountServiceAccountToken": False,
+        "containers": [{
+            "name": "main", "image": IMAGE, "command": ["sh", "-ec", script],
+            "resources": {"requests": {"cpu": "100m"}},
+            "securityContext": {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }],
+    }, restart={"limit": 1})  # fmt: skip
+    job = client.until_state("saves", "Succeeded", "Failed")
+    assert job["status"]["state"] == "Succeeded", job["status"]
+    assert job["status"]["attempts"][1]["resumedFromStep"] == 2
+    progress = job["status"]["progress"]
+    assert (progress["step"], progress["checkpointStep"]) == (3, 3)
+    assert client.run("logs", "saves").splitlines() == ["resumes from 2", "3"]
 
 
 def test_a_command_that_is_run_shows_its_output_and_ends_with_its_exit_code(

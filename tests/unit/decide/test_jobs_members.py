@@ -50,7 +50,7 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
         "FAIRLEAD_ROLE": "worker",
         "FAIRLEAD_INDEX": "1",
         "FAIRLEAD_HOSTFILE": "/etc/fairlead/hostfile",
-        "FAIRLEAD_PROGRESS_FILE": "/var/run/fairlead/progress.jsonl",
+        "FAIRLEAD_PROGRESS_FILE": "/dev/termination-log",
         "FAIRLEAD_CHECKPOINT_DIR": "/ckpt/default/train-job-defa",
         "FAIRLEAD_RESUME_STEP": "40",
         "RANK": "2",
@@ -78,7 +78,6 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
     mounts = {m.name: m.mount_path for m in pod.spec.containers[0].volume_mounts}
     assert mounts == {
         "fairlead-peers": "/etc/fairlead",
-        "fairlead-progress": "/var/run/fairlead",
         "fairlead-checkpoint": "/ckpt/default/train-job-defa",
     }
 
@@ -102,7 +101,7 @@ def test_ours_wins_over_the_template_but_for_what_the_user_may_set() -> None:
         assert (env["RANK"], env["FAIRLEAD_JOB"]) == ("1", "train")
         assert (env["MASTER_PORT"], env["MINE"]) == ("theirs", "theirs")
     assert len([e for e in pod.spec.containers[0].env if e.name == "MASTER_PORT"]) == 1
-    assert [v.name for v in pod.spec.volumes] == ["data", "fairlead-peers", "fairlead-progress"]
+    assert [v.name for v in pod.spec.volumes] == ["data", "fairlead-peers"]
 
 
 def test_only_missing_pods_are_made_and_absent_members_stay_away() -> None:
@@ -141,6 +140,15 @@ def test_checkpoints_go_where_the_job_says_then_where_the_policy_says(
         replace(job, status=replace(job.status, attempt=7)), JobsPolicy(checkpoint_root=root)
     )
     assert again == place, "the same for all attempts"
+
+
+def test_a_directory_below_the_root_is_made_with_the_mode_of_the_root() -> None:
+    place = checkpoint_volume(_placed(), JobsPolicy(checkpoint_root="/ckpt"))
+    assert place is not None
+    assert place.volume.host_path is not None
+    assert place.volume.host_path.path == "/ckpt"
+    assert place.mount.mount_path == place.directory
+    assert place.mount.sub_path == "default/train-job-defa", "a kubelet copies the root's mode"
 
 
 def test_with_dns_the_service_and_the_peers_come_with_the_pods() -> None:

@@ -33,7 +33,7 @@ from fairlead.decide.jobs import failure_cause, open_attempt
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
 from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, gate
-from fairlead.decide.jobs.pods import fold_progress
+from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.refused import wait_refused
 from fairlead.decide.jobs.restart import (
     Fail,

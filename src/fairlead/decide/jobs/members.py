@@ -19,7 +19,6 @@ from fairlead.api.core import (
     ConfigMap,
     ConfigMapVolumeSource,
     Container,
-    EmptyDirVolumeSource,
     EnvVar,
     EnvVarSource,
     HostPathVolumeSource,
@@ -38,12 +37,11 @@ from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.progress import progress_file
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 
 PEERS_VOLUME = "fairlead-peers"
-PROGRESS_VOLUME = "fairlead-progress"
 CHECKPOINT_VOLUME = "fairlead-checkpoint"
-PROGRESS_FILE = f"{names.PROGRESS_MOUNT}/progress.jsonl"
 HOSTFILE = f"{names.PEERS_MOUNT}/hostfile"
 
 #: The JSON list of peers is left out when it is longer.
@@ -220,7 +218,7 @@ def _prepare(
     containers: tuple[Container, ...], env: tuple[EnvVar, ...], mounts: tuple[VolumeMount, ...]
 ) -> tuple[tuple[Container, tuple[EnvVar, ...]], ...]:
     """Return each container with our shared variables and mounts, and its own variables apart."""
-    ours = {v.name for v in env} - USER_MAY_SET | set(_MEMBER_ENV)
+    ours = {v.name for v in env} - USER_MAY_SET | {*_MEMBER_ENV, names.ENV_PROGRESS_FILE}
     paths = {m.mount_path for m in mounts}
     out: list[tuple[Container, tuple[EnvVar, ...]]] = []
     for container in containers:
@@ -229,7 +227,10 @@ def _prepare(
         own_mounts = (m for m in container.volume_mounts if m.mount_path not in paths)
         prepared = replace(
             container,
-            env=tuple(v for v in env if v.name not in user_names),
+            env=(
+                *(v for v in env if v.name not in user_names),
+                EnvVar(names.ENV_PROGRESS_FILE, progress_file(container)),
+            ),
             volume_mounts=(*own_mounts, *mounts),
         )
         out.append((prepared, user_env))
@@ -248,7 +249,6 @@ def _shared_env(
         EnvVar(names.ENV_ATTEMPT, str(attempt)),
         EnvVar(names.ENV_ROLE, role.name),
         EnvVar(names.ENV_HOSTFILE, HOSTFILE),
-        EnvVar(names.ENV_PROGRESS_FILE, PROGRESS_FILE),
         EnvVar("WORLD_SIZE", size),
         EnvVar("LOCAL_RANK", "0"),
         EnvVar("LOCAL_WORLD_SIZE", "1"),
@@ -292,28 +292,27 @@ def checkpoint_volume(job: Job, policy: JobsPolicy) -> CheckpointPlace | None:
     if policy.checkpoint_root:
         meta = job.metadata
         # The uid keeps a later job of the same name from reading what is not its own.
-        return _host_path(f"{policy.checkpoint_root}/{meta.namespace}/{meta.name}-{uid[:8]}")
+        own_part = f"{meta.namespace}/{meta.name}-{uid[:8]}"
+        return _host_path(policy.checkpoint_root, own_part)
     return None
 
 
-def _host_path(path: str) -> CheckpointPlace:
+def _host_path(path: str, sub_path: str = "") -> CheckpointPlace:
+    """Return a place on the host. A kubelet gives what it makes for `sub_path` the mode of `path`.
+
+    So members of any user may write there if they may write to `path`.
+    """
     source = HostPathVolumeSource(path=path, type="DirectoryOrCreate")
-    return CheckpointPlace(
-        path, Volume(CHECKPOINT_VOLUME, host_path=source), VolumeMount(CHECKPOINT_VOLUME, path)
-    )
+    directory = f"{path}/{sub_path}" if sub_path else path
+    mount = VolumeMount(CHECKPOINT_VOLUME, directory, sub_path=sub_path)
+    return CheckpointPlace(directory, Volume(CHECKPOINT_VOLUME, host_path=source), mount)
 
 
 def _volumes(
     peers: str, checkpoint: CheckpointPlace | None
 ) -> tuple[tuple[Volume, ...], tuple[VolumeMount, ...]]:
-    volumes = [
-        Volume(PEERS_VOLUME, config_map=ConfigMapVolumeSource(name=peers)),
-        Volume(PROGRESS_VOLUME, empty_dir=EmptyDirVolumeSource()),
-    ]
-    mounts = [
-        VolumeMount(PEERS_VOLUME, names.PEERS_MOUNT, read_only=True),
-        VolumeMount(PROGRESS_VOLUME, names.PROGRESS_MOUNT),
-    ]
+    volumes = [Volume(PEERS_VOLUME, config_map=ConfigMapVolumeSource(name=peers))]
+    mounts = [VolumeMount(PEERS_VOLUME, names.PEERS_MOUNT, read_only=True)]
     if checkpoint is not None:
         volumes.append(checkpoint.volume)
         mounts.append(checkpoint.mount)

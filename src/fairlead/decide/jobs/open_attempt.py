@@ -21,7 +21,8 @@ from fairlead.decide.jobs.creation import create_missing
 from fairlead.decide.jobs.failure_cause import Settling
 from fairlead.decide.jobs.member_failure import start_patience_ends_at
 from fairlead.decide.jobs.member_restarts import delete_replaced, note_restarts
-from fairlead.decide.jobs.pods import MemberPhase, fold_progress
+from fairlead.decide.jobs.pods import MemberPhase
+from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.verdict import Decision, earliest

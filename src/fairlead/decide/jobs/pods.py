@@ -11,15 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-import msgspec
-
 from fairlead.api import names
-from fairlead.api.bounds import STEP_MAX
 from fairlead.api.core import ContainerStatus, Pod
 from fairlead.api.job import Progress, owner_reference_of
 from fairlead.api.meta import label_number
-from fairlead.api.times import parse_time
 from fairlead.decide.attempts.record import newest_version
+from fairlead.decide.jobs.progress import fold_progress, read_progress
 from fairlead.decide.pinning import node_of, refusal_of
 
 #: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
@@ -35,10 +32,6 @@ START_ERRORS = frozenset(
         "RunContainerError",
     )
 )
-
-
-#: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
-_PROGRESS_LENGTH_MAX = 500
 
 
 class MemberPhase(Enum):
@@ -152,52 +145,6 @@ def _number(text: str | None, default: int) -> int:
     return default if number is None else number
 
 
-def read_progress(pod: Pod) -> Progress | None:
-    """Return what the node reported for this pod; None when nothing, or nothing that can be read.
-
-    A member writes this text, so it proves nothing: a bad one is as good as none. What is returned
-    can be written on a job: steps are 64-bit integers, the instant is one.
-    """
-    text = pod.metadata.annotations.get(names.PROGRESS)
-    if not text or len(text) > _PROGRESS_LENGTH_MAX:
-        return None
-    try:
-        found = msgspec.json.decode(text, type=Progress)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    saved = found.checkpoint_step
-    return Progress(
-        step=_clamped(found.step),
-        checkpoint_step=None if saved is None else _clamped(saved),
-        reported_at=found.reported_at if _is_time(found.reported_at) else None,
-    )
-
-
-def _clamped(step: int) -> int:
-    return max(0, min(step, STEP_MAX))
-
-
-def _is_time(text: str | None) -> bool:
-    if text is None:
-        return False
-    try:
-        parse_time(text)
-    except ValueError:
-        return False
-    return True
-
-
-def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None:
-    """Return the further of both, step and checkpoint each for itself: progress never goes back."""
-    if new is None or old is None:
-        return old or new
-    checkpoints = [c for c in (old.checkpoint_step, new.checkpoint_step) if c is not None]
-    step, checkpoint = max(old.step, new.step), max(checkpoints, default=None)
-    if step == old.step and checkpoint == old.checkpoint_step:
-        return old
-    return Progress(step=step, checkpoint_step=checkpoint, reported_at=new.reported_at)
-
-
 @dataclass(slots=True)
 class AttemptPods:
     """The pods of one attempt. `add` and `discard` keep all the rest in step."""
@@ -287,10 +234,11 @@ class JobPods:
             self._leave(before)
             self.nodes[member.node] = self.nodes.get(member.node, 0) + 1
         attempt.add(member)
-        if names.PROGRESS in pod.metadata.annotations and member.attempt >= self.progress_attempt:
+        reported = read_progress(pod) if member.attempt >= self.progress_attempt else None
+        if reported is not None:
             if member.attempt > self.progress_attempt:
                 self.progress, self.progress_attempt = None, member.attempt
-            self.progress = fold_progress(self.progress, read_progress(pod))
+            self.progress = fold_progress(self.progress, reported)
 
     def drop(self, pod: Pod) -> None:
         """Record that a pod is gone."""

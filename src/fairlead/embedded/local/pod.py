@@ -16,7 +16,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.times import parse_time
-from fairlead.decide.jobs.pods import read_progress
+from fairlead.decide.jobs.progress import read_progress
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Launch,

@@ -5,6 +5,7 @@
         volumes/<volume>/
         work/<container>/             the working directory unless the spec names one
         containers/<container>/<n>/   start number n: see fairlead/embedded/local/shim.py
+        containers/<container>/termination-log
 
 Files are written whole (to a temporary name, then renamed): a reader finds all or nothing. They
 are small, so that writing them in the event loop costs microseconds.
@@ -22,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.api.core import Pod, Volume
+from fairlead.decide.jobs.progress import progress_file
 from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.containers import ConfigMissing, Mount, Unsupported
 
@@ -154,7 +156,10 @@ class PodDir:
     def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
         """Return the container's mounts; Unsupported when one names no volume or escapes it."""
         spec = next(c for c in pod.spec.containers if c.name == container)
-        out: list[Mount] = []
+        termination_log = self.path / "containers" / safe(container) / "termination-log"
+        termination_log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        termination_log.touch()
+        out = [Mount(progress_file(spec), str(termination_log))]
         for mount in spec.volume_mounts:
             real = volumes.get(mount.name)
             if real is None:

@@ -1,6 +1,4 @@
-"""The progress file: members append JSON lines, the node keeps the latest.
-
-    {"step": 1200, "checkpoint": true}
+"""The progress file: members append JSON lines, the node keeps what the latest says.
 
 A line without its end yet is left for the next look. Lines that cannot be read are counted, not
 raised: a training run does not fail over its progress report.
@@ -12,17 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.bounds import STEP_MAX
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time
+from fairlead.decide.jobs.progress import after_line, decode_line
 
 READ_BYTES_MAX = 256 * 1024
-LINE_BYTES_MAX = 4096
-
-
-class _Line(msgspec.Struct):
-    step: int
-    checkpoint: bool = False
 
 
 class ProgressFile:
@@ -64,27 +56,11 @@ class ProgressFile:
     def _take(self, raw: bytes, now: float) -> None:
         if not raw.strip():
             return
-        line = _decode(raw)
+        line = decode_line(raw)
         if line is None:
             self.bad_lines += 1
             return
-        kept = self.latest.checkpoint_step if self.latest is not None else None
-        self.latest = Progress(
-            step=line.step,
-            checkpoint_step=line.step if line.checkpoint else kept,
-            reported_at=format_time(now),
-        )
-
-
-def _decode(raw: bytes) -> _Line | None:
-    """Return what a line says, None when it says nothing that can be reported."""
-    if len(raw) > LINE_BYTES_MAX:
-        return None
-    try:
-        line = msgspec.json.decode(raw, type=_Line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return line if 0 <= line.step <= STEP_MAX else None
+        self.latest = after_line(self.latest, line, format_time(now))
 
 
 def encode_progress(progress: Progress) -> str:

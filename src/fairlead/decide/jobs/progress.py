@@ -1,0 +1,124 @@
+"""How far a job is: what its members append to a file, as it reaches the controllers.
+
+    {"step": 1200, "checkpoint": true}
+    {"step": 1250, "checkpointStep": 1200}
+
+The file is the container's termination message. A kubelet makes it, writable for every user, and
+copies its last 4 KiB into the pod's status when the container ends: that costs no agent, no right
+of the pod's user and no request of its own. The embedded node follows the file while the container
+runs, and writes what is new to an annotation of the pod.
+
+A member writes these lines, so they prove nothing: what cannot be read is ignored. What is returned
+can be written on a job: steps are 64-bit integers, instants are instants.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.bounds import STEP_MAX
+from fairlead.api.core import Container, Pod
+from fairlead.api.job import Progress
+from fairlead.api.times import parse_time
+
+#: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
+_ANNOTATION_LENGTH_MAX = 500
+LINE_BYTES_MAX = 4096
+#: What Kubernetes sets where a template says nothing.
+TERMINATION_LOG = "/dev/termination-log"
+
+
+class ProgressLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One line: `checkpoint` when a restart can go on from `step`, else where it can."""
+
+    step: int
+    checkpoint: bool = False
+    checkpoint_step: int | None = None
+
+
+def progress_file(container: Container) -> str:
+    """Return the path in the container that its member appends lines to."""
+    return container.termination_message_path or TERMINATION_LOG
+
+
+def decode_line(raw: bytes) -> ProgressLine | None:
+    """Return what a line says, None when it says nothing that can be reported."""
+    if len(raw) > LINE_BYTES_MAX:
+        return None
+    try:
+        line = msgspec.json.decode(raw, type=ProgressLine)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    saved = line.checkpoint_step or 0
+    return line if min(line.step, saved) >= 0 and max(line.step, saved) <= STEP_MAX else None
+
+
+def after_line(latest: Progress | None, line: ProgressLine, at: str | None) -> Progress:
+    """Return the progress once a line was read at an instant; a checkpoint stays until a later."""
+    kept = latest.checkpoint_step if latest is not None else None
+    saved = line.step if line.checkpoint else line.checkpoint_step
+    return Progress(
+        step=line.step, checkpoint_step=kept if saved is None else saved, reported_at=at
+    )
+
+
+def read_progress(pod: Pod) -> Progress | None:
+    """Return what is known of this pod's progress; None when nothing, or nothing readable."""
+    found = _annotated(pod.metadata.annotations.get(names.PROGRESS))
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        ended = status.state.terminated
+        if ended is not None and ended.message:
+            found = fold_progress(found, _last_words(ended.message, ended.finished_at))
+    return found
+
+
+def _annotated(text: str | None) -> Progress | None:
+    if not text or len(text) > _ANNOTATION_LENGTH_MAX:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=Progress)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    saved = found.checkpoint_step
+    return Progress(
+        step=_clamped(found.step),
+        checkpoint_step=None if saved is None else _clamped(saved),
+        reported_at=_instant(found.reported_at),
+    )
+
+
+def _last_words(message: str, ended_at: str | None) -> Progress | None:
+    """Return what the lines of a termination message say, the first of which may be cut off."""
+    found: Progress | None = None
+    for text in message.splitlines():
+        line = decode_line(text.encode(errors="replace"))
+        if line is not None:
+            found = after_line(found, line, _instant(ended_at))
+    return found
+
+
+def _clamped(step: int) -> int:
+    return max(0, min(step, STEP_MAX))
+
+
+def _instant(text: str | None) -> str | None:
+    """Return the instant if it is one."""
+    if text is None:
+        return None
+    try:
+        parse_time(text)
+    except ValueError:
+        return None
+    return text
+
+
+def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None:
+    """Return the further of both, step and checkpoint each for itself: progress never goes back."""
+    if new is None or old is None:
+        return old or new
+    checkpoints = [c for c in (old.checkpoint_step, new.checkpoint_step) if c is not None]
+    step, checkpoint = max(old.step, new.step), max(checkpoints, default=None)
+    if step == old.step and checkpoint == old.checkpoint_step:
+        return old
+    return Progress(step=step, checkpoint_step=checkpoint, reported_at=new.reported_at)
