@@ -94,7 +94,7 @@ async def test_a_job_is_submitted_shown_held_released_and_awaited(
 
         await until(is_judged, 30)
         why = await fairlead(shell, "why", "later")
-        assert "needs 24 gpus, 8 of 32 are free" in why.out
+        assert "needs 24 GPUs, 8 of 32 are free" in why.out
         await fairlead(shell, "hold", "long")
         await fairlead(shell, "wait", "later", "--timeout", "30s")
         await state("long", "Held")

@@ -349,7 +349,7 @@ async def test_a_thousand_members_have_their_pods_each_on_its_node(client: HttpC
         await client.create(JOBS, job_body("thousand", 1000), namespace="default")
 
         async def made() -> bool:
-            return len(pair.jobs._mirrors.pods) >= 1000
+            return len(pair.world.mirrors.pods) >= 1000
 
         await until(made, 120)
         seconds = time.monotonic() - start

@@ -45,6 +45,7 @@ from fairlead.api.resources import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
     SECRETS,
     SERVICES,
 )
@@ -475,6 +476,9 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             await client.patch(NODES, "v00000", labels)
             await client.create(PRIORITY_CLASSES, {"metadata": {"name": "seen"}, "value": 1})
             await client.delete(PRIORITY_CLASSES, "seen")
+            quota = {"metadata": {"name": "seen"}, "spec": {"hard": {"services": "1k"}}}
+            await client.create(RESOURCE_QUOTAS, quota, namespace="default")
+            await client.delete(RESOURCE_QUOTAS, "seen", namespace="default")
             assert (await ended(client, "gang")).status.state == "Succeeded"
             for name in taken:
                 job = await ended(client, name)

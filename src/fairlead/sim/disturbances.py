@@ -26,6 +26,8 @@ from fairlead.sim.checkers import Checkers
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
 from fairlead.sim.world_options import DAY_SECONDS, WorldOptions
 
+#: The longest run time of a group of another tool.
+GROUP_SECONDS_MAX = 600.0
 #: Shares of the groups that their users enlarge, and delete, while they wait or run.
 _ENLARGED_SHARE, _DELETED_SHARE = 0.2, 0.2
 
@@ -89,7 +91,7 @@ class Disturbances:
         for number, at in enumerate(instants):
             await asyncio.sleep(max(0.0, at - self._elapsed()))
             name, workers = f"group-{number}", rng.randint(0, max(0, min(nodes, 10) - 2))
-            body = owner_body(name, seconds=rng.uniform(5, 600), Master=1, Worker=workers)
+            body = owner_body(name, seconds=rng.uniform(5, GROUP_SECONDS_MAX), Master=1, Worker=workers)
             await self._client.create(OWNERS, body, namespace=SPACE)
             await asyncio.sleep(rng.uniform(0, 30))
             drawn = rng.random()

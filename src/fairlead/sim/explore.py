@@ -25,6 +25,7 @@ from fairlead.decide.pinning import Binding
 from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.runtime.clock import SystemClock
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.disturbances import GROUP_SECONDS_MAX
 from fairlead.sim.faults import FaultRates
 from fairlead.sim.loop import run
 from fairlead.sim.workload import WorkloadOptions, generate
@@ -85,9 +86,11 @@ def options_of(number: int) -> WorldOptions:
         node_repair_seconds=rng.choice((120.0, 3600.0)),
         drains_per_day=rng.choice((0.0, 50.0, 500.0)),
         user_acts_per_day=rng.choice((0.0, 300.0, 3000.0, 40_000.0)),
+        groups=rng.choice((0, 0, 3, 10)) if nodes > 1 else 0,  # one may be enlarged to two nodes
     )
     # As if all ran one after another: on one node they do.
     total = sum(seconds for _, _, seconds in _shapes(options, number))
+    total += options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
 
 
