@@ -29,6 +29,7 @@ ALLOWED = {
     "decide/rails/": "what removes nodes asks",
     "api/fleet.py": "what removes nodes writes",
     "model/ledger.py:Ledger.claims_on": "what preemption and draining ask",
+    ".watch_count": "tells tests that no watch is left open",
     ".backlog": "tells tests and benchmarks when deletions are through",
 }
 #: Decorators that hand the function to nothing else.

@@ -70,6 +70,7 @@ class Controllers:
         self._events = Recorder(
             client, context.clock, COMPONENT, rng=context.streams("events"), log=context.log
         )
+        self._metrics.watch_events(self._events)
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
             client, self._events, context=context, priority_classes=priority_classes,

@@ -113,8 +113,7 @@ class Cluster:
         """
         data = self._settings.data
         async with AsyncExitStack() as stack:
-            store = Store.open(data / "store")
-            stack.push_async_callback(store.close)
+            store = self._open_store(stack)
             history = SqliteHistory.open(data / "history.db", runner=asyncio.to_thread)
             stack.push_async_callback(history.close)
             service = ApiService(
@@ -166,6 +165,21 @@ class Cluster:
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
                 await self._shut_down(nodes)
+
+    def _open_store(self, stack: AsyncExitStack) -> Store:
+        store = Store.open(self._settings.data / "store")
+        stack.push_async_callback(store.close)
+        store.on_compaction(self._compacted)
+        return store
+
+    def _compacted(self, error: OSError | MemoryError | None) -> None:
+        self._metrics.compacted(is_failing=error is not None)
+        if error is not None:
+            self._log.error(
+                "Data directory grows, its log cannot be compacted",
+                directory=str(self._settings.data / "store"),
+                error=f"{type(error).__name__}: {error}",
+            )
 
     async def _shut_down(self, nodes: Nodes) -> None:
         if living := nodes.living():

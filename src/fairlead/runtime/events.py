@@ -123,7 +123,7 @@ class Recorder:
         options: RecorderOptions | None = None,
         log: Logger = SILENT,
     ) -> None:
-        self.written_count = 0
+        #: Events that were never written; `Metrics.watch_events` reports it.
         self.dropped_count = 0
         self._client = client
         self._clock = clock
@@ -243,8 +243,6 @@ class Recorder:
                     reason=error.status.reason,
                     error=error.message,
                 )
-            else:
-                self.written_count += 1
             break
         noted.unwritten -= news
         reason = noted.body["reason"]

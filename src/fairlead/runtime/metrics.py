@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
 from fairlead.api.job import Job, JobState
 from fairlead.decide.reasons import Reason
+from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
@@ -39,6 +40,7 @@ class _Scraped(Collector):
         self.depths: dict[str, Callable[[], int]] = {}
         self.set_aside: dict[str, SetAside] = {}
         self.jobs: Callable[[], Iterable[Job]] | None = None
+        self.events: Recorder | None = None
 
     def collect(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily(
@@ -72,7 +74,12 @@ class _Scraped(Collector):
         for reader, set_aside in sorted(self.set_aside.items()):
             for kind, count in sorted(set_aside.counts().items()):
                 aside.add_metric([reader, kind], count)
-        return (lag, objects, depth, aside, *self._jobs())
+        dropped = CounterMetricFamily(
+            "fairlead_events_dropped", "Events that could not be written to the API."
+        )
+        if self.events is not None:
+            dropped.add_metric((), self.events.dropped_count)
+        return (lag, objects, depth, aside, dropped, *self._jobs())
 
     def _jobs(self) -> Iterable[Metric]:
         """Yield the jobs by state and by the verdict of those that wait; a walk over all jobs."""
@@ -137,6 +144,20 @@ class Metrics:
             ["service"],
             registry=registry,
         )
+
+        self._compaction_failing = Gauge(
+            "fairlead_store_compaction_failing",
+            "1 while the log of the embedded store cannot be compacted, so that it grows.",
+            registry=registry,
+        )
+
+    def compacted(self, *, is_failing: bool) -> None:
+        """Note how the latest compaction of the embedded store ended."""
+        self._compaction_failing.set(is_failing)
+
+    def watch_events(self, recorder: Recorder) -> None:
+        """Report at each scrape how many events this recorder dropped."""
+        self._scraped.events = recorder
 
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision."""

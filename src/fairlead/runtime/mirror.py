@@ -102,9 +102,6 @@ class Mirror(Generic[T]):
         self.resource = resource
         self.options = options or MirrorOptions()
         self.list_count = 0
-        self.watch_count = 0
-        self.error_count = 0
-        self.last_error: ApiError | None = None
         self.set_aside = set_aside or SetAside(f"mirror of {resource.kind}", log=log)
         self._client = client
         self._clock = clock
@@ -239,8 +236,6 @@ class Mirror(Generic[T]):
             self._running = False
 
     async def _pause(self, error: ApiError) -> None:
-        self.error_count += 1
-        self.last_error = error
         seconds = self._backoff.next(error.retry_after_seconds)
         self._log.warning(
             "Mirror lost contact",
@@ -312,7 +307,6 @@ class Mirror(Generic[T]):
 
     async def _watch(self) -> None:
         """Follow one watch to its end. ApiErrors and faults of handlers pass through."""
-        self.watch_count += 1
         started_at, count = self._clock.now(), 0
         scope = asyncio.timeout(None)  # relist() moves its deadline to now
         try:

@@ -26,11 +26,21 @@ def options(
     )
 
 
-def churned(directory: Path, given: StoreOptions, rounds: int = 200) -> dict[str, bytes]:
-    """Return what was acknowledged; the store must not fail on the way."""
+def churned(
+    directory: Path,
+    given: StoreOptions,
+    rounds: int = 200,
+    *,
+    reported: list[OSError | MemoryError | None] | None = None,
+) -> dict[str, bytes]:
+    """Return what was acknowledged; the store must not fail on the way.
+
+    `reported` is filled with the outcomes of compactions.
+    """
 
     async def main() -> dict[str, bytes]:
         store = Store.open(directory, given)
+        store.on_compaction([].append if reported is None else reported.append)
         async with asyncio.timeout(20):
             found = await churn(store, rounds)
         assert store.failure is None
@@ -71,8 +81,10 @@ def test_a_directory_that_cannot_be_synced_leaves_the_old_log_in_use(tmp_path: P
             raise OSError(errno.EIO, "Input/output error")
         sync_directory(directory)
 
-    wanted = churned(tmp_path, options(sync=sync))
+    reported: list[OSError | MemoryError | None] = []
+    wanted = churned(tmp_path, options(sync=sync), reported=reported)
     assert refused > 3
+    assert [str(error) for error in reported] == ["[Errno 5] Input/output error"] * refused
     with (tmp_path / "log-1").open("ab") as file:
         file.write(b"half a frame")  # which only the last log may have
     assert reopen(tmp_path)[0] == wanted

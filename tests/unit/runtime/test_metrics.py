@@ -9,8 +9,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.api.job import VerdictStatus
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS
+from fairlead.api.status import Forbidden
 from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind, Recorder
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
@@ -47,6 +50,7 @@ def test_what_happens_is_counted_under_stable_names() -> None:
     metrics.watch_jobs(lambda: jobs)
     metrics.crashed("scheduler", ZeroDivisionError())
     metrics.watch_queue("jobs", lambda: 17)
+    metrics.compacted(is_failing=True)
     seen = samples(metrics)
     assert seen["fairlead_build_info{abc,1.2.3}"] == 1
     assert seen["fairlead_decide_duration_seconds_count{scheduler}"] == 1
@@ -63,6 +67,9 @@ def test_what_happens_is_counted_under_stable_names() -> None:
     assert not [name for name in samples(metrics) if name.startswith("fairlead_jobs{")]
     assert seen["fairlead_service_crashes_total{scheduler}"] == 1
     assert seen["fairlead_workqueue_depth{jobs}"] == 17
+    assert seen["fairlead_store_compaction_failing{}"] == 1
+    metrics.compacted(is_failing=False)
+    assert samples(metrics)["fairlead_store_compaction_failing{}"] == 0
 
 
 def test_a_mirrors_lag_is_read_at_the_scrape_and_the_laggard_of_a_kind_counts() -> None:
@@ -96,3 +103,19 @@ def test_two_clusters_in_one_process_do_not_share_series() -> None:
     first.watch_jobs(lambda: [make_job("a", status={"state": "Running"})])
     assert samples(first)["fairlead_jobs{,Running}"] == 1
     assert "fairlead_jobs{,Running}" not in samples(second)
+
+
+def test_events_that_were_never_written_are_counted() -> None:
+    async def main() -> None:
+        metrics = Metrics(CollectorRegistry(), version="1")
+        client = FakeClient()
+        recorder = Recorder(client, LoopClock(0.0), "test", rng=random.Random(1))
+        metrics.watch_events(recorder)
+        client.fail_next("create", Forbidden("namespace is going away"))
+        for message in ("refused", "written"):
+            recorder.record(CONFIG_MAPS, ObjectMeta(name="a"), EventKind.NORMAL,
+                            reason="Tried", message=message)  # fmt: skip
+        await recorder.flush()
+        assert samples(metrics)["fairlead_events_dropped_total{}"] == 1
+
+    run(main())

@@ -135,6 +135,7 @@ class Store:
         self._publishing = False
         self._failure: OSError | None = None
         self._failure_listeners: list[Callable[[OSError], None]] = []
+        self._compaction_listeners: list[Callable[[OSError | MemoryError | None], None]] = []
 
     @classmethod
     def open(cls, directory: Path | None, options: StoreOptions | None = None) -> Store:
@@ -169,6 +170,7 @@ class Store:
             self._log = Log(
                 directory, number, lock,
                 options=self.options.log, on_durable=self._durable, on_failed=self._fail,
+                on_compacted=self._compacted,
             )  # fmt: skip
         except BaseException:
             os.close(lock)
@@ -391,6 +393,14 @@ class Store:
             callback(self._failure)
         else:
             self._failure_listeners.append(callback)
+
+    def on_compaction(self, callback: Callable[[OSError | MemoryError | None], None]) -> None:
+        """Call back after each compaction: None, or why it failed and the directory grows."""
+        self._compaction_listeners.append(callback)
+
+    def _compacted(self, error: OSError | MemoryError | None) -> None:
+        for callback in self._compaction_listeners:
+            callback(error)
 
     def _not_stored(self) -> InternalError:
         return InternalError(f"the write is not stored: writing the log failed: {self._failure}")

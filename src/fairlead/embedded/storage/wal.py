@@ -284,13 +284,16 @@ class Log:
         options: LogOptions,
         on_durable: Callable[[int], None],
         on_failed: Callable[[OSError], None],
+        on_compacted: Callable[[OSError | MemoryError | None], None],
     ) -> None:
+        """`on_compacted` gets None, or why a compaction failed: the logs stay, and grow."""
         self._directory = directory
         self._number = number
         self._lock = lock
         self._options = options
         self._on_durable = on_durable
         self._on_failed = on_failed
+        self._on_compacted = on_compacted
         path = directory / f"log-{number}"
         self._file = options.open_file(path)
         options.sync_directory(directory)
@@ -301,8 +304,6 @@ class Log:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="fairlead-log", daemon=True)
         self._compaction: threading.Thread | None = None
-        #: Why the last compaction failed, or None. Not fatal: the logs that it was to replace stay.
-        self.compaction_error: OSError | MemoryError | None = None
 
     @property
     def needs_compaction(self) -> bool:
@@ -419,7 +420,7 @@ class Log:
         try:
             file = self._open_new(path)
         except OSError as error:
-            self.compaction_error = error
+            self._tell(self._on_compacted, error)
             return
         old, self._file = self._file, file
         self._number += 1
@@ -445,9 +446,9 @@ class Log:
     def _compact(self, order: _Rotate, number: int) -> None:
         try:
             self._write_snapshot(order, number)
-            self.compaction_error = None
+            self._tell(self._on_compacted, None)
         except (OSError, MemoryError) as error:
-            self.compaction_error = error
+            self._tell(self._on_compacted, error)
         finally:
             self._compaction = None
 
