@@ -14,6 +14,7 @@ from fairlead.api.status import (
     AlreadyExists,
     Conflict,
     Forbidden,
+    InternalError,
     Invalid,
     StatusCause,
     StatusDetails,
@@ -30,9 +31,10 @@ from fairlead.cli.main import guarded
 from fairlead.cli.manifest import parse_manifest
 from fairlead.cli.refusals import from_api
 from fairlead.cli.request import JobRequest, Target
+from fairlead.cli.startable import image_problem
 from fairlead.cli.submission import Naming, pick_name
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
-from fairlead.input.errors import CODES, CliError, Code, Exit, render_error
+from fairlead.input.errors import CODES, CliError, Code, Exit, Problem, render_error
 
 MANIFESTS = Path(__file__).parent / "data" / "manifests"
 DATA = Path("/nowhere/fairlead")
@@ -146,6 +148,14 @@ def _raise(error: BaseException) -> Callable[[], object]:
     return call
 
 
+def no_image() -> Problem:
+    """Return the problem of a command without an image on a Kubernetes cluster."""
+    request = JobRequest()
+    problem = image_problem(build_job("x", request, Program(("true",)), Origin("/", "", {})))
+    assert problem is not None
+    return problem
+
+
 SETTINGS = Settings(DATA, 0, 8, "", "127.0.0.1", 7443, True)
 INVALID = Invalid(
     "Job is invalid",
@@ -174,6 +184,11 @@ CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
     "api-conflict": (_raise(from_api(Conflict("the object has been modified"))), Exit.CONFLICT),
     "api-exists": (_raise(from_api(AlreadyExists('jobs "a" already exists'))), Exit.CONFLICT),
     "api-forbidden": (_raise(from_api(Forbidden("namespace is terminating"))), Exit.REFUSED),
+    "api-webhook-unreachable": (_raise(from_api(InternalError(
+        'Internal error occurred: failed calling webhook "jobs.fairlead.dev": failed to call '
+        'webhook: Post "https://fairlead-controller.fairlead-system.svc:443/admit?timeout=5s": '
+        "context deadline exceeded"))), Exit.UNREACHABLE),
+    "no-image": (_raise(CliError(no_image())), Exit.USAGE),
     "api-unauthorized": (_raise(from_api(Unauthorized("Unauthorized"))), Exit.REFUSED),
     "port-in-use": (_raise(explain(SETTINGS, ListenFailed(
         "127.0.0.1", 7443, OSError(errno.EADDRINUSE, "Address already in use")))), Exit.CONFLICT),

@@ -6,13 +6,15 @@ there is no second algorithm here, only words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from fairlead.api import names, quantity
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.status import Forbidden
 from fairlead.cli.text import plural
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
@@ -28,9 +30,12 @@ from fairlead.model.requests import request_of
 _SHOWN = (quantity.GPU, quantity.CPU, quantity.MEMORY)
 
 
-def read_state(api: Api) -> ClusterState:
-    """Return the cluster as the scheduler would see it now."""
-    nodes = api.list(NODES)
+def read_state(api: Api, nodes: Sequence[Node] | None = None) -> ClusterState:
+    """Return the cluster as the scheduler would see it now; `nodes` when they are read already.
+
+    Forbidden for a user who may not list nodes, or jobs and pods of all namespaces.
+    """
+    nodes = api.list(NODES) if nodes is None else nodes
     jobs = api.list(JOBS)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
     pods = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
@@ -41,9 +46,13 @@ def check_fit(api: Api, job: Job) -> str:
     """Return the line that says whether the job fits now.
 
     CliError with the largest shape there is when no node could ever hold a member, or all nodes
-    together not the gang. A cluster without any node refuses nothing: it may get some.
+    together not the gang. A cluster without any node refuses nothing: it may get some. Nothing is
+    checked for a user who may not see the cluster.
     """
-    state = read_state(api)
+    try:
+        state = read_state(api)
+    except Forbidden:
+        return line("Place", "not checked: you may not list what the cluster has")
     gang = gang_of(job.spec, state.reader)
     shape = largest_shape(state)
     if not shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
@@ -18,12 +20,32 @@ def clean_reference(name: str) -> str:
 
 
 def find_job(api: Api, namespace: str, name: str) -> Job:
-    """Return the job; CliError E300, with the nearest name and recent ones, if there is none."""
+    """Return the job of this name, or the one that stands for another tool's object of this name.
+
+    CliError E300, with the nearest name and recent ones, if there is none.
+    """
     try:
         return api.get(JOBS, clean_reference(name), namespace=namespace)
     except NotFound as error:
+        adopted = _adopted_job(api.list(JOBS, namespace=namespace), name)
+        if adopted is not None:
+            return adopted
         problem = missing_job(api, namespace, name)
         raise CliError(problem) from error
+
+
+def _adopted_job(jobs: Iterable[Job], reference: str) -> Job | None:
+    """Return the latest job that stands for `train`, `job/train` or `job.batch/train`."""
+    kind, _, name = reference.rpartition("/")
+    kind = kind.partition(".")[0].lower()
+    found = [
+        job
+        for job in jobs
+        if (adopts := job.spec.adopts) is not None
+        and adopts.name == name
+        and kind in ("", adopts.kind.lower(), f"{adopts.kind.lower()}s")
+    ]
+    return max(found, key=lambda job: job.metadata.creation_timestamp or "", default=None)
 
 
 def missing_job(api: Api, namespace: str, name: str, *, code: Code = Code.NO_SUCH_JOB) -> Problem:

@@ -15,6 +15,9 @@ from fairlead.api.status import (
 )
 from fairlead.input.errors import CliError, Code, Problem
 
+#: In the message of an API server (apiserver, admission/plugin/webhook/errors).
+_WEBHOOK = "failed calling webhook"
+
 
 def from_api(error: ApiError) -> CliError:
     """Return the error to show for an answer that no command expected."""
@@ -50,13 +53,16 @@ def _code(error: ApiError) -> Code:
     if isinstance(error, Unavailable):
         return Code.UNREACHABLE
     if isinstance(error, InternalError):
-        return Code.BAD_ANSWER
+        return Code.UNREACHABLE if _WEBHOOK in error.message else Code.BAD_ANSWER
     return Code.REFUSED
 
 
 def _help(error: ApiError) -> tuple[str, ...]:
     if isinstance(error, Unauthorized):
         return ("fairlead status prints the kubeconfig of the cluster on this machine",)
+    if isinstance(error, InternalError) and _WEBHOOK in error.message:
+        return ("the API server does not reach an admission webhook: see whether its pods run, for "
+                "Fairlead's own: kubectl -n fairlead-system get pods",)  # fmt: skip
     if isinstance(error, (Conflict, Unavailable)):
         return ("run the command again",)
     return ()

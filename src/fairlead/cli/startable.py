@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.api.job import Job
 from fairlead.cli.jobspec import Origin, Program, Script, interpreter
 from fairlead.cli.request import JobRequest, Target
 from fairlead.input.errors import Code, Problem
@@ -29,6 +30,19 @@ def script_problems(script: Script, path: str) -> Iterator[Problem]:
             help=(f"write #!/usr/bin/env {meant} as its first line, or: fairlead run -- "
                   f"{meant} {path}",),
         )  # fmt: skip
+
+
+def image_problem(job: Job) -> Problem | None:
+    """Return the problem of a job for a Kubernetes cluster with a container without an image."""
+    for role in job.spec.roles:
+        for container in (*role.template.spec.init_containers, *role.template.spec.containers):
+            if not container.image:
+                return Problem(
+                    Code.NOT_STARTABLE,
+                    "a job on a Kubernetes cluster needs the image of a container",
+                    help=("--image IMAGE",),
+                )
+    return None
 
 
 def local_problems(request: JobRequest, program: Program, origin: Origin) -> Iterator[Problem]:

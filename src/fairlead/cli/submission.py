@@ -17,7 +17,14 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS
-from fairlead.api.status import AlreadyExists, ApiError, Invalid, NotFound
+from fairlead.api.status import (
+    AlreadyExists,
+    ApiError,
+    InternalError,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
 from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name, to_manifest
 from fairlead.cli.manifest import Document
 from fairlead.cli.refusals import from_api
@@ -188,6 +195,8 @@ def _document_problems(document: Document, error: ApiError, namespace: str) -> l
     from dataclasses import replace
 
     found = _refused(error, namespace)
+    if isinstance(error, (InternalError, Unavailable)):
+        return list(found.problems)  # no line of the manifest is at fault
     at = document.marks.keys.get("metadata", document.marks.mark)
     where = f"{document.file}:{at.line}:{at.column}"
     return [replace(problem, where=problem.where or where) for problem in found.problems]

@@ -1,14 +1,26 @@
-"""`why` of a job that has its place."""
+"""`why` of a job that has its place, and of one whose cluster the user may not see."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
+from fairlead.api.job import Adopts, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import RUNNING
+from fairlead.api.resources import NODES
+from fairlead.api.status import Forbidden, NotFound, StatusDetails
+from fairlead.cli.fit import check_fit
+from fairlead.cli.lookup import find_job
+from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_text
 from fairlead.decide.explain import explain
 from fairlead.decide.placement.state import PlacementState
+from fairlead.input.errors import CliError
+from fairlead.kube.kubeconfig import Connection
+from fairlead.runtime.client import ObjectList, Request, Verb
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 
@@ -21,3 +33,53 @@ def test_a_placed_job_whose_pods_the_server_takes_from_nobody_says_so_in_its_wor
     assert "held back" not in why_text(job, explanation, EPOCH)
     told = replace(job, status=replace(job.status, conditions=(held,)))
     assert f"  held back  {words}; tried again\n" in why_text(told, explanation, EPOCH)
+
+
+def test_a_node_that_does_not_report_is_named_while_there_is_patience_with_it() -> None:
+    job = make_job("a", placement=make_placement(["node-0000"]))
+    state = PlacementState.of(make_nodes(1), [job])
+    explanation = explain(state, job.metadata.key, EPOCH)
+    assert "not ready" not in why_text(job, explanation, EPOCH)
+    text = why_text(job, explanation, EPOCH, unready={"node-0000": EPOCH - 12})
+    assert "  not ready  node-0000 for 12s; the job moves once that is 40s\n" in text
+
+
+def test_without_the_cluster_the_status_of_the_job_is_told() -> None:
+    placed = make_job("a", placement=make_placement(["node-0000"]))
+    assert "has its place" in why_text(placed, None, EPOCH)
+    verdict = VerdictStatus("Waiting", "InsufficientCapacity", {"asked": 1, "resource": "cpu"})
+    waiting = make_job("b", verdict=verdict, status={"state": "Waiting"})
+    assert why_text(waiting, None, EPOCH).startswith("Job b: InsufficientCapacity")
+
+
+class OneJob(Api):
+    """Has one job, and refuses to list nodes."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(Connection(server="http://127.0.0.1:1", source="a test"))
+        self.job = job
+
+    def call(self, request: Request[Any]) -> Any:
+        """Answer; NotFound, Forbidden."""
+        if request.resource.name == NODES.name:
+            raise Forbidden('nodes is forbidden: User "ana" cannot list resource "nodes"')
+        if request.verb is Verb.LIST:
+            return ObjectList((self.job,), "1")
+        raise NotFound("no such job", details=StatusDetails(name=request.name, kind="jobs"))
+
+
+@pytest.mark.parametrize("name", ["train", "job/train", "job.batch/train", "jobs/train"])
+def test_an_adopted_job_is_found_by_the_name_of_what_it_stands_for(name: str) -> None:
+    adopts = Adopts("Job", "train", "batch/v1", "uid")
+    job = make_job("train-1a2b3c", spec={"adopts": adopts})
+    assert find_job(OneJob(job), "default", name) is job
+
+
+def test_an_object_of_another_kind_is_not_taken_for_it() -> None:
+    job = make_job("train-1a2b3c", spec={"adopts": Adopts("Job", "train", "batch/v1", "uid")})
+    with pytest.raises(CliError, match="does not exist"):
+        find_job(OneJob(job), "default", "statefulset/train")
+
+
+def test_a_user_who_may_not_list_nodes_may_submit() -> None:
+    assert "not checked" in check_fit(OneJob(make_job("a")), make_job("b"))

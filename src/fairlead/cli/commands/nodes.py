@@ -6,8 +6,17 @@ import click
 
 from fairlead.api import names
 from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.status import Forbidden
 from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.transport import Api
 from fairlead.cli.views.nodes import COLUMNS, node_rows, node_uses
+from fairlead.input.errors import Code, fail
+
+_GRANT = (
+    "an administrator lets you see nodes and what is on them: kubectl create clusterrole "
+    "see-nodes --verb=get,list,watch --resource=nodes,pods,jobs.fairlead.dev, and kubectl create "
+    "clusterrolebinding"
+)
 
 
 @click.command(
@@ -27,7 +36,13 @@ def nodes(common_: Common, *, selector: str) -> None:
     A pool is what the label fairlead.dev/pool says; on a cluster of `fairlead up` nodes without
     it are grouped as local and virtual.
     """
-    api = common_.connect()
+    try:
+        _show(common_, common_.connect(), selector)
+    except Forbidden as error:
+        raise fail(Code.FORBIDDEN, error.message, help=(_GRANT,)) from error
+
+
+def _show(common_: Common, api: Api, selector: str) -> None:
     if common_.format in (Format.JSON, Format.YAML, Format.NAME):
         raw = api.list(NODES.raw, label_selector=selector)
         if common_.format is Format.NAME:

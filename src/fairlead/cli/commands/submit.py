@@ -36,7 +36,7 @@ from fairlead.cli.lookup import missing_job
 from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.request import JobRequest, Target, parse_request
 from fairlead.cli.standard_input import STANDARD_INPUT, read_input
-from fairlead.cli.startable import local_problems, script_problems
+from fairlead.cli.startable import image_problem, local_problems, script_problems
 from fairlead.cli.submission import (
     Naming,
     Submission,
@@ -214,7 +214,9 @@ def _submit_program(
 
 
 def _note_plan(common_: Common, api: Api, job: Job) -> None:
-    """Say what is asked for, whether it fits, and whether it is real."""
+    """Say what is asked for, whether it fits, and whether it is real; CliError without an image."""
+    if not is_embedded(api) and (problem := image_problem(job)) is not None:
+        raise CliError(problem)
     for text in plan_lines(job):
         common_.note(text)
     common_.note(check_fit(api, job))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from fairlead.api.job import Job
+from fairlead.api.resources import NODES
+from fairlead.api.status import Forbidden
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import is_embedded
@@ -13,9 +15,10 @@ from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_facts, why_text
-from fairlead.decide.explain import explain
+from fairlead.decide.explain import Explanation, explain
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError, Exit
+from fairlead.model.node_health import NodeHealth
 
 
 @click.command(
@@ -38,23 +41,44 @@ def why(common_: Common, *, job: str) -> int:
     Of a job that was deleted, or of a stopped cluster of this machine, how it ended.
     """
     instant = now()
-    explanation = None
+    explanation, unready = None, {}
     is_up = stopped(common_) is not None
     found = past_job(common_, clean_reference(job)) if is_up else None
     if found is None:
         api = common_.connect()
         space, is_up = common_.space(api.connection.namespace), is_embedded(api)
-        found = _find(common_, api, (space, clean_reference(job)), is_up=is_up)
+        found = _find(common_, api, (space, job), is_up=is_up)
         if not found.is_finished:
-            state = PlacementState(read_state(api))
-            explanation = explain(state, found.metadata.key, instant)
+            explanation, unready = _read(common_, api, found, instant)
     if common_.format in (Format.JSON, Format.YAML):
         common_.emit(dump(why_facts(found, explanation), common_.format))
     elif common_.format is Format.NAME:
         common_.emit(f"{found.metadata.name}\n")
     else:
-        common_.emit(why_text(found, explanation, instant, is_up=is_up))
+        common_.emit(why_text(found, explanation, instant, is_up=is_up, unready=unready))
     return Exit.OK
+
+
+def _read(
+    common_: Common, api: Api, job: Job, instant: float
+) -> tuple[Explanation | None, dict[str, float]]:
+    """Return what the planner says, and since when nodes of the job have not been ready.
+
+    A user who may not see the cluster gets what the status of the job says.
+    """
+    try:
+        nodes = api.list(NODES)
+        state = PlacementState(read_state(api, nodes))
+    except Forbidden:
+        common_.note("note: you may not list what the cluster has; this is what the job says")
+        return None, {}
+    health = NodeHealth()
+    for node in nodes:
+        health.put(node, instant)
+    placement = job.status.placement
+    used = {node for role in placement.roles for node in role.nodes} if placement else set[str]()
+    unready = {name: since for name, since in health.unready_since.items() if name in used}
+    return explain(state, job.metadata.key, instant), unready
 
 
 def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:
@@ -62,7 +86,7 @@ def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Jo
     try:
         return find_job(api, *key)
     except CliError:
-        past = past_job(common_, key[1]) if is_up else None
+        past = past_job(common_, clean_reference(key[1])) if is_up else None
         if past is None:
             raise
         return past

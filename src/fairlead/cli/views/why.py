@@ -6,7 +6,8 @@ its status: where it is, its attempts and their causes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -25,17 +26,21 @@ from fairlead.cli.views.jobs import (
     state_of,
     tasks_of,
     time_of,
+    where_or_why,
 )
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Unknown
+from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration
 
 LABEL_WIDTH = 11
 ATTEMPTS_SHOWN_MAX = 5
+UNREADY_SHOWN_MAX = 5
+_NONE_UNREADY: Mapping[str, float] = MappingProxyType({})
 _SIMULATED = "virtual nodes run no programs, so it only takes time"
 _FLAGS = {"count": "--nodes", "nvidia.com/gpu": "--gpus", "cpu": "--cpus", "memory": "--memory"}
 _VERBS = {
@@ -46,17 +51,39 @@ _VERBS = {
 }
 
 
-def why_text(job: Job, explanation: Explanation | None, now: float, *, is_up: bool = False) -> str:
-    """Return the answer; without an explanation (the job has ended) how it ended.
+def why_text(
+    job: Job,
+    explanation: Explanation | None,
+    now: float,
+    *,
+    is_up: bool = False,
+    unready: Mapping[str, float] = _NONE_UNREADY,
+) -> str:
+    """Return the answer; without an explanation what the status says.
 
-    `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated.
+    `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated, `unready`
+    since when nodes of the job have not been ready.
     """
     note = [_line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
-    if explanation is None:
+    if job.is_finished:
         return _ended(job, now, note)
-    if explanation.verdict.reason is Reason.PLACED:
-        return _placed(job, now, note)
-    return _waiting(job, explanation, now)
+    if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
+        return _waiting(job, explanation, now)
+    if explanation is None and job.status.placement is None:
+        return f"Job {job.metadata.name}: {where_or_why(job)}\n"
+    return _placed(job, now, [*note, *_not_ready(unready, now)])
+
+
+def _not_ready(unready: Mapping[str, float], now: float) -> list[str]:
+    """Return what to expect of nodes that do not report: they may come back, or the gang moves."""
+    patience = duration(JobsPolicy().node_lost_grace_seconds)
+    return [
+        _line(
+            "" if number else "not ready",
+            f"{name} for {duration(max(now - since, 0.0))}; the job moves once that is {patience}",
+        )
+        for number, (name, since) in enumerate(sorted(unready.items())[:UNREADY_SHOWN_MAX])
+    ]
 
 
 def _line(label: str, text: str) -> str:
