@@ -91,7 +91,9 @@ class Disturbances:
         for number, at in enumerate(instants):
             await asyncio.sleep(max(0.0, at - self._elapsed()))
             name, workers = f"group-{number}", rng.randint(0, max(0, min(nodes, 10) - 2))
-            body = owner_body(name, seconds=rng.uniform(5, GROUP_SECONDS_MAX), Master=1, Worker=workers)
+            body = owner_body(
+                name, seconds=rng.uniform(5, GROUP_SECONDS_MAX), Master=1, Worker=workers
+            )
             await self._client.create(OWNERS, body, namespace=SPACE)
             await asyncio.sleep(rng.uniform(0, 30))
             drawn = rng.random()
