@@ -167,6 +167,27 @@ def test_the_linter_has_nothing_to_say(helm: str, tmp_path: Path) -> None:
         run(helm, "lint", "--strict", str(CHART), "-f", str(values), home=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("history.kind=memory", "without any, PostgreSQL and history.kind=postgres"),
+        ("history.kind=sqlite,replicas=1", "the controllers stay Pending"),
+        ("history.kind=sqlite,replicas=1,history.sqlite.storageClassName=fast", ""),
+        ("history.kind=postgres", ""),
+    ],
+)
+def test_the_notes_say_what_becomes_of_the_history(
+    helm: str, tmp_path: Path, settings: str, said: str
+) -> None:
+    rendered = run(
+        helm, "install", "notes", str(CHART), "--dry-run=client", "--set", settings, home=tmp_path
+    )
+    notes = rendered.partition("NOTES:")[2]
+    assert notes
+    assert ("istory" in notes) is bool(said)
+    assert said in notes
+
+
 def test_the_default_values_are_those_of_the_types() -> None:
     assert load_values(CHART / "values.yaml") == Values()
 

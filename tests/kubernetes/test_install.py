@@ -48,6 +48,7 @@ from fairlead.api.resources import (
     RESOURCE_QUOTAS,
     SECRETS,
     SERVICES,
+    Resource,
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.app.controllers import Policies
@@ -58,6 +59,7 @@ from fairlead.cli.archive import TOKEN_PATH
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.history.memory import MemoryHistory, MemoryLogs
+from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
 from fairlead.install.values import History, HistoryKind, Values
 from fairlead.kube.client import HttpClient
@@ -177,6 +179,32 @@ def test_what_is_not_chosen_any_more_is_found_and_removed(
     _, said = install(cluster, "--check", *chosen)
     assert budget not in said
     assert install(cluster)[1][policy] == "deleted"
+
+
+async def test_it_says_what_becomes_of_the_history_on_this_cluster(
+    cluster: ControlPlane, client: HttpClient, tmp_path: Path
+) -> None:
+    """The control plane has no StorageClass at first."""
+    values = tmp_path / "values.yaml"
+    values.write_text("history: {kind: sqlite}\nreplicas: 1\n")
+    classes: Resource[Any] = Resource(
+        "storage.k8s.io", "v1", "storageclasses", "StorageClass", dict, namespaced=False
+    )
+
+    async def said(*arguments: str) -> str:
+        done = await asyncio.to_thread(run_cli, cluster, "install", *arguments)
+        return done.stdout + done.stderr
+
+    assert "has no StorageClass" in await said()
+    check = ("--check", "--values", str(values))
+    assert "StorageClass (the default): missing" in await said(*check)
+    await client.create(classes, {"metadata": {"name": "fast"}, "provisioner": "example.com/none"})
+    assert "(one of fast; none is the default)" in await said()
+    note = {"metadata": {"annotations": {IS_DEFAULT: "true"}}}
+    await client.patch(classes, "fast", note)
+    assert "history.kind sqlite with replicas 1, or" in await said()
+    assert "StorageClass" not in await said(*check)
+    await client.delete(classes, "fast")
 
 
 def test_what_the_values_name_and_others_make_is_asked_for_with_the_command(

@@ -94,6 +94,7 @@ def render(objects: list[dict[str, object]], format_: Format) -> str:
 
 
 def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
+    from fairlead.install.history_storage import advice, missing_class, read_storage_classes
     from fairlead.install.installer import (
         State,
         check_access,
@@ -112,9 +113,12 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
     api = common_.connect()
     try:
         check_access(api, chosen)
+        history, classes = chosen.values.history, read_storage_classes(api)
         found = [look(api, manifest) for manifest in manifests(chosen)]
         if is_check:
             found += [look_need(api, need) for need in needs(chosen)]
+            lacking = missing_class(history, classes)
+            found += [lacking] if lacking is not None else []
         found += [each for m in unwanted(chosen) if (each := look_unwanted(api, m)) is not None]
     finally:
         api.close()
@@ -123,19 +127,16 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
         word = each.state.value if is_check else would.get(each.state, "unchanged")
         note = f" ({each.note})" if each.note else ""
         common_.emit(f"{each.label}: {word}{note}\n")
+    if is_check and (said := advice(history, classes)):
+        common_.note(said)
     if is_check and not is_well:
         common_.note("Not all is well; fairlead install brings its own objects up to date.")
         return Exit.FAILED
     return Exit.OK
 
 
-_IN_MEMORY = (
-    "The history is in memory: ended jobs and logs of earlier attempts are lost when the "
-    "controllers restart. To keep them: history.kind sqlite with replicas 1, or postgres."
-)
-
-
 def _apply(common_: Common, chosen: Install) -> None:
+    from fairlead.install.history_storage import advice, read_storage_classes
     from fairlead.install.installer import (
         apply,
         await_established,
@@ -144,7 +145,6 @@ def _apply(common_: Common, chosen: Install) -> None:
         remove,
     )
     from fairlead.install.manifests import label_of, manifests, unwanted
-    from fairlead.install.values import HistoryKind
 
     is_structured = common_.format in (Format.JSON, Format.YAML)
 
@@ -164,7 +164,8 @@ def _apply(common_: Common, chosen: Install) -> None:
         for manifest in unwanted(chosen):
             if look_unwanted(api, manifest) is not None:
                 say(f"{label_of(manifest)}: {remove(api, manifest).value}")
-        if chosen.values.history.kind is HistoryKind.MEMORY:
-            common_.note(_IN_MEMORY)
+        said = advice(chosen.values.history, read_storage_classes(api))
+        if said:
+            common_.note(said)
     finally:
         api.close()
