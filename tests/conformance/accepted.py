@@ -2,6 +2,7 @@
 
 `differences.yaml` holds them: `answers` by scenario/step and path into the recorded answer (shell
 patterns; a pattern that matches nothing is an error too, so the file cannot outlive its reasons),
+`upstream` by a part of the name of a test of Kubernetes that the embedded API does not pass, and
 `tests` by the name of the conformance test, with its parameters if it has any beside the target,
 that a real server does not pass.
 """
@@ -42,6 +43,11 @@ def accepted_answers() -> tuple[Accepted, ...]:
     """Return the accepted differences of answers."""
     entries = yaml.safe_load(FILE.read_text())["answers"] or []
     return tuple(Accepted(_texts(e["at"]), _texts(e["path"]), e["reason"]) for e in entries)
+
+
+def accepted_upstream() -> dict[str, str]:
+    """Return the tests of Kubernetes that the embedded API does not pass: part of the name."""
+    return yaml.safe_load(FILE.read_text())["upstream"] or {}
 
 
 def accepted_tests() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 from tests.conformance.http_server import pod
@@ -78,6 +80,54 @@ async def test_56_watch_events_are_tables_too(target: Target) -> None:
     assert b'"kind":"Table"' in lines[0]
     assert made[0]["metadata"]["uid"].encode() in lines[0]
     assert all(b'"type":"BOOKMARK"' in line for line in lines[1:])
+
+
+async def test_56_of_watched_tables_the_first_alone_has_the_columns(target: Target) -> None:
+    made = await make(target, "t-first", "t-second", streamed="yes")
+    query = {"watch": "1", "labelSelector": "streamed=yes", "timeoutSeconds": "2",
+             "resourceVersion": "0"}  # fmt: skip
+
+    async def label() -> None:
+        await asyncio.sleep(0.5)
+        patch = {"metadata": {"annotations": {"note": query["resourceVersion"]}}}
+        merge = {"Content-Type": "application/merge-patch+json"}
+        await target.request("PATCH", f"{PODS}/t-first", patch, headers=merge)
+
+    async def columns() -> list[bool]:
+        asked = target.request("GET", PODS, query=query, headers={"Accept": TABLE})
+        answer, _ = await asyncio.gather(asked, label())
+        tables = [json.loads(line)["object"] for line in answer.body.splitlines()]
+        assert all("columnDefinitions" in table for table in tables)
+        return [bool(table["columnDefinitions"]) for table in tables]
+
+    assert await columns() == [True, False, False]
+    query["resourceVersion"] = made[1]["metadata"]["resourceVersion"]
+    assert await columns() == [True, False], "the first need not be initial"
+
+
+async def test_56_a_bookmark_is_a_table_whose_one_row_has_the_annotation(target: Target) -> None:
+    query = {"watch": "1", "timeoutSeconds": "1", "sendInitialEvents": "true",
+             "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
+             "labelSelector": "no=such"}  # fmt: skip
+    for path in (PODS, PODS.replace("pods", "secrets")):
+        answer = await target.request("GET", path, query=query, headers={"Accept": TABLE})
+        table = json.loads(answer.body.splitlines()[0])["object"]
+        (row,) = table["rows"]
+        assert len(row["cells"]) == len(table["columnDefinitions"])
+        assert row["object"]["metadata"] == {
+            **table["metadata"], "annotations": {"k8s.io/initial-events-end": "true"}
+        }  # fmt: skip
+
+
+async def test_57_a_review_has_no_form_of_a_table(target: Target) -> None:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    spec = {"resourceAttributes": {"verb": "get", "resource": "pods"}}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": spec}  # fmt: skip
+    only_table = TABLE.partition(",")[0]
+    answer = await target.request("POST", path, body=body, headers={"Accept": only_table})
+    assert answer.status == 406
+    assert (await target.request("POST", path, body=body)).status == 201
 
 
 async def test_57_metadata_alone_for_an_object_and_a_list(target: Target) -> None:

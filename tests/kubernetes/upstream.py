@@ -1,7 +1,8 @@
 """Kubernetes' own end-to-end tests of its API machinery, run against the embedded cluster.
 
 `tools/kubernetes-e2e/build.sh` builds them. Every test is run, but for those that concern what the
-embedded API does not claim: each of these stands here with the reason. The result goes to
+embedded API does not claim: each of these stands here with the reason. Those that fail are accepted
+differences (`tests/conformance/differences.yaml`, `upstream`). The result goes to
 `tests/conformance/UPSTREAM.md`.
 """
 
@@ -13,6 +14,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.conformance.accepted import accepted_upstream
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "tests/conformance/UPSTREAM.md"
@@ -59,20 +62,6 @@ NOT_APPLICABLE: tuple[tuple[str, str], ...] = (
     (r"ComprehensiveNamespaceDraining|\[Slow\]|\[Flaky\]", "slow or flaky by its own label"),
     (r"CBOR", "CBOR is not claimed"),
 )
-#: (pattern of the name, what is known of why it fails): each is a difference to a real server.
-KNOWN_FAILURES: tuple[tuple[str, str], ...] = (
-    (r"406 for a backend", "a review that is asked for as a Table is answered as it is, not 406"),
-    (r"sending resources in Table format", "a streamed Table differs from the one of a list"),
-    (
-        r"round trip OpenAPI V3",
-        "the test panics in its comparison, at an operation of admissionregistration.k8s.io/v1",
-    ),
-    (
-        r"by metadatainformer|by metadata client",
-        "the client compares a GET with the items of a list; read from JSON, unlike from "
-        "protobuf, the items keep their kind",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +79,8 @@ def reason_not_run(name: str) -> str | None:
 
 
 def known_failure(name: str) -> str | None:
-    """Return what is known of why a test fails; None when it is to pass."""
-    return next((why for text, why in KNOWN_FAILURES if re.search(text, name)), None)
+    """Return the accepted difference that a test fails for; None when it is to pass."""
+    return next((why for text, why in accepted_upstream().items() if text in name), None)
 
 
 def run(binary: Path, kubeconfig: Path, scratch: Path, *, dry: bool = False) -> list[Outcome]:

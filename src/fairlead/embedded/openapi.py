@@ -336,9 +336,14 @@ def _paths(infos: Iterable[Info], operation: Any) -> Document:
             in_path = [name for name in ("name", "namespace") if f"{{{name}}}" in path]
             paths[path] = {
                 **{v.method: operation(info, v, part) for v in verbs if v.name in info.verbs},
-                "parameters": [_parameter(name, where="path") for name in in_path],
+                **_parameters([_parameter(name, where="path") for name in in_path]),
             }
     return paths
+
+
+def _parameters(found: list[Document]) -> Document:
+    """Return the field; absent where it would be empty, as Go leaves it out."""
+    return {"parameters": found} if found else {}
 
 
 def _parameter(name: str, *, where: str = "query", is_v2: bool = False) -> Document:
@@ -373,7 +378,7 @@ def _operation_v3(info: Info, verb: _Verb, part: str) -> Document:
     suffix = "List" if verb.name == "list" else ""
     schema = {"$ref": f"#/components/schemas/{_component_name(info)}{suffix}"}
     out = _base(info, verb, part)
-    out["parameters"] = [_parameter(name) for name in _names(verb)]
+    out |= _parameters([_parameter(name) for name in _names(verb)])
     if verb.name == "patch":
         types = (*_PATCHES, _STRATEGIC) if info.is_builtin else _PATCHES
         body: Document = {media: {"schema": {"type": "object"}} for media in types}
@@ -389,10 +394,11 @@ def _operation_v2(info: Info, verb: _Verb, part: str) -> Document:
     suffix = "List" if verb.name == "list" else ""
     schema = {"$ref": f"#/definitions/{_component_name(info)}{suffix}"}
     out = _base(info, verb, part)
-    out["parameters"] = [_parameter(name, is_v2=True) for name in _names(verb)]
+    parameters = [_parameter(name, is_v2=True) for name in _names(verb)]
     if verb.writes:
         body = {"type": "object"} if verb.name == "patch" else schema
-        out["parameters"].append({"name": "body", "in": "body", "required": True, "schema": body})
+        parameters.append({"name": "body", "in": "body", "required": True, "schema": body})
+    out |= _parameters(parameters)
     if verb.name == "patch":
         out["consumes"] = [*_PATCHES, _STRATEGIC] if info.is_builtin else list(_PATCHES)
     out["produces"] = ["application/json"]

@@ -60,6 +60,8 @@ class Watcher:
     bookmark_at: float
     deadline: float
     ended: asyncio.Future[Ending]
+    #: False until its first event: of Tables that one alone has the columns.
+    has_begun: bool = False
 
     def end(self, ending: Ending) -> None:
         """Wake the request's handler, once."""
@@ -77,15 +79,24 @@ class Group:
     watchers: dict[Watcher, None] = field(default_factory=dict)
     fresh: list[Watcher] = field(default_factory=list)
 
-    def encode(self, events: Sequence[StoreEvent], after: int = 0) -> bytes:
-        """Return the lines of those events after version `after` that concern this group."""
+    @property
+    def later(self) -> Rendering:
+        """How a stream goes on after its first event."""
+        return self.rendering.after_first()
+
+    def encode(self, events: Sequence[StoreEvent], watcher: Watcher | None = None) -> bytes:
+        """Return the lines of the events that concern this group; of them, what a watcher lacks."""
         lines: list[bytes] = []
+        after = watcher.from_version if watcher is not None else 0
+        is_first = watcher is not None and not watcher.has_begun
+        rendering, later = self.rendering, self.later
         for event in events:
             if event.version <= after:
                 continue
             seen = self.filter(event)
             if seen is not None:
-                lines.append(event_line(seen[0].value, self.rendering.one(seen[1])))
+                form = rendering if is_first and not lines else later
+                lines.append(event_line(seen[0].value, form.one(seen[1])))
         return b"".join(lines)
 
 
@@ -118,16 +129,15 @@ class Broadcaster:
         if wanted and self._tick is None:
             self._tick = self._loop.call_later(self._tick_seconds, self._flush)
 
-    def join(
-        self, key: Hashable, watcher: Watcher, new_group: Callable[[], Group]
-    ) -> tuple[Hashable, Group]:
+    def join(self, key: Hashable, watcher: Watcher, new_group: Group) -> tuple[Hashable, Group]:
         """Add a watcher that has been sent everything up to its `from_version`.
 
-        Must happen in the same step of the loop as the read that gave that version.
+        To the group of this key, else to `new_group`. Must happen in the same step of the loop as
+        the read that gave that version.
         """
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = new_group()
+            group = self._groups[key] = new_group
             self._tables.setdefault(group.info.name, {})[key] = group
             self._pending.setdefault(group.info.name, [])
         group.fresh.append(watcher)
@@ -172,8 +182,12 @@ class Broadcaster:
 
     def _send(self, group: Group, events: Sequence[StoreEvent]) -> None:
         fresh = group.fresh
-        group.fresh = []
-        late = {w: group.encode(events, w.from_version) for w in fresh if not w.ended.done()}
+        late = {w: group.encode(events, w) for w in fresh if not w.ended.done()}
+        for watcher, own in late.items():
+            watcher.has_begun = watcher.has_begun or bool(own)
+        # With columns to come, a watcher is sent events of its own until it has had one.
+        has_columns = group.later is not group.rendering
+        group.fresh = [w for w in late if has_columns and not w.has_begun]
         payload = group.encode(events)
         framed = chunk(payload) if payload else b""
         for watcher in group.watchers:
@@ -219,17 +233,20 @@ class Broadcaster:
             self._sweep_group(group, now, version)
 
     def _sweep_group(self, group: Group, now: float, version: int) -> None:
-        bookmark = b""
+        bookmarks: dict[bool, bytes] = {}
         for watcher in group.watchers:
             if watcher.transport.is_closing():
                 watcher.end(Ending.CLOSED)
             timed_out = now >= watcher.deadline
             if watcher.bookmarks and (timed_out or now >= watcher.bookmark_at):
-                bookmark = bookmark or chunk(
-                    event_line("BOOKMARK", group.rendering.bookmark(version, ""))
-                )
+                form = group.later if watcher.has_begun else group.rendering
+                line = bookmarks.get(watcher.has_begun)
+                if line is None:
+                    line = chunk(event_line("BOOKMARK", form.bookmark(version, "")))
+                    bookmarks[watcher.has_begun] = line
                 watcher.bookmark_at = now + self.limits.bookmark_seconds
-                self._write(watcher, bookmark)
+                watcher.has_begun = True
+                self._write(watcher, line)
             if timed_out:
                 watcher.end(Ending.TIMEOUT)
 

@@ -51,6 +51,7 @@ class Target(Enum):
     LIST = "list"
     WATCH = "watch"
     DISCOVERY = "discovery"
+    REVIEW = "review"
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -60,6 +61,7 @@ class Target(Enum):
             Target.LIST: _LIST_FORMS,
             Target.WATCH: _WATCH_FORMS,
             Target.DISCOVERY: _DISCOVERY_FORMS,
+            Target.REVIEW: (Form.PLAIN,),
         }[self]
 
 

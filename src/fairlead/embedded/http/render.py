@@ -8,7 +8,7 @@ forms splice the stored metadata likewise. Tables decode each object once to com
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -83,6 +83,10 @@ class Rendering(Protocol):
         """Return the object of a BOOKMARK event; `annotations` is JSON, "" for none."""
         ...
 
+    def after_first(self) -> Rendering:
+        """Return how a stream goes on after its first event."""
+        ...
+
 
 def _bookmark_meta(version: int, annotations: str) -> str:
     extra = f',"annotations":{annotations}' if annotations else ""
@@ -114,6 +118,10 @@ class PlainRendering:
         """Return an empty object of the kind with the version."""
         return self.info.prefix + _bookmark_meta(version, annotations).encode() + b"}"
 
+    def after_first(self) -> Rendering:
+        """Return the same."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataRendering:
@@ -141,10 +149,14 @@ class MetadataRendering:
         meta = _bookmark_meta(version, annotations).removeprefix('"metadata":')
         return self._prefix("PartialObjectMetadata") + meta.encode() + b"}"
 
+    def after_first(self) -> Rendering:
+        """Return the same."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class TableRendering:
-    """meta.k8s.io Table, for kubectl. Every event repeats the columns; clients notice."""
+    """meta.k8s.io Table, for kubectl. Of a stream, the first event alone has the columns."""
 
     info: ResourceInfo
     version: str
@@ -186,9 +198,20 @@ class TableRendering:
         return b'{"cells":' + cells + b',"object":' + obj + b"}"
 
     def bookmark(self, version: int, annotations: str) -> bytes:
-        """Return a table without rows; kubectl skips it."""
-        meta = _bookmark_meta(version, annotations).removeprefix('"metadata":')
-        return self._open(meta.encode()) + b"]}"
+        """Return a table with one row, of an object that has these metadata alone."""
+        meta = {"resourceVersion": str(version)}
+        about = meta | ({"annotations": msgspec.Raw(annotations.encode())} if annotations else {})
+        cells = _encode(self.printer.cells({"metadata": meta}, self.clock.now()))
+        if self.include is IncludeObject.OBJECT:
+            obj = self.info.prefix + _encode({"metadata": about})[1:]
+        else:
+            prefix = f'{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/{self.version}"'
+            obj = prefix.encode() + b"," + _encode({"metadata": about})[1:]
+        return self._open(_encode(meta)) + b'{"cells":' + cells + b',"object":' + obj + b"}]}"
+
+    def after_first(self) -> Rendering:
+        """Return tables without columns (apiserver `handlers/response.go`, NoHeaders)."""
+        return replace(self, definitions=b"null")
 
 
 def printer_for(info: ResourceInfo) -> Printer:

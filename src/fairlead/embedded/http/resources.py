@@ -426,6 +426,7 @@ class Resources:
                 f"{review.plural} can only be created",
                 details=StatusDetails(group=review.group, kind=review.plural),
             )
+        negotiate(request.headers.get("Accept", ""), Target.REVIEW)
         body = await read_body(request, self._limits)
         value = as_object(decode_body(body, media_type(request), self._limits))
         return value_answer(review.answer(value), 201)

@@ -27,6 +27,7 @@ from fairlead.embedded.http.render import (
     status_line,
 )
 from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs.options import WatchOptions, WatchStart
 from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.clock import Clock
@@ -48,12 +49,33 @@ class WatchRequest:
     include: IncludeObject
 
 
-def _pieces(start: WatchStart, render: Rendering) -> Iterator[bytes]:
+class _Stream:
+    """What one watch is sent before it joins its group."""
+
+    def __init__(self, first: Rendering) -> None:
+        self._rendering = first
+        self.has_begun = False
+
+    def line(self, kind: str, record: Record) -> bytes:
+        """Return the line of an event."""
+        return self._begin(event_line(kind, self._rendering.one(record)))
+
+    def bookmark(self, version: int, annotations: str) -> bytes:
+        """Return the line of a bookmark."""
+        return self._begin(event_line("BOOKMARK", self._rendering.bookmark(version, annotations)))
+
+    def _begin(self, line: bytes) -> bytes:
+        if not self.has_begun:
+            self._rendering, self.has_begun = self._rendering.after_first(), True
+        return line
+
+
+def _pieces(start: WatchStart, stream: _Stream) -> Iterator[bytes]:
     """Yield the lines of what is to catch up with, in pieces of about PIECE_BYTES."""
     lines: list[bytes] = []
     size = 0
     for kind, record in start.initial:
-        line = event_line(kind.value, render.one(record))
+        line = stream.line(kind.value, record)
         lines.append(line)
         size += len(line)
         if size >= PIECE_BYTES:
@@ -92,6 +114,7 @@ class Watching:
             )
         start = self._service.watch_start(watch.info, watch.namespace, watch.options)
         render = rendering(watch.info, watch.accepted, watch.include, self._clock)
+        stream = _Stream(render)
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
@@ -100,7 +123,7 @@ class Watching:
         await response.prepare(request)
         await response.write(b"")  # sends the headers now: the first event may take long to come
         try:
-            start = await self._catch_up(response, start, watch, render)
+            start = await self._catch_up(response, start, watch, stream)
         except ApiError as error:
             await response.write(status_line(error.status.encode()))
             return response
@@ -108,10 +131,19 @@ class Watching:
         if transport is None or transport.is_closing():
             return response
         # No await from the read of `start` to the end of `join`.
-        rest = b"".join(_pieces(start, render))
+        rest = b"".join(_pieces(start, stream))
         if rest:
             transport.write(chunk(rest))
-        await self._stay(transport, watch, start, deadline)
+        watcher = Watcher(
+            transport,
+            start.from_version,
+            watch.options.allow_bookmarks,
+            asyncio.get_running_loop().time() + broadcaster.limits.bookmark_seconds,
+            deadline,
+            asyncio.get_running_loop().create_future(),
+            stream.has_begun,
+        )
+        await self._stay(watcher, watch, Group(watch.info, start.filter.transform, render))
         return response
 
     async def _catch_up(
@@ -119,7 +151,7 @@ class Watching:
         response: web.StreamResponse,
         start: WatchStart,
         watch: WatchRequest,
-        render: Rendering,
+        stream: _Stream,
     ) -> WatchStart:
         """Write until little is left, and return that rest, unwritten.
 
@@ -127,11 +159,10 @@ class Watching:
         """
         owes_bookmark = watch.options.send_initial_events and watch.options.allow_bookmarks
         while True:
-            await _write_all(response, _pieces(start, render))
+            await _write_all(response, _pieces(start, stream))
             if owes_bookmark:  # exactly once: informers wait for it (KEP-3157)
                 owes_bookmark = False
-                bookmark = render.bookmark(start.from_version, _INITIAL_EVENTS_END)
-                await response.write(event_line("BOOKMARK", bookmark))
+                await response.write(stream.bookmark(start.from_version, _INITIAL_EVENTS_END))
             options = replace(
                 watch.options,
                 resource_version=str(start.from_version),
@@ -142,13 +173,9 @@ class Watching:
             if sum(len(record.data) for _, record in start.initial) < PIECE_BYTES:
                 return start
 
-    async def _stay(
-        self, transport: asyncio.Transport, watch: WatchRequest, start: WatchStart, deadline: float
-    ) -> None:
-        """Be a member of the watch's group until it ends."""
-        broadcaster = self._broadcaster
-        loop = asyncio.get_running_loop()
-        options = watch.options
+    async def _stay(self, watcher: Watcher, watch: WatchRequest, group: Group) -> None:
+        """Be a member of the watch's group, or begin it with `group`, until the watch ends."""
+        broadcaster, options = self._broadcaster, watch.options
         key = (
             watch.info,
             watch.namespace,
@@ -157,20 +184,7 @@ class Watching:
             watch.accepted,
             watch.include,
         )
-
-        def new_group() -> Group:
-            render = rendering(watch.info, watch.accepted, watch.include, self._clock)
-            return Group(watch.info, start.filter.transform, render)
-
-        watcher = Watcher(
-            transport,
-            start.from_version,
-            options.allow_bookmarks,
-            loop.time() + broadcaster.limits.bookmark_seconds,
-            deadline,
-            loop.create_future(),
-        )
-        membership = broadcaster.join(key, watcher, new_group)
+        membership = broadcaster.join(key, watcher, group)
         try:
             ending = await watcher.ended
             broadcaster.ended_counts[ending] += 1
