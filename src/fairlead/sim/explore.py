@@ -86,8 +86,10 @@ def options_of(number: int) -> WorldOptions:
         node_repair_seconds=rng.choice((120.0, 3600.0)),
         drains_per_day=rng.choice((0.0, 50.0, 500.0)),
         user_acts_per_day=rng.choice((0.0, 300.0, 3000.0, 40_000.0)),
-        groups=rng.choice((0, 0, 3, 10)) if nodes > 1 else 0,  # one may be enlarged to two nodes
+        groups=rng.choice((0, 0, 3, 10)),
     )
+    if options.binding is None or nodes == 1:  # no adoption; a group may be enlarged to two nodes
+        options = replace(options, groups=0)
     # As if all ran one after another: on one node they do.
     total = sum(seconds for _, _, seconds in _shapes(options, number))
     total += options.groups * GROUP_SECONDS_MAX
