@@ -1,4 +1,4 @@
-"""Write docs/reference/job.md and reasons.md from the types and tables of the source.
+"""Write docs/reference/job.md, team.md and reasons.md from the types and tables of the source.
 
     python tools/generate_reference.py [--check]
 
@@ -26,6 +26,12 @@ JOB_HEAD = f"""# Job
 
 `apiVersion: fairlead.dev/v1alpha1`, `kind: Job`, short name `fj`. The pod template of a role is
 Kubernetes' own. How to write one: [writing a job](../howto/writing-a-job.md)."""
+TEAM_HEAD = f"""# Team
+
+{NOTE}
+
+`apiVersion: fairlead.dev/v1alpha1`, `kind: Team`, of the whole cluster. How to set teams up:
+[teams](../operations/teams.md)."""
 REASONS_HEAD = f"""# Reasons
 
 {NOTE} Error codes of the command line are on [its page](cli.md#errors).
@@ -50,7 +56,12 @@ CAUSES_HEAD = """
 def main(arguments: list[str]) -> int:
     """Write or check the pages."""
     code = 0
-    for name, text in {"job.md": job_page(), "reasons.md": reasons_page()}.items():
+    pages = {
+        "job.md": kind_page("Job", JOB_HEAD),
+        "team.md": kind_page("Team", TEAM_HEAD),
+        "reasons.md": reasons_page(),
+    }
+    for name, text in pages.items():
         path = DIRECTORY / name
         if "--check" not in arguments:
             path.write_text(text, encoding="utf-8")
@@ -60,11 +71,11 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def job_page() -> str:
-    """Return the page of the kind Job: every field with its type and its description."""
-    [job] = [m for m in manifests() if m["spec"]["names"]["kind"] == "Job"]
-    schema = job["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    lines = [JOB_HEAD]
+def kind_page(kind: str, head: str) -> str:
+    """Return the page of a kind: every field with its type and its description."""
+    [found] = [m for m in manifests() if m["spec"]["names"]["kind"] == kind]
+    schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    lines = [head]
     for part in ("spec", "status"):
         lines += ["", f"## {part}", "", "| Field | Type | |", "| --- | --- | --- |"]
         lines += fields(schema[part], part)

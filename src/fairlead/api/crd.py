@@ -12,13 +12,15 @@ from fairlead.api import names
 from fairlead.api.builtin_schemas import API_VERSION, KIND
 from fairlead.api.crd_schema import Generator
 from fairlead.api.job import Job, JobSpec, JobStatus
+from fairlead.api.meta import Wire
+from fairlead.api.team import Team, TeamSpec, TeamStatus
 
 COMMAND = "python tools/generate_crds.py"
 
 
 def manifests() -> list[dict[str, Any]]:
     """Return the CRD of every own kind as plain JSON values, in the order of their names."""
-    return [_job()]
+    return [_job(), _team()]
 
 
 def _column(name: str, type_: str, path: str, description: str, **more: Any) -> dict[str, Any]:
@@ -47,55 +49,84 @@ def _job_columns() -> list[dict[str, Any]]:
     ]
 
 
-def _job_schema() -> dict[str, Any]:
-    spec = Generator(with_defaults=True).struct(JobSpec)
-    status = Generator().struct(JobStatus)
+def _team_columns() -> list[dict[str, Any]]:
+    return [
+        _column("Nodes", "integer", ".status.nodes", "Healthy nodes that the team has."),
+        _column("Missing", "integer", ".status.nodesMissing", "Nodes that its shares lack."),
+        _column("Borrowed", "integer", ".status.use.nodesBorrowed", "Nodes of others in its use."),
+        _column("Lent", "integer", ".status.use.nodesLent", "Its nodes in the use of others."),
+        _column("Running", "integer", ".status.use.jobsPlaced", "Jobs that hold nodes."),
+        _column("Waiting", "integer", ".status.use.jobsWaiting", "Jobs that wait for nodes."),
+        _column(
+            "Reason", "string", '.status.conditions[?(@.type=="Ready")].reason',
+            "Whether its shares are met.",
+        ),
+        _column("Weight", "integer", ".spec.weight", "Weight in the fair share.", priority=1),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was created."),
+    ]  # fmt: skip
+
+
+def _schema(kind: type[Wire], spec: type[Wire], status: type[Wire]) -> dict[str, Any]:
     return {
-        "description": " ".join((Job.__doc__ or "").split()),
+        "description": " ".join((kind.__doc__ or "").split()),
         "type": "object",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"description": API_VERSION, "type": "string"},
             "kind": {"description": KIND, "type": "string"},
             "metadata": {"type": "object"},
-            "spec": spec,
-            "status": status,
+            "spec": Generator(with_defaults=True).struct(spec),
+            "status": Generator().struct(status),
         },
     }
 
 
-def _job() -> dict[str, Any]:
+def _definition(
+    scope: str, kind_names: dict[str, Any], schema: dict[str, Any], **version: Any
+) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"jobs.{names.GROUP}",
+            "name": f"{kind_names['plural']}.{names.GROUP}",
             "labels": {"app.kubernetes.io/name": "fairlead"},
         },
         "spec": {
             "group": names.GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "plural": "jobs",
-                "singular": "job",
-                "kind": "Job",
-                "listKind": "JobList",
-                "shortNames": ["fj"],
-                "categories": ["fairlead"],
-            },
+            "scope": scope,
+            "names": {**kind_names, "categories": ["fairlead"]},
             "versions": [
                 {
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": _job_schema()},
+                    "schema": {"openAPIV3Schema": schema},
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": _job_columns(),
-                    "selectableFields": [
-                        {"jsonPath": path}
-                        for path in (".spec.team", ".spec.priorityClassName", ".status.state")
-                    ],
+                    **version,
                 }
             ],
         },
     }
+
+
+def _job() -> dict[str, Any]:
+    fields = (".spec.team", ".spec.priorityClassName", ".status.state")
+    return _definition(
+        "Namespaced",
+        {
+            "plural": "jobs", "singular": "job", "kind": "Job", "listKind": "JobList",
+            "shortNames": ["fj"],
+        },
+        _schema(Job, JobSpec, JobStatus),
+        additionalPrinterColumns=_job_columns(),
+        selectableFields=[{"jsonPath": path} for path in fields],
+    )  # fmt: skip
+
+
+def _team() -> dict[str, Any]:
+    return _definition(
+        "Cluster",
+        {"plural": "teams", "singular": "team", "kind": "Team", "listKind": "TeamList"},
+        _schema(Team, TeamSpec, TeamStatus),
+        additionalPrinterColumns=_team_columns(),
+    )

@@ -19,7 +19,7 @@ from fairlead.api.builtin_schemas import OpenApi, described, sentences
 from fairlead.api.meta import ObjectMeta
 
 QUANTITY_PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
-_OWN_MODULE = "fairlead.api.job"
+_OWN_MODULES = frozenset({"fairlead.api.job", "fairlead.api.team"})
 #: (struct, field) → keys by which the list merges, unique: only where pods are as strict.
 _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("PodSpec", "containers"): ("name",),
@@ -31,6 +31,7 @@ _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("JobStatus", "conditions"): ("type",),
     ("JobStatus", "attempts"): ("number",),
     ("Placement", "roles"): ("role",),
+    ("TeamStatus", "conditions"): ("type",),
 }
 
 
@@ -50,7 +51,7 @@ class Generator:
             "type": "object",
             "properties": {item.encode_name: self._field(cls, item) for item in info.fields},
             **({"required": required} if required else {}),
-            **({} if cls.__module__ == _OWN_MODULE else _anything()),
+            **({} if cls.__module__ in _OWN_MODULES else _anything()),
         }
 
     def _field(self, cls: type, item: inspect.Field) -> OpenApi:
@@ -61,7 +62,7 @@ class Generator:
             schema = described(schema, text)
         if schema.get("type") == "array":
             schema.update(_list_rule(cls.__name__, name))
-        if self.with_defaults and cls.__module__ == _OWN_MODULE:
+        if self.with_defaults and cls.__module__ in _OWN_MODULES:
             default = _default(item)
             if default is not None:
                 schema["default"] = default

@@ -10,6 +10,7 @@ from fairlead.api import core, names
 from fairlead.api.job import Job
 from fairlead.api.meta import OnlyMetadata
 from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.team import Team
 
 T = TypeVar("T")
 
@@ -84,8 +85,9 @@ CRDS = Resource(
     core.CustomResourceDefinition, namespaced=False,
 )  # fmt: skip
 JOBS = Resource(names.GROUP, names.VERSION, "jobs", "Job", Job)
+TEAMS = Resource(names.GROUP, names.VERSION, "teams", "Team", Team, namespaced=False)
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS,
-    JOBS,
+    JOBS, TEAMS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

@@ -6,7 +6,6 @@ else. All mistakes are collected, each with its path, in the words that the API 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
@@ -20,6 +19,7 @@ from fairlead.api.bounds import (
     RESOURCES_MAX,
     label_integer,
 )
+from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.pod_rules import pod_spec_causes
@@ -28,11 +28,6 @@ from fairlead.api.status import StatusCause
 
 POD_NAME_MAX = 63
 _ATTEMPT_DIGITS_MIN = 4
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LABEL_RULE = (
-    "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-', starting and "
-    "ending with a letter or digit"
-)
 
 
 def validate_job(
@@ -60,7 +55,7 @@ def validate_job(
         try:
             spec = msgspec.convert(raw, JobSpec)
         except msgspec.ValidationError as error:
-            return [_from_msgspec(error, path)]
+            return [from_msgspec(error, path)]
     return [
         *_name(spec, name),
         *_roles(spec, path),
@@ -84,7 +79,7 @@ def validate_job_update(
     before, after = _spec_of(old), _spec_of(new)
     why = "field is immutable: delete the job and submit it again, or submit it under another name"
     return [
-        _cause("Invalid", f"{path}.{field}", f"Invalid value: {why}")
+        cause("Invalid", f"{path}.{field}", f"Invalid value: {why}")
         for field in IMMUTABLE_FIELDS
         if before.get(field) != after.get(field)
     ]
@@ -109,26 +104,11 @@ def job_name_max(spec: JobSpec) -> int:
     return POD_NAME_MAX - 1 - digits - max([len("-peers"), *tails])
 
 
-def _cause(reason: str, field: str, message: str) -> StatusCause:
-    return StatusCause(reason=f"FieldValue{reason}", message=message, field=field)
-
-
-def _invalid(field: str, value: object, why: str) -> StatusCause:
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    return _cause("Invalid", field, f"Invalid value: {shown[:120]}: {why}")
-
-
-def _from_msgspec(error: msgspec.ValidationError, path: str) -> StatusCause:
-    """Split msgspec's "Expected `int`, got `str` - at `$.roles[0].count`"."""
-    message, _, where = str(error).partition(" - at `$")
-    return _cause("TypeInvalid", path + where.rstrip("`"), f"Invalid value: {message}")
-
-
 def _name(spec: JobSpec, name: str) -> Iterator[StatusCause]:
     if not name:
         return
-    if not _LABEL.fullmatch(name):
-        yield _invalid("metadata.name", name, _LABEL_RULE)
+    if not LABEL.fullmatch(name):
+        yield invalid("metadata.name", name, LABEL_RULE)
     most = job_name_max(spec)
     if spec.adopts is None and 0 < most < len(name):
         why = (
@@ -136,30 +116,30 @@ def _name(spec: JobSpec, name: str) -> Iterator[StatusCause]:
             f"<job>-<attempt>-<role>-<index>, and their names may have {POD_NAME_MAX}; shorten "
             "this name or those of the roles"
         )
-        yield _invalid("metadata.name", name, why)
+        yield invalid("metadata.name", name, why)
 
 
 def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
     if not spec.roles:
-        yield _cause("Required", f"{path}.roles", "Required value: at least one role")
+        yield cause("Required", f"{path}.roles", "Required value: at least one role")
     seen: set[str] = set()
     for i, role in enumerate(spec.roles):
         at = f"{path}.roles[{i}]"
-        if not _LABEL.fullmatch(role.name):
-            yield _invalid(f"{at}.name", role.name, _LABEL_RULE)
+        if not LABEL.fullmatch(role.name):
+            yield invalid(f"{at}.name", role.name, LABEL_RULE)
         if role.name in seen:
-            yield _cause("Duplicate", f"{at}.name", f'Duplicate value: "{role.name}"')
+            yield duplicate(f"{at}.name", role.name)
         seen.add(role.name)
         if role.count < 1:
-            yield _invalid(f"{at}.count", role.count, "must be at least 1")
+            yield invalid(f"{at}.count", role.count, "must be at least 1")
         yield from _annotations(role, f"{at}.template.metadata.annotations")
         yield from _template(role, f"{at}.template.spec")
     total = sum(role.count for role in spec.roles)
     if total > MEMBERS_MAX:
         why = f"all roles together may have {MEMBERS_MAX} members at most"
-        yield _invalid(f"{path}.roles", total, why)
+        yield invalid(f"{path}.roles", total, why)
     if spec.adopts is None and spec.roles and job_name_max(spec) < 1:
-        yield _invalid(
+        yield invalid(
             f"{path}.roles",
             max((role.name for role in spec.roles), key=len),
             f"leaves no room for the job's name: pods are named <job>-<attempt>-<role>-<index>, "
@@ -170,13 +150,13 @@ def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
 def _template(role: Role, path: str) -> Iterator[StatusCause]:
     spec: PodSpec = role.template.spec
     if not spec.containers:
-        yield _cause("Required", f"{path}.containers", "Required value: at least one container")
+        yield cause("Required", f"{path}.containers", "Required value: at least one container")
     # "Always" is also what a missing value decodes to: see _explicit_always.
     if spec.restart_policy not in ("Never", "Always"):
         yield _restart_policy(path, spec.restart_policy)
     if spec.node_name:
         why = "the scheduler sets the node of every member; use nodeSelector to choose among nodes"
-        yield _cause("Forbidden", f"{path}.nodeName", f"Forbidden: {why}")
+        yield cause("Forbidden", f"{path}.nodeName", f"Forbidden: {why}")
     seen: set[str] = set()
     for field, containers in (
         ("initContainers", spec.init_containers),
@@ -184,10 +164,10 @@ def _template(role: Role, path: str) -> Iterator[StatusCause]:
     ):
         for i, container in enumerate(containers):
             at = f"{path}.{field}[{i}]"
-            if not _LABEL.fullmatch(container.name):
-                yield _invalid(f"{at}.name", container.name, _LABEL_RULE)
+            if not LABEL.fullmatch(container.name):
+                yield invalid(f"{at}.name", container.name, LABEL_RULE)
             if container.name in seen:
-                yield _cause("Duplicate", f"{at}.name", f'Duplicate value: "{container.name}"')
+                yield duplicate(f"{at}.name", container.name)
             seen.add(container.name)
             yield from _resources(container, f"{at}.resources")
     yield from _bounds(spec, path)
@@ -197,9 +177,7 @@ def _template(role: Role, path: str) -> Iterator[StatusCause]:
 def _annotations(role: Role, path: str) -> Iterator[StatusCause]:
     given = role.template.metadata.annotations.items()
     if sum(len(key) + len(value) for key, value in given) > ANNOTATION_BYTES_MAX:
-        yield _cause(
-            "TooLong", path, f"Too long: may not be more than {ANNOTATION_BYTES_MAX} bytes"
-        )
+        yield cause("TooLong", path, f"Too long: may not be more than {ANNOTATION_BYTES_MAX} bytes")
 
 
 def _bounds(spec: PodSpec, path: str) -> Iterator[StatusCause]:
@@ -209,7 +187,7 @@ def _bounds(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     names = len(set(spec.overhead).union(*given))
     if names > RESOURCES_MAX:
         why = f"a pod may ask for {RESOURCES_MAX} resources at most, all containers together"
-        yield _invalid(f"{path}.containers", f"{names} resources", why)
+        yield invalid(f"{path}.containers", f"{names} resources", why)
     values = len(spec.node_selector) + len(spec.tolerations)
     node = spec.affinity.node_affinity if spec.affinity is not None else None
     terms = node.required.node_selector_terms if node is not None and node.required else ()
@@ -222,13 +200,13 @@ def _bounds(spec: PodSpec, path: str) -> Iterator[StatusCause]:
                 continue
             if label_integer(requirement.values[0]) is None:
                 field = f"{at}.nodeSelectorTerms[{i}].matchExpressions[{j}].values[0]"
-                yield _invalid(field, requirement.values[0], "must be a 64-bit integer")
+                yield invalid(field, requirement.values[0], "must be a 64-bit integer")
     if values > CONSTRAINT_VALUES_MAX:
         why = (
             f"nodeSelector, affinity and tolerations may name {CONSTRAINT_VALUES_MAX} values at "
             "most, all together"
         )
-        yield _invalid(f"{path}.affinity", f"{values} values", why)
+        yield invalid(f"{path}.affinity", f"{values} values", why)
 
 
 def _restart_policy(path: str, value: str) -> StatusCause:
@@ -236,7 +214,7 @@ def _restart_policy(path: str, value: str) -> StatusCause:
         f'Unsupported value: "{value[:80]}": supported values: "Never" (members are restarted as '
         "a gang, see spec.restart)"
     )
-    return _cause("NotSupported", f"{path}.restartPolicy", message)
+    return cause("NotSupported", f"{path}.restartPolicy", message)
 
 
 def _explicit_always(spec: Mapping[str, Any], path: str) -> Iterator[StatusCause]:
@@ -258,17 +236,17 @@ def _resources(container: Container, path: str) -> Iterator[StatusCause]:
         for resource, text in wire.items():
             at = f"{path}.{field}.{resource}"
             if not is_qualified_name(resource):
-                yield _invalid(at, resource, "must be a resource name such as nvidia.com/gpu")
+                yield invalid(at, resource, "must be a resource name such as nvidia.com/gpu")
             try:
                 amount = quantity.parse(text)
             except quantity.QuantityError as error:
-                yield _invalid(at, text, str(error))
+                yield invalid(at, text, str(error))
                 continue
             amounts[resource] = amount
             if amount < 0:
-                yield _invalid(at, text, "must be greater than or equal to 0")
+                yield invalid(at, text, "must be greater than or equal to 0")
             elif _is_counted(resource) and amount.denominator != 1:
-                yield _invalid(at, text, "must be an integer: whole devices only")
+                yield invalid(at, text, "must be an integer: whole devices only")
     for resource, request in requests.items():
         limit = limits.get(resource)
         at = f"{path}.requests.{resource}"
@@ -278,16 +256,16 @@ def _resources(container: Container, path: str) -> Iterator[StatusCause]:
             continue
         if request > limit:
             why = f"must be less than or equal to {resource} limit of {given.limits[resource]}"
-            yield _invalid(at, given.requests[resource], why)
+            yield invalid(at, given.requests[resource], why)
         elif request < limit and _is_counted(resource):
             why = f"must be equal to {resource} limit of {given.limits[resource]}"
-            yield _invalid(at, given.requests[resource], why)
+            yield invalid(at, given.requests[resource], why)
 
 
 def _limit_missing(path: str, request: object) -> StatusCause:
     """A pod that requests a device and does not limit it is refused; limits alone are enough."""
     why = f"devices are not shared: set it to {request}, what is requested, or set the limit alone"
-    return _cause("Required", path, f"Required value: {why}")
+    return cause("Required", path, f"Required value: {why}")
 
 
 def _is_counted(resource: str) -> bool:
@@ -299,22 +277,22 @@ def _is_counted(resource: str) -> bool:
 def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
     if spec.topology is not None and not is_qualified_name(spec.topology.key):
         why = "must be the key of a node label, such as topology.kubernetes.io/zone"
-        yield _invalid(f"{path}.topology.key", spec.topology.key, why)
+        yield invalid(f"{path}.topology.key", spec.topology.key, why)
     if spec.checkpoint is not None and spec.checkpoint.path:
         text = spec.checkpoint.path
         if not text.startswith("/"):
-            yield _invalid(f"{path}.checkpoint.path", text, "must be an absolute path")
+            yield invalid(f"{path}.checkpoint.path", text, "must be an absolute path")
         if ".." in text.split("/"):
-            yield _invalid(f"{path}.checkpoint.path", text, "must not contain '..'")
+            yield invalid(f"{path}.checkpoint.path", text, "must not contain '..'")
         if "\0" in text:
-            yield _invalid(f"{path}.checkpoint.path", text, "must not contain a NUL character")
+            yield invalid(f"{path}.checkpoint.path", text, "must not contain a NUL character")
     seen: set[str] = set()
     for i, after in enumerate(spec.after):
         at = f"{path}.after[{i}].job"
         if not after.job:
-            yield _cause("Required", at, "Required value: the name of a job")
+            yield cause("Required", at, "Required value: the name of a job")
         elif after.job == name:
-            yield _invalid(at, after.job, "a job can't wait for itself")
+            yield invalid(at, after.job, "a job can't wait for itself")
         if after.job in seen:
-            yield _cause("Duplicate", at, f'Duplicate value: "{after.job}"')
+            yield duplicate(at, after.job)
         seen.add(after.job)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.controllers.adoption import AdoptionController
@@ -58,8 +59,9 @@ class Controllers:
         *,
         context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
+        teams: Mirror[Team] | None = None,
     ) -> None:
-        """`priority_classes` is given where another part of the process runs that mirror."""
+        """`priority_classes` and `teams`: where another part of the process runs those mirrors."""
         self._policies = policies
         self._client = client
         self._history = history
@@ -74,7 +76,7 @@ class Controllers:
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
             client, self._events, context=context, priority_classes=priority_classes,
-            has_quotas=policies.jobs.binding is not None,
+            teams=teams, has_quotas=policies.jobs.binding is not None,
         )  # fmt: skip
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
@@ -109,7 +111,12 @@ class Controllers:
     def _cluster_mirrors(self) -> ClusterMirrors:
         shared = self.mirrors
         return ClusterMirrors(
-            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, shared.quotas
+            shared.jobs,
+            shared.pods,
+            shared.nodes,
+            shared.priority_classes,
+            shared.teams,
+            shared.quotas,
         )
 
     async def _run_scheduler(self) -> None:

@@ -17,8 +17,10 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
+    TEAMS,
     Resource,
 )
+from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventSink
@@ -39,9 +41,10 @@ class SharedMirrors:
         *,
         context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
+        teams: Mirror[Team] | None = None,
         has_quotas: bool = False,
     ) -> None:
-        """`priority_classes` is given where another part of the process runs that mirror."""
+        """`priority_classes` and `teams`: where another part of the process runs those mirrors."""
         #: Objects that cannot be decoded, of these kinds and of those that a reader has alone.
         self.set_aside = SetAside("mirrors", events=events, log=context.log)
         self._metrics = context.metrics
@@ -62,6 +65,10 @@ class SharedMirrors:
             priority_classes = make(PRIORITY_CLASSES)
             self._own.append(priority_classes)
         self.priority_classes = priority_classes
+        if teams is None:
+            teams = make(TEAMS)
+            self._own.append(teams)
+        self.teams = teams
         self.quotas: Mirror[ResourceQuota] | None = None
         if has_quotas:
             self.quotas = make(RESOURCE_QUOTAS)

@@ -92,6 +92,7 @@ class Operator:
                 rng=context.streams("webhook"),
                 log=log,
                 priority_classes=replica.priority_classes,
+                teams=replica.teams,
                 others={"/fairlead/v1/": self._archive_api().answer},
             )
             services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from fairlead.api.core import PriorityClass
-from fairlead.api.resources import PRIORITY_CLASSES
+from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
+from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.controllers.logs import KeepingClient, LogKeeper
@@ -24,8 +26,10 @@ from fairlead.runtime.discovery import discover_groups
 from fairlead.runtime.fencing import LeaderClient, fence
 from fairlead.runtime.history import History, LogReader, LogStore
 from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.mirror import HasMetadata, Mirror
 from fairlead.runtime.supervisor import Service, Supervisor
+
+T = TypeVar("T", bound=HasMetadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +79,22 @@ class Replica:
         #: What supervises the controllers; None while this replica does not lead.
         self.controllers: Supervisor | None = None
         #: Read by every replica, since each answers API servers that ask about jobs.
-        self.priority_classes: Mirror[PriorityClass] = Mirror(
-            client, PRIORITY_CLASSES, clock=context.clock,
-            rng=context.streams("mirrors/priorityclasses"), log=context.log,
-        )  # fmt: skip
-        context.metrics.watch_mirror(self.priority_classes)
+        self.priority_classes: Mirror[PriorityClass] = self._mirror(PRIORITY_CLASSES)
+        self.teams: Mirror[Team] = self._mirror(TEAMS)
+
+    def _mirror(self, resource: Resource[T]) -> Mirror[T]:
+        context = self._context
+        rng = context.streams(f"mirrors/{resource.plural}")
+        mirror = Mirror(self._client, resource, clock=context.clock, rng=rng, log=context.log)
+        context.metrics.watch_mirror(mirror)
+        return mirror
 
     def services(self) -> list[Service]:
         """Return what this replica runs, leader or not."""
         return [
             Service("leader", lambda: self.elector.run(self._lead)),
             Service("mirror-priorityclasses", self.priority_classes.run),
+            Service("mirror-teams", self.teams.run),
         ]
 
     async def _lead(self, term: Term) -> None:
@@ -101,7 +110,7 @@ class Replica:
             context.log.info("Discovered", pod_groups=served.value if served else "")
         controllers = Controllers(
             policies, client, self._history, context=context,
-            priority_classes=self.priority_classes,
+            priority_classes=self.priority_classes, teams=self.teams,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

@@ -1,4 +1,4 @@
-"""The mirrors of the whole cluster: jobs, pods, nodes, priority classes, quotas."""
+"""The mirrors of the whole cluster: jobs, pods, nodes, priority classes, teams, quotas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, RESOURCE_QUOTAS
+from fairlead.api.resources import (
+    JOBS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    TEAMS,
+)
+from fairlead.api.team import Team
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Mirror
@@ -22,6 +30,7 @@ class ClusterMirrors:
     pods: Mirror[Pod]
     nodes: Mirror[Node]
     priority_classes: Mirror[PriorityClass]
+    teams: Mirror[Team]
     #: None where there are no quotas, as in the embedded cluster.
     quotas: Mirror[ResourceQuota] | None = None
 
@@ -36,5 +45,6 @@ class ClusterMirrors:
             pods=Mirror(client, PODS, clock=clock, rng=rng),
             nodes=Mirror(client, NODES, clock=clock, rng=rng),
             priority_classes=Mirror(client, PRIORITY_CLASSES, clock=clock, rng=rng),
+            teams=Mirror(client, TEAMS, clock=clock, rng=rng),
             quotas=quotas,
         )

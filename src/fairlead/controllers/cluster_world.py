@@ -18,6 +18,7 @@ from typing import TypeVar
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.team import Team
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
@@ -117,6 +118,7 @@ class ClusterWorld:
         self._is_faulted = False
         self._reader = None if self.set_aside.is_strict else MirrorReader(self.set_aside)
         self._follow(mirrors.priority_classes, self._priority_class_changed)
+        self._follow(mirrors.teams, self._team_changed)
         # Apart, so that a node which the state cannot take in keeps its health.
         self._follow(mirrors.nodes, self._node_health_changed)
         self._follow(mirrors.nodes, self._node_changed)
@@ -130,6 +132,9 @@ class ClusterWorld:
 
     def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
         self.state.priority_class_changed(change.key[1], change.new)
+
+    def _team_changed(self, change: Change[Team]) -> None:
+        self.state.team_changed(change.key[1], change.new)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         if change.new is None:

@@ -90,7 +90,7 @@ class SchedulerController:
         """Return what it reads."""
         seen = self._world.mirrors
         quotas = () if seen.quotas is None else (seen.quotas,)
-        return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, *quotas)
+        return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, seen.teams, *quotas)
 
     @property
     def jobs(self) -> Mirror[Job]:

@@ -49,7 +49,7 @@ _WRITTEN = frozenset(
     reason.value
     for reason in (
         Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
-        Reason.PRIORITY_CLASS_RESERVED,
+        Reason.PRIORITY_CLASS_RESERVED, Reason.TEAM_NOT_OPEN, Reason.TEAM_AMBIGUOUS,
     )
 )  # fmt: skip
 #: Smallest step worth suggesting, in base units.

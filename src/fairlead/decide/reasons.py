@@ -44,6 +44,8 @@ class Reason(Enum):
     DEPENDENCY_FAILED = "DependencyFailed"
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
     PRIORITY_CLASS_RESERVED = "PriorityClassReserved"
+    TEAM_NOT_OPEN = "TeamNotOpen"
+    TEAM_AMBIGUOUS = "TeamAmbiguous"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POLICY_REFUSED = "PolicyRefused"
     POD_HELD_BACK = "PodHeldBack"
@@ -154,6 +156,16 @@ REASONS: dict[Reason, ReasonInfo] = {
         Outcome.BLOCKED,
         60,
         "PriorityClass {priority_class} is reserved for the cluster's own components",
+    ),
+    Reason.TEAM_NOT_OPEN: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "its namespace does not belong to team {team}; open to it: {open}",
+    ),
+    Reason.TEAM_AMBIGUOUS: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "its namespace belongs to several teams, so it must name one in spec.team: {open}",
     ),
     Reason.GROUP_UNGATED: ReasonInfo(
         Outcome.BLOCKED,

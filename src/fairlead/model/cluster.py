@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Placement
+from fairlead.api.team import Team
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger, claim_of
@@ -27,16 +28,25 @@ from fairlead.model.phase import OPEN, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import RequestReader
+from fairlead.model.teams import TeamTable, UnresolvedTeam
 from fairlead.model.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """A job, what its gang asks for, and its priority or why it has none."""
+    """A job, what its gang asks for, and its priority and team, or why it has none."""
 
     job: Job
     gang: GangRequest | InvalidGang
     priority: int | Unresolved
+    team: str | UnresolvedTeam = ""
+    #: `TeamTable.version` that the gang was read with.
+    teams_version: int = 0
+
+    @property
+    def team_name(self) -> str:
+        """The team; "" where it has none, or cannot have the one that it names."""
+        return self.team if isinstance(self.team, str) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,7 @@ class ClusterState:
         self.fits = FitTable(self.table)
         self.ledger = Ledger(self.table, self.reader)
         self.quotas = QuotaTable()
+        self.teams = TeamTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         self._forfeits: dict[JobKey, _Forfeit] = {}
@@ -133,6 +144,14 @@ class ClusterState:
             self._priorities.remove(name)
         else:
             self._priorities.put(found)
+        self._take_in_again()
+
+    def team_changed(self, name: str, found: Team | None) -> None:
+        """Take in a team, or that it is gone; walks all jobs if more than its status changed."""
+        if self.teams.remove(name) if found is None else self.teams.put(found):
+            self._take_in_again()
+
+    def _take_in_again(self) -> None:
         for entry in list(self.jobs.values()):
             if not entry.job.is_finished:
                 self.job_changed(entry.job)
@@ -141,11 +160,20 @@ class ClusterState:
         """Take in a job, new or changed."""
         key = job.metadata.key
         before = self.jobs.get(key)
-        if before is not None and before.job.spec == job.spec:
+        priority = self._priority_of(job)
+        team = self.teams.resolve(job.spec.team, job.metadata.namespace)
+        version = self.teams.version
+        if (
+            before is not None
+            and before.job.spec == job.spec
+            and (before.priority, before.team, before.teams_version) == (priority, team, version)
+        ):
             gang = before.gang
         else:
-            gang = gang_of(job.spec, self.reader)
-        entry = self.jobs[key] = JobEntry(job, gang, self._priority_of(job))
+            gang = self._gang_of(job, priority, team)
+            if before is not None and before.gang == gang:
+                gang = before.gang
+        entry = self.jobs[key] = JobEntry(job, gang, priority, team, version)
         if key in self._forfeits and self._forfeits[key].is_over(job):
             del self._forfeits[key]
         self._claim(entry)
@@ -202,6 +230,14 @@ class ClusterState:
         priority = entry.priority if isinstance(entry.priority, int) else 0
         claim = claim_of(job, entry.gang, placement, priority=priority)
         self.ledger.set_claim(job.metadata.key, claim)
+
+    def _gang_of(
+        self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam
+    ) -> GangRequest | InvalidGang:
+        """Return what a job asks for, with the tolerations that its team gives its members."""
+        level = priority if isinstance(priority, int) else 0
+        name = team if isinstance(team, str) else ""
+        return gang_of(job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level))
 
     def _priority_of(self, job: Job) -> int | Unresolved:
         if self._priorities is None:

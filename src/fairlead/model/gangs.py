@@ -5,9 +5,13 @@ Identical members collapse to a count, so a gang of a thousand costs what a gang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
+from fairlead.api.core import Toleration
 from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Topology
 from fairlead.model.nodes import is_device
 from fairlead.model.requests import (
@@ -69,8 +73,15 @@ class InvalidGang:
     field: str
 
 
-def gang_of(spec: JobSpec, reader: RequestReader) -> GangRequest | InvalidGang:
-    """Return what a job asks for, or the first field that cannot be read."""
+def gang_of(
+    spec: JobSpec,
+    reader: RequestReader,
+    tolerations_of: Callable[[tuple[Toleration, ...]], tuple[Toleration, ...]] | None = None,
+) -> GangRequest | InvalidGang:
+    """Return what a job asks for, or the first field that cannot be read.
+
+    `tolerations_of` returns what a member tolerates, given what its template does.
+    """
     if len(spec.roles) > ROLES_MAX:
         return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
     members = sum(role.count for role in spec.roles)
@@ -79,6 +90,10 @@ def gang_of(spec: JobSpec, reader: RequestReader) -> GangRequest | InvalidGang:
     roles: list[RoleRequest] = []
     for i, role in enumerate(spec.roles):
         pod = role.template.spec
+        if tolerations_of is not None:
+            tolerations = tolerations_of(pod.tolerations)
+            if tolerations != pod.tolerations:
+                pod = replace(pod, tolerations=tolerations)
         try:
             member = MemberClass(reader.request(pod), constraints_of(pod))
         except RequestError as error:

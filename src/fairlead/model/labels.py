@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fairlead.api.bounds import label_integer
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
+from fairlead.api.names import TEAM
 from fairlead.model.requests import Constraints
 
 Bools = npt.NDArray[np.bool_]
@@ -47,6 +48,11 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.operator == "Exists":
         return True
     return bool(toleration.key) and toleration.value == taint.value
+
+
+def _admits(toleration: Toleration, taint: Taint) -> bool:
+    """Like `tolerates`, but a toleration of everything does not open the nodes of every team."""
+    return tolerates(toleration, taint) and (bool(toleration.key) or taint.key != TEAM)
 
 
 class _Column:
@@ -145,7 +151,7 @@ class LabelTable:
         table = np.ones((3, count), dtype=np.bool_)
         for taints, number in self._taint_sets.items():
             for taint in taints:
-                if any(tolerates(t, taint) for t in constraints.tolerations):
+                if any(_admits(t, taint) for t in constraints.tolerations):
                     continue
                 table[1 if is_condition_taint(taint) else 0, number] = False
                 if taint.effect == "NoExecute":

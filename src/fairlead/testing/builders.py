@@ -40,6 +40,7 @@ from fairlead.api.job import (
 )
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
+from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.outcome import status_after
@@ -195,6 +196,34 @@ def make_job(
             **(status or {}),
         ),
     )
+
+
+def make_team(
+    name: str,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    pool: str = "",
+    namespaces: Sequence[str] | None = None,
+    shares: Sequence[Share] | None = None,
+    resource_version: int = 1,
+    **spec: Any,
+) -> Team:
+    """Return a team of the namespace of its name; `nodes`, `gpus` and `pool` make one share.
+
+    `spec` sets further fields by their Python names.
+    """
+    if shares is None:
+        has_share = nodes is not None or gpus is not None
+        shares = (Share(pool=pool, nodes=nodes, gpus=gpus),) if has_share else ()
+    spaces = (name,) if namespaces is None else tuple(namespaces)
+    return Team(
+        ObjectMeta(
+            name=name, uid=f"team-{name}", resource_version=str(resource_version), generation=1,
+            creation_timestamp=format_time(EPOCH),
+        ),
+        TeamSpec(namespaces=spaces, shares=tuple(shares), **spec),
+    )  # fmt: skip
 
 
 def make_placement(

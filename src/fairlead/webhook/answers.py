@@ -6,11 +6,12 @@ request to the API or on our controllers. So it takes as long as it takes to dec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import Any, assert_never
 
+from fairlead.api.status import StatusCause
 from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
 from fairlead.decide.admission.pod_gates import (
     OptIn,
@@ -20,7 +21,9 @@ from fairlead.decide.admission.pod_gates import (
     judge_pod,
     opt_in_of,
 )
+from fairlead.decide.admission.teams import judge_team, team_to_set
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.teams import TeamTable
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook import review
 from fairlead.webhook.configuration import (
@@ -28,6 +31,7 @@ from fairlead.webhook.configuration import (
     JOBS_PATH,
     PODS_OF_NAMESPACES_PATH,
     PODS_PATH,
+    TEAMS_PATH,
 )
 
 JSON = "application/json"
@@ -42,6 +46,7 @@ class Path(Enum):
     PODS = PODS_PATH
     PODS_OF_NAMESPACES = PODS_OF_NAMESPACES_PATH
     JOBS = JOBS_PATH
+    TEAMS = TEAMS_PATH
     JOB_DEFAULTS = JOB_DEFAULTS_PATH
     OTHER = ""
 
@@ -92,7 +97,7 @@ class Answers:
     """Answers requests about objects that are about to be stored.
 
     `classes` returns the PriorityClasses, None while they are not known: priorities are then left
-    to the controllers.
+    to the controllers; `teams` the same of the teams.
     """
 
     def __init__(
@@ -100,10 +105,12 @@ class Answers:
         rules: Rules,
         *,
         classes: Callable[[], PriorityTable | None] = lambda: None,
+        teams: Callable[[], TeamTable | None] = lambda: None,
         log: Logger = SILENT,
     ) -> None:
         self._rules = rules
         self._classes = classes
+        self._teams = teams
         self._log = log
 
     def answer(self, path: Path, body: bytes) -> Answer:
@@ -122,6 +129,8 @@ class Answers:
                 return self._pod_of_namespace
             case Path.JOBS:
                 return self._job
+            case Path.TEAMS:
+                return self._team
             case Path.JOB_DEFAULTS:
                 return self._job_defaults
             case Path.OTHER:
@@ -155,27 +164,49 @@ class Answers:
 
     def _job_defaults(self, body: bytes) -> Answer:
         asked = review.decode_object(body, "jobs")
-        classes = self._classes()
-        if asked.operation not in ("CREATE", "UPDATE") or asked.object is None or classes is None:
+        if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
-        value = priority_to_set(asked.object, old, classes)
-        if value is None:
-            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
-        patch = ({"op": "add", "path": "/spec/priority", "value": value},)
-        return Answer(Outcome.DEFAULTED, review.allow(asked.uid, patch))
+        classes, teams = self._classes(), self._teams()
+        found: dict[str, int | str | None] = {}
+        if classes is not None:
+            found["priority"] = priority_to_set(asked.object, old, classes)
+        if teams is not None:
+            found["team"] = team_to_set(asked.object, teams, asked.namespace, asked.user)
+        patch = tuple(
+            {"op": "add", "path": f"/spec/{field}", "value": value}
+            for field, value in found.items()
+            if value is not None
+        )
+        outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
+        return Answer(outcome, review.allow(asked.uid, patch))
 
     def _job(self, body: bytes) -> Answer:
         asked = review.decode_object(body, "jobs")
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
-        causes = judge_job(asked.object, old, classes=self._classes(), namespace=asked.namespace)
+        causes = judge_job(
+            asked.object, old, classes=self._classes(), teams=self._teams(), user=asked.user,
+            namespace=asked.namespace,
+        )  # fmt: skip
+        return self._validated(asked, causes, "Job")
+
+    def _team(self, body: bytes) -> Answer:
+        asked = review.decode_object(body, "teams")
+        if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
+            return Answer(Outcome.ALLOWED, review.allow(asked.uid))
+        old = asked.old_object if asked.operation == "UPDATE" else None
+        return self._validated(asked, judge_team(asked.object, old), "Team")
+
+    def _validated(
+        self, asked: review.Request[dict[str, Any]], causes: Sequence[StatusCause], kind: str
+    ) -> Answer:
         if not causes:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
-        message, details = refusal_of(asked.name, causes)
+        message, details = refusal_of(asked.name, causes, kind)
         self._log.info(
-            "Refused job", namespace=asked.namespace, job=asked.name,
+            f"Refused {kind.lower()}", namespace=asked.namespace, job=asked.name,
             operation=asked.operation, dry_run=bool(asked.dry_run),
             fields=[cause.field for cause in causes[:LOGGED_FIELDS_MAX]], mistakes=len(causes),
         )  # fmt: skip

@@ -52,6 +52,7 @@ PODS_OF_NAMESPACES_PATH = "/mutate-pods/of-namespaces"
 PODS_PATH = "/mutate-pods"
 JOBS_PATH = "/validate-jobs"
 JOB_DEFAULTS_PATH = "/mutate-jobs"
+TEAMS_PATH = "/validate-teams"
 
 #: What the server waits for us at most; afterwards the failure policy speaks.
 TIMEOUT_SECONDS = 5
@@ -121,8 +122,22 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
     }
     return (
         _configuration("MutatingWebhookConfiguration", of_namespaces, of_pods, job_defaults),
-        _configuration("ValidatingWebhookConfiguration", jobs),
+        _configuration("ValidatingWebhookConfiguration", jobs, _teams(client(TEAMS_PATH))),
     )
+
+
+def _teams(client: Manifest) -> Manifest:
+    """Return the validation of teams, which the controllers repeat: ignored when it fails."""
+    rule = _rule(names.GROUP, names.VERSION, "teams", "CREATE", "UPDATE", scope="Cluster")
+    return {
+        "name": f"teams.{names.GROUP}",
+        "clientConfig": client,
+        "rules": [rule],
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
+        "matchConditions": _conditions(JOB_CONDITIONS),
+        **_COMMON,
+    }
 
 
 _COMMON: Mapping[str, Any] = {"sideEffects": "None", "admissionReviewVersions": ["v1"]}
@@ -158,10 +173,12 @@ def _configuration(kind: str, *webhooks: Manifest) -> Manifest:
     }  # fmt: skip
 
 
-def _rule(group: str, version: str, plural: str, *operations: str) -> Manifest:
+def _rule(
+    group: str, version: str, plural: str, *operations: str, scope: str = "Namespaced"
+) -> Manifest:
     return {
         "apiGroups": [group], "apiVersions": [version], "resources": [plural],
-        "operations": list(operations), "scope": "Namespaced",
+        "operations": list(operations), "scope": scope,
     }  # fmt: skip
 
 

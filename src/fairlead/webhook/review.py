@@ -16,6 +16,7 @@ import msgspec
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusDetails
 from fairlead.decide.admission.pod_gates import Operation, PodShape
+from fairlead.decide.admission.teams import User
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -35,6 +36,13 @@ class AskedResource(Wire, frozen=True):
     resource: str = ""
 
 
+class UserInfo(Wire, frozen=True):
+    """Who sends the request, as the API server authenticated it."""
+
+    username: str = ""
+    groups: tuple[str, ...] | None = None
+
+
 class Request(Wire, Generic[T], frozen=True):
     """One request that is to be admitted."""
 
@@ -45,8 +53,14 @@ class Request(Wire, Generic[T], frozen=True):
     namespace: str = ""
     name: str = ""
     dry_run: bool | None = None
+    user_info: UserInfo = UserInfo()
     object: T | None = None
     old_object: T | None = None
+
+    @property
+    def user(self) -> User:
+        """The user as admission judges it."""
+        return User(self.user_info.username, self.user_info.groups or ())
 
 
 class _Review(Wire, Generic[T], frozen=True):

@@ -11,8 +11,10 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.team import Team
 from fairlead.decide.admission.pod_gates import Rules
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.teams import TeamTable
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
@@ -60,10 +62,11 @@ class Webhook:
         clock: Clock,
         rng: random.Random,
         priority_classes: Mirror[PriorityClass] | None = None,
+        teams: Mirror[Team] | None = None,
         log: Logger = SILENT,
         others: Mapping[str, Handler] | None = None,
     ) -> None:
-        """`priority_classes` is run by the caller; without it priorities are not judged.
+        """`priority_classes` and `teams` are run by the caller; without them they are not judged.
 
         `others` answer the requests below a path on the same port.
         """
@@ -72,10 +75,14 @@ class Webhook:
         self._priorities = PriorityTable()
         if priority_classes is not None:
             priority_classes.on_change(self._priority_class_changed)
+        self._teams = teams
+        self._team_table = TeamTable()
+        if teams is not None:
+            teams.on_change(self._team_changed)
         self._options = options
         self._clock = clock
         rules = Rules(own_namespace=options.namespace)
-        answers = Answers(rules, classes=self._classes, log=log)
+        answers = Answers(rules, classes=self._classes, teams=self._known_teams, log=log)
         self._server = WebhookServer(answers, log=log, others=others)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
         self._keeper: CertificateKeeper | CertificateFiles
@@ -106,6 +113,16 @@ class Webhook:
             self._priorities.remove(change.key[1])
         else:
             self._priorities.put(change.new)
+
+    def _known_teams(self) -> TeamTable | None:
+        mirror = self._teams
+        return self._team_table if mirror is not None and mirror.synced else None
+
+    def _team_changed(self, change: Change[Team]) -> None:
+        if change.new is None:
+            self._team_table.remove(change.key[1])
+        else:
+            self._team_table.put(change.new)
 
     async def run(self) -> None:
         """Keep the certificate until cancelled."""

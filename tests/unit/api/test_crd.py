@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pytest
 
 from fairlead.api import core, crd, webhooks
 from fairlead.api.bounds import BACKOFF_SECONDS_MAX
@@ -16,9 +17,11 @@ from fairlead.api.job import JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
 from fairlead.embedded.schema.schema import compile_schema
 
+KINDS = ("Job", "Team")
 
-def _version() -> dict[str, Any]:
-    (manifest,) = crd.manifests()
+
+def _version(kind: str = "Job") -> dict[str, Any]:
+    [manifest] = [m for m in crd.manifests() if m["spec"]["names"]["kind"] == kind]
     (version,) = manifest["spec"]["versions"]
     return version
 
@@ -32,8 +35,9 @@ def _fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
             yield from _fields(schema[key], path)
 
 
-def test_the_schema_is_structural_and_every_field_is_described() -> None:
-    schema = _version()["schema"]["openAPIV3Schema"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_is_structural_and_every_field_is_described(kind: str) -> None:
+    schema = _version(kind)["schema"]["openAPIV3Schema"]
     compile_schema(schema)
     for path, field in _fields(schema):
         if path != ".metadata":
@@ -132,11 +136,16 @@ def test_the_defaults_of_the_schema_are_those_of_the_types() -> None:
 
 
 def test_columns_show_state_members_attempt_reason_and_age() -> None:
-    version = _version()
-    columns = {c["name"]: c for c in version["additionalPrinterColumns"]}
+    columns = {c["name"]: c for c in _version()["additionalPrinterColumns"]}
     assert [n for n, c in columns.items() if not c.get("priority")] == [
         "State", "Running", "Members", "Attempt", "Reason", "Ended", "Age",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_show_fields_of_the_schema(kind: str) -> None:
+    version = _version(kind)
+    columns = {c["name"]: c for c in version["additionalPrinterColumns"]}
     properties = version["schema"]["openAPIV3Schema"]
     for column in columns.values():
         if column["jsonPath"].startswith(".metadata"):

@@ -120,6 +120,7 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     simulated_embedded = taken(composed)
     assert simulated == operator
     assert simulated_embedded.controllers == embedded.controllers
-    assert {*simulated_embedded.services, "mirror-priorityclasses"} == {*embedded.services}
+    mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
+    assert {*simulated_embedded.services, *mirrors} == {*embedded.services}
     assert {"scheduler", "jobs", "adoption"} == set(operator.controllers)
     assert {"scheduler", "jobs"} == set(embedded.controllers)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import crd
-from fairlead.api.resources import ALL, JOBS
+from fairlead.api import crd, names
+from fairlead.api.resources import ALL
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
 from fairlead.embedded.schema.schema import Schema, compile_schema
 
@@ -30,15 +30,15 @@ class Served:
 
 
 def _served() -> list[Served]:
-    (manifest,) = crd.manifests()
-    schema = compile_schema(manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    schemas = {
+        m["spec"]["names"]["kind"]: m["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for m in crd.manifests()
+    }
+    own = {r: compile_schema(schemas[r.kind]) for r in ALL if r.group == names.GROUP}
     return [
-        Served(
-            r.group, r.version, r.plural, r.kind, r.namespaced, r != JOBS,
-            schema if r == JOBS else None,
-        )
+        Served(r.group, r.version, r.plural, r.kind, r.namespaced, r not in own, own.get(r))
         for r in ALL
-    ]  # fmt: skip
+    ]
 
 
 SERVED = _served()

@@ -16,7 +16,9 @@ from fairlead.api import names
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusCause, StatusDetails
 from fairlead.api.validate import validate_job, validate_job_update
+from fairlead.decide.admission.teams import User, team_causes
 from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
+from fairlead.model.teams import TeamTable
 
 Obj = Mapping[str, Any]
 
@@ -82,35 +84,50 @@ def judge_job(
     old: Obj | None = None,
     *,
     classes: PriorityTable | None = None,
+    teams: TeamTable | None = None,
+    user: User | None = None,
     known: Sequence[str] = (),
     namespace: str = "",
 ) -> list[StatusCause]:
     """Return what is wrong with a defaulted job as plain JSON; [] when it may be stored.
 
-    With `old` it is an update. Without `classes` its priority is not judged. `known` are fields
-    that a schema has refused already: they are left out of what is judged, and of the answer.
-    `namespace` counts where the job itself names none.
+    With `old` it is an update. Without `classes` its priority is not judged, without `teams` its
+    team. `known` are fields that a schema has refused already: they are left out of what is judged,
+    and of the answer. `namespace` counts where the job itself names none.
     """
     if old is not None and new.get("spec") == old.get("spec"):
         return []
+    namespace = _namespace_of(new) or namespace
     found = [
         *validate_job(_without(new, known) if known else new),
         *_classes(new, classes, namespace),
+        *(() if teams is None else team_causes(new, teams, namespace, user)),
     ]
     if known:  # what cannot be decoded without these fields, the schema has reported
         found = [cause for cause in found if cause.reason != UNDECODABLE]
     if old is not None:
-        before = [*validate_job(old), *_classes(old, classes, namespace)]
+        before = [
+            *validate_job(old),
+            *_classes(old, classes, namespace),
+            *(() if teams is None else team_causes(old, teams, namespace, user)),
+        ]
         found = [*validate_job_update(old, new), *(c for c in found if c not in before)]
     return [cause for cause in found if cause.field not in known]
 
 
-def refusal_of(name: str, causes: Sequence[StatusCause]) -> tuple[str, StatusDetails]:
-    """Return the message and the details of a refused job, in the form of the API server's own."""
+def refusal_of(
+    name: str, causes: Sequence[StatusCause], kind: str = "Job"
+) -> tuple[str, StatusDetails]:
+    """Return the message and the details of a refusal, in the form of the API server's own."""
     lines = [f"{cause.field}: {cause.message}" for cause in causes]
     listed = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-    details = StatusDetails(name=name, group=names.GROUP, kind="Job", causes=tuple(causes))
-    return f'Job.{names.GROUP} "{name}" is invalid: {listed}', details
+    details = StatusDetails(name=name, group=names.GROUP, kind=kind, causes=tuple(causes))
+    return f'{kind}.{names.GROUP} "{name}" is invalid: {listed}', details
+
+
+def _namespace_of(obj: Obj) -> str:
+    metadata = obj.get("metadata")
+    return str(metadata.get("namespace") or "") if isinstance(metadata, Mapping) else ""
 
 
 def _decoded(obj: Obj) -> _Spec | None:
@@ -126,9 +143,6 @@ def _classes(obj: Obj, classes: PriorityTable | None, namespace: str) -> Iterato
     spec = _decoded(obj) if classes is not None else None
     if spec is None or classes is None:
         return
-    metadata = obj.get("metadata")
-    if isinstance(metadata, Mapping):
-        namespace = str(metadata.get("namespace") or namespace)
     own = spec.priority_class_name
     if own:
         yield from _class("spec.priorityClassName", own, namespace, classes)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import partial
 
 from fairlead.api.times import format_time
-from fairlead.decide.admission.priority import priority_verdict
+from fairlead.decide.admission.unresolved import unresolved_verdict
 from fairlead.decide.placement.actions import Action, RecordActualPlacement
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.context import Context
@@ -89,7 +89,7 @@ class _Cycle:
         for key in sorted(state.held):
             contained(key, partial(self._write, key, Verdict(Reason.HELD), True))
         for key, unresolved in sorted(state.unresolved.items()):
-            contained(key, partial(self._write, key, priority_verdict(unresolved), True))
+            contained(key, partial(self._write, key, unresolved_verdict(unresolved), True))
         for job, placement in state.cluster.moved():
             if not self._context.is_left_alone(job.metadata.key):
                 self._actions.append(RecordActualPlacement(job, placement))

@@ -19,6 +19,7 @@ from fairlead.model.cluster import ClusterState, JobEntry
 from fairlead.model.gangs import JobKey
 from fairlead.model.phase import OPEN, RELEASABLE, Phase, phase_of
 from fairlead.model.priorities import Unresolved
+from fairlead.model.teams import UnresolvedTeam
 
 
 class PlacementState:
@@ -45,8 +46,8 @@ class PlacementState:
         self.releasable: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that are held.
         self.held: dict[JobKey, None] = {}
-        #: Admitted jobs without a placement whose PriorityClass gives them no priority, and why.
-        self.unresolved: dict[JobKey, Unresolved] = {}
+        #: Admitted jobs without a placement that have no priority or no team, and why.
+        self.unresolved: dict[JobKey, Unresolved | UnresolvedTeam] = {}
         #: Jobs that no decision touches for now, because writes of them keep failing.
         self.write_blocked: dict[JobKey, None] = {}
         #: Jobs with a placement of an earlier attempt, to confirm or repair.
@@ -87,15 +88,16 @@ class PlacementState:
             self._forget(key, before)
             return
         job, priority = entry.job, entry.priority
-        lane = LaneKey(job.spec.team, priority if isinstance(priority, int) else 0)
+        lane = LaneKey(entry.team_name, priority if isinstance(priority, int) else 0)
         after = self.jobs[key] = QueueEntry(job, entry.gang, lane, age_of(job))
+        unresolved = _unresolved(entry)
         self.unresolved.pop(key, None)
         phase, is_placed = phase_of(job), job.status.placement is not None
         is_forfeited = self.cluster.is_forfeited(key)
         waits = phase is Phase.QUEUED and not is_forfeited
-        self._enqueue(before, after, waits=waits and isinstance(priority, int))
-        if waits and not isinstance(priority, int):
-            self.unresolved[key] = priority
+        self._enqueue(before, after, waits=waits and unresolved is None)
+        if waits and unresolved is not None:
+            self.unresolved[key] = unresolved
         is_releasable = _is_releasable(job, phase, is_forfeited=is_forfeited)
         _put(self.releasable, key, present=is_releasable)
         _put(self.repairable, key, present=phase is Phase.REPAIRING and not is_forfeited)
@@ -119,6 +121,12 @@ class PlacementState:
             self.queue.remove(before)
         if waits:
             self.queue.add(entry)
+
+
+def _unresolved(entry: JobEntry) -> Unresolved | UnresolvedTeam | None:
+    if not isinstance(entry.priority, int):
+        return entry.priority
+    return None if isinstance(entry.team, str) else entry.team
 
 
 def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:

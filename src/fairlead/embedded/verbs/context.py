@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.resources import TEAMS
+from fairlead.api.team import Team
 from fairlead.api.times import format_time
 from fairlead.embedded.builtins import PRIORITY_CLASSES
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.teams import TeamTable
 from fairlead.runtime.clock import Clock
 
 INSTANTS_CACHED_MAX = 16  # many writes fall into one second
@@ -53,6 +56,24 @@ class Priorities:
         self._at = at
 
 
+class Teams:
+    """The teams, read again only when one has changed."""
+
+    __slots__ = ("_at", "_table")
+
+    def __init__(self) -> None:
+        self._at = -1
+        self._table = TeamTable()
+
+    def table(self, store: Store) -> TeamTable:
+        """Return all teams."""
+        at = store.changed_at(TEAMS.name)
+        if at != self._at:
+            self._table = TeamTable(r.typed(Team) for r in store.records(TEAMS.name))
+            self._at = at
+        return self._table
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """Shared by the modules behind `Service`; `ids` gives a new uid per call.
@@ -67,6 +88,7 @@ class Context:
     rng: random.Random
     can_call_webhooks: Callable[[], bool] = _nobody
     priorities: Priorities = field(default_factory=Priorities)
+    teams: Teams = field(default_factory=Teams)
 
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""

@@ -10,25 +10,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.api import names
+from fairlead.api.resources import TEAMS
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.jobs import judge_job, priority_to_set
+from fairlead.decide.admission.teams import judge_team, team_to_set
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 
 Obj = dict[str, Any]
 _JOBS = f"jobs.{names.GROUP}"
+_TEAMS = TEAMS.name
 
 
 def admit(
     context: Context, info: ResourceInfo, obj: Obj, *, old: Obj | None, known: Sequence[Finding]
 ) -> tuple[Obj, list[StatusCause]]:
     """Return a defaulted object, and what is wrong with it beyond `known`."""
+    if info.name == _TEAMS and not known:
+        return obj, judge_team(obj, old)
     if info.name != _JOBS:
         return obj, []
     classes = context.priorities.table(context.store)
-    value = priority_to_set(obj, old, classes)
-    if value is not None:
-        obj = {**obj, "spec": {**obj["spec"], "priority": value}}
+    teams = context.teams.table(context.store)
+    namespace = str(obj["metadata"].get("namespace") or "")
+    defaults = {
+        "priority": priority_to_set(obj, old, classes),
+        "team": team_to_set(obj, teams, namespace, None),
+    }
+    found = {field: value for field, value in defaults.items() if value is not None}
+    if found:
+        obj = {**obj, "spec": {**obj["spec"], **found}}
     fields = [finding.field for finding in known]
-    return obj, judge_job(obj, old, classes=classes, known=fields)
+    return obj, judge_job(obj, old, classes=classes, teams=teams, known=fields)

@@ -1,0 +1,37 @@
+"""Mistakes in our own kinds, in the words that the API server uses."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from fairlead.api.status import StatusCause
+
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+LABEL_RULE = (
+    "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-', starting and "
+    "ending with a letter or digit"
+)
+
+
+def cause(reason: str, field: str, message: str) -> StatusCause:
+    """Return a mistake; `reason` without the prefix FieldValue."""
+    return StatusCause(reason=f"FieldValue{reason}", message=message, field=field)
+
+
+def invalid(field: str, value: object, why: str) -> StatusCause:
+    """Return that a value is not accepted, and why."""
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return cause("Invalid", field, f"Invalid value: {shown[:120]}: {why}")
+
+
+def duplicate(field: str, value: str) -> StatusCause:
+    """Return that a value stands in a list twice."""
+    return cause("Duplicate", field, f'Duplicate value: "{value[:120]}"')
+
+
+def from_msgspec(error: msgspec.ValidationError, path: str) -> StatusCause:
+    """Split msgspec's "Expected `int`, got `str` - at `$.roles[0].count`"."""
+    message, _, where = str(error).partition(" - at `$")
+    return cause("TypeInvalid", path + where.rstrip("`"), f"Invalid value: {message}")

@@ -1,0 +1,190 @@
+"""The Team kind (fairlead.dev/v1alpha1, cluster scope): who belongs to it, and its shares.
+
+An administrator writes `spec`; the teams controller writes `status`. docs/design/teams.md has the
+rules that follow from it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta as Doc
+
+from fairlead.api.bounds import INT32_MAX, NAME_MAX, bounded
+from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
+
+SHARES_MAX = 64
+NAMESPACES_MAX = 1_000
+SUBJECTS_MAX = 10_000
+WEIGHT_MAX = 1_000
+
+
+class Queueing(Enum):
+    """In which order the jobs of a team start that have the same priority."""
+
+    BACKFILL = "Backfill"
+    STRICT = "Strict"
+
+
+class Subjects(Wire, frozen=True):
+    """People, by the names that the API server authenticates."""
+
+    users: Annotated[
+        tuple[str, ...], bounded("Names of users. No default.", maxItems=SUBJECTS_MAX)
+    ] = ()
+    groups: Annotated[
+        tuple[str, ...], bounded("Names of groups of users. No default.", maxItems=SUBJECTS_MAX)
+    ] = ()
+
+
+class Share(Wire, frozen=True):
+    """Nodes that are promised to the team: an amount of those that match."""
+
+    pool: Annotated[
+        str,
+        bounded(
+            "Only nodes with the label fairlead.dev/pool of this value. Default: any pool.",
+            maxLength=NAME_MAX,
+        ),
+    ] = ""
+    node_selector: Annotated[
+        dict[str, str], Doc(description="Only nodes with all of these labels. Default: any.")
+    ] = {}
+    nodes: Annotated[
+        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
+        Doc(description="The amount in nodes. Set either nodes or gpus."),
+    ] = None
+    gpus: Annotated[
+        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
+        Doc(description="The amount in GPUs; rounded up to whole nodes. Set either nodes or gpus."),
+    ] = None
+
+
+class TeamSpec(Wire, frozen=True):
+    """Who belongs to the team, and what it is promised."""
+
+    members: Annotated[
+        Subjects,
+        Doc(
+            description="Who may submit for the team where its namespace belongs to several "
+            "teams. Default: who may create jobs in the namespace."
+        ),
+    ] = Subjects()
+    admins: Annotated[
+        Subjects, Doc(description="Who answers for the team; they count as members.")
+    ] = Subjects()
+    namespaces: Annotated[
+        tuple[str, ...],
+        bounded(
+            "Namespaces whose jobs belong to the team. A namespace may belong to several teams; "
+            "a job then names its own in spec.team.",
+            maxItems=NAMESPACES_MAX,
+        ),
+    ] = ()
+    shares: Annotated[
+        tuple[Share, ...],
+        bounded("Nodes that are promised to the team. No default.", maxItems=SHARES_MAX),
+    ] = ()
+    weight: Annotated[
+        int,
+        bounded(
+            "Weight in the fair share between teams of jobs of equal priority. Default 1.",
+            minimum=1,
+            maximum=WEIGHT_MAX,
+        ),
+    ] = 1
+    queueing: Annotated[
+        Queueing,
+        Doc(
+            description="Backfill: a job that fits may start before an older one of the team that "
+            "does not. Strict: not before it."
+        ),
+    ] = Queueing.BACKFILL
+    borrow_priority_max: Annotated[
+        int,
+        Doc(
+            ge=-(2**31),
+            le=2**31 - 1,
+            description="Jobs of at most this priority may run on idle nodes of other teams, and "
+            "are preempted when their owner needs them. Default 0.",
+        ),
+    ] = 0
+    borrow_limit_nodes: Annotated[
+        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
+        Doc(
+            description="Nodes of other teams that the team may use at a time. No default: no "
+            "limit. 0: it borrows none."
+        ),
+    ] = None
+    lend_limit_nodes: Annotated[
+        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
+        Doc(
+            description="Nodes of the team that others may use at a time. No default: no limit. "
+            "0: it lends none."
+        ),
+    ] = None
+
+
+class ShareStatus(Wire, frozen=True):
+    """What the team has of one share; in the order of spec.shares."""
+
+    nodes: Annotated[int, Doc(description="Healthy nodes that carry the team's taint for it.")] = 0
+    gpus: Annotated[int, Doc(description="GPUs of these nodes.")] = 0
+    nodes_missing: Annotated[
+        int, Doc(description="Nodes that the share asks for and no healthy node could be given.")
+    ] = 0
+    gpus_missing: Annotated[
+        int, Doc(description="GPUs that a share in GPUs asks for and no healthy node has.")
+    ] = 0
+
+
+class TeamUse(Wire, frozen=True):
+    """What the team's jobs hold, and who holds the team's nodes."""
+
+    jobs_placed: Annotated[int, Doc(description="Jobs that hold nodes.")] = 0
+    jobs_waiting: Annotated[int, Doc(description="Jobs that wait for nodes.")] = 0
+    gpus: Annotated[int, Doc(description="GPUs that the team's jobs hold.")] = 0
+    nodes_borrowed: Annotated[
+        int, Doc(description="Nodes of other teams that the team's jobs use.")
+    ] = 0
+    nodes_lent: Annotated[
+        int, Doc(description="Nodes of the team that jobs of other teams use.")
+    ] = 0
+    #: Of the fair share: `FairShareOrder` continues from it after a restart.
+    dominant_share_seconds: Annotated[
+        float,
+        Doc(
+            description="Use of the dominant resource as a part of the cluster, summed over time "
+            "and halved every half-life: what the fair share compares."
+        ),
+    ] = 0.0
+    as_of: Annotated[Instant | None, Doc(description="When these numbers were taken.")] = None
+
+
+class TeamStatus(Wire, frozen=True):
+    """What is so, written by the teams controller."""
+
+    observed_generation: Annotated[
+        int, Doc(description="The metadata.generation that this status is about.")
+    ] = 0
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Doc(description="Ready: the team is valid, and its shares are met."),
+    ] = ()
+    nodes: Annotated[int, Doc(description="Healthy nodes that carry the team's taint.")] = 0
+    nodes_missing: Annotated[
+        int, Doc(description="Nodes that the shares ask for and no healthy node could be given.")
+    ] = 0
+    shares: Annotated[
+        tuple[ShareStatus, ...], Doc(description="Each share, in the order of spec.shares.")
+    ] = ()
+    use: Annotated[TeamUse, Doc(description="What the team uses, borrows and lends.")] = TeamUse()
+
+
+class Team(Wire, frozen=True):
+    """A team of users with shares of the fleet."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: TeamSpec = TeamSpec()
+    status: TeamStatus = TeamStatus()

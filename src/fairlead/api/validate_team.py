@@ -1,0 +1,105 @@
+"""What a Team must fulfil beyond its schema: rules that look at several fields at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid
+from fairlead.api.names import POOL
+from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.status import StatusCause
+from fairlead.api.team import WEIGHT_MAX, Share, Subjects, Team, TeamSpec
+
+
+def validate_team(team: Team | Mapping[str, Any]) -> list[StatusCause]:
+    """Return every rule that the team breaks, in the order of its fields; [] when it is valid.
+
+    A mapping is a Team as plain JSON; one that cannot be decoded gives one cause.
+    """
+    if not isinstance(team, Team):
+        spec = team.get("spec")
+        try:
+            decoded = Team(spec=msgspec.convert(spec if spec is not None else {}, TeamSpec))
+        except msgspec.ValidationError as error:
+            return [from_msgspec(error, "spec")]
+        metadata = team.get("metadata")
+        name = str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
+        return list(_causes(decoded, name))
+    return list(_causes(team, team.metadata.name))
+
+
+def _causes(team: Team, name: str) -> Iterator[StatusCause]:
+    spec = team.spec
+    if name and not LABEL.fullmatch(name):  # it is the value of labels and taints
+        yield invalid("metadata.name", name, LABEL_RULE)
+    yield from _subjects(spec.members, "spec.members")
+    yield from _subjects(spec.admins, "spec.admins")
+    for i, namespace in enumerate(spec.namespaces):
+        if not LABEL.fullmatch(namespace):
+            yield invalid(f"spec.namespaces[{i}]", namespace, LABEL_RULE)
+    yield from _repeated(spec.namespaces, "spec.namespaces")
+    seen: dict[tuple[tuple[str, str], ...], int] = {}
+    for i, share in enumerate(spec.shares):
+        yield from _share(share, f"spec.shares[{i}]")
+        selector = tuple(sorted(selector_of(share).items()))
+        first = seen.setdefault(selector, i)
+        if first != i:
+            why = f"selects the same nodes as spec.shares[{first}]: add the amounts to one share"
+            yield invalid(f"spec.shares[{i}]", _shown(selector), why)
+    if not 1 <= spec.weight <= WEIGHT_MAX:
+        yield invalid("spec.weight", spec.weight, f"must be from 1 to {WEIGHT_MAX}")
+    for field, value in (
+        ("borrowLimitNodes", spec.borrow_limit_nodes),
+        ("lendLimitNodes", spec.lend_limit_nodes),
+    ):
+        if value is not None and value < 0:
+            yield invalid(f"spec.{field}", value, "must be greater than or equal to 0")
+
+
+def selector_of(share: Share) -> dict[str, str]:
+    """Return the labels that the nodes of a share have; {}: any node."""
+    return {**({POOL: share.pool} if share.pool else {}), **share.node_selector}
+
+
+def _shown(selector: Iterable[tuple[str, str]]) -> str:
+    return ",".join(f"{key}={value}" for key, value in selector) or "all nodes"
+
+
+def _subjects(subjects: Subjects, path: str) -> Iterator[StatusCause]:
+    for field, values in (("users", subjects.users), ("groups", subjects.groups)):
+        for i, value in enumerate(values):
+            if not value.strip():
+                yield cause("Required", f"{path}.{field}[{i}]", "Required value: a name")
+        yield from _repeated(values, f"{path}.{field}")
+
+
+def _repeated(values: Iterable[str], path: str) -> Iterator[StatusCause]:
+    seen: set[str] = set()
+    for i, value in enumerate(values):
+        if value in seen:
+            yield duplicate(f"{path}[{i}]", value)
+        seen.add(value)
+
+
+def _share(share: Share, path: str) -> Iterator[StatusCause]:
+    if share.pool and not is_label_value(share.pool):
+        yield invalid(f"{path}.pool", share.pool, "must be the value of a label")
+    for key, value in share.node_selector.items():
+        at = f"{path}.nodeSelector"
+        if not is_qualified_name(key):
+            yield invalid(
+                at, key, "must be the key of a label, such as topology.kubernetes.io/zone"
+            )
+        if not is_label_value(value):
+            yield invalid(f"{at}[{key[:80]}]", value, "must be the value of a label")
+        if key == POOL and share.pool and value != share.pool:
+            yield invalid(f"{at}[{POOL}]", value, f"must be {share.pool}, or pool be left out")
+    if (share.nodes is None) == (share.gpus is None):
+        got = "neither" if share.nodes is None else "both"
+        yield cause("Required", path, f"Required value: nodes or gpus, one of them; got {got}")
+    for field, amount in (("nodes", share.nodes), ("gpus", share.gpus)):
+        if amount is not None and amount < 0:
+            yield invalid(f"{path}.{field}", amount, "must be greater than or equal to 0")

@@ -1,0 +1,124 @@
+"""What admission does to the team of a job: the default, and what may not be claimed.
+
+The namespace decides which teams are open to a job (`model/teams.py`); who submits it chooses among
+them. Where no user is known, as in the embedded cluster, or where a service account acts for
+others, membership is not judged: the right to create jobs in the namespace is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api.causes import cause, invalid
+from fairlead.api.names import TEAM
+from fairlead.api.status import StatusCause
+from fairlead.api.team import TeamSpec
+from fairlead.api.validate_team import validate_team
+from fairlead.decide.admission.unresolved import listed
+from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable
+
+Obj = Mapping[str, Any]
+#: Users of the cluster itself: service accounts and components act for others.
+SYSTEM_USER = "system:"
+#: Its members may do anything on the cluster.
+MASTERS = "system:masters"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who sends a request, as the API server authenticated it."""
+
+    name: str = ""
+    groups: tuple[str, ...] = ()
+
+    @property
+    def is_judged(self) -> bool:
+        """True for a person, whose membership counts."""
+        return not self.name.startswith(SYSTEM_USER) and MASTERS not in self.groups
+
+    def is_of(self, team: TeamSpec) -> bool:
+        """True for a member or an admin of a team, and for everyone where it names nobody."""
+        named = (team.members, team.admins)
+        users = {user for each in named for user in each.users}
+        groups = {group for each in named for group in each.groups}
+        return not (users or groups) or self.name in users or bool(groups.intersection(self.groups))
+
+
+def team_to_set(new: Obj, teams: TeamTable, namespace: str, user: User | None) -> str | None:
+    """Return the team to write into a job's spec; None when it stays as it is.
+
+    The one team of its namespace; of several the only one that the user is a member of.
+    """
+    if not len(teams) or _claim(new) != "":
+        return None
+    team = teams.resolve("", namespace)
+    if isinstance(team, str):
+        return team or None
+    own = [name for name in teams.open_to(namespace) if _may_use(teams, name, user)]
+    return own[0] if len(own) == 1 else None
+
+
+def team_causes(
+    new: Obj, teams: TeamTable, namespace: str, user: User | None
+) -> Iterator[StatusCause]:
+    """Yield what is wrong with the team of a defaulted job; nothing where there are no teams."""
+    claim = _claim(new)
+    if not len(teams) or claim is None:
+        return
+    yield from _tolerations(new)
+    team = teams.resolve(claim, namespace)
+    usable = tuple(t for t in teams.open_to(namespace) if _may_use(teams, t, user))
+    match team:
+        case ForeignTeam():
+            why = f"namespace {namespace} does not belong to it; open to you here: {listed(usable)}"
+            yield invalid("spec.team", claim, why)
+        case AmbiguousTeam():
+            why = f"namespace {namespace} belongs to several teams; open to you: {listed(usable)}"
+            yield cause("Required", "spec.team", f"Required value: {why}")
+        case str() if team and team not in usable:
+            why = f"you are not a member; open to you in namespace {namespace}: {listed(usable)}"
+            yield invalid("spec.team", team, why)
+        case str():
+            pass
+
+
+def judge_team(new: Obj, old: Obj | None = None) -> list[StatusCause]:
+    """Return what is wrong with a Team that is created or changed; [] when it may be stored."""
+    if old is not None and new.get("spec") == old.get("spec"):
+        return []
+    return validate_team(new)
+
+
+def _may_use(teams: TeamTable, name: str, user: User | None) -> bool:
+    team = teams.get(name)
+    return team is not None and (user is None or not user.is_judged or user.is_of(team.spec))
+
+
+def _claim(job: Obj) -> str | None:
+    """Return the team that a job names; None where its spec or the team has another type."""
+    spec: object = job.get("spec")
+    claim = spec.get("team", "") if isinstance(spec, dict) else None
+    return claim if isinstance(claim, str) else None
+
+
+def _tolerations(job: Obj) -> Iterator[StatusCause]:
+    """Yield the templates' own tolerations of the teams' taint: they would have no effect."""
+    for i, role in enumerate(_items(job, "spec", "roles")):
+        for j, toleration in enumerate(_items(role, "template", "spec", "tolerations")):
+            if _field(toleration, "key") == TEAM:
+                field = f"spec.roles[{i}].template.spec.tolerations[{j}]"
+                why = "follows from the job's team: leave it out"
+                yield invalid(f"{field}.key", TEAM, why)
+
+
+def _items(value: object, *path: str) -> list[object]:
+    """Return the list at a path; [] where there is none."""
+    for step in path:
+        value = _field(value, step)
+    return list[object](value) if isinstance(value, list) else []
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else None

@@ -1,0 +1,57 @@
+"""Rules of a Team beyond its schema: all mistakes at once, each with its path."""
+
+from __future__ import annotations
+
+from fairlead.api.team import Share, Subjects
+from fairlead.api.validate_team import validate_team
+from fairlead.testing.builders import make_team
+
+
+def test_a_valid_team_has_no_mistakes() -> None:
+    team = make_team(
+        "vision",
+        shares=(Share(pool="a100", nodes=4), Share(node_selector={"zone": "b"}, gpus=64)),
+        members=Subjects(users=("ann",), groups=("vision",)),
+        weight=3,
+        borrow_limit_nodes=0,
+    )
+    assert validate_team(team) == []
+
+
+def test_all_mistakes_are_reported_with_their_paths() -> None:
+    spec = {
+        "members": {"users": ["ann", "ann", " "]},
+        "namespaces": ["vision", "Vision", "vision"],
+        "shares": [
+            {"pool": "a100"},
+            {"pool": "a100", "nodes": 1, "gpus": 8},
+            {"nodeSelector": {"bad key": "x", "zone": "bad value"}, "nodes": -1},
+            {"pool": "a", "nodeSelector": {"fairlead.dev/pool": "b"}, "nodes": 1},
+        ],
+        "weight": 0,
+        "borrowLimitNodes": -1,
+        "lendLimitNodes": -1,
+    }
+    causes = validate_team({"metadata": {"name": "Big.Team"}, "spec": spec})
+    assert [cause.field for cause in causes] == [
+        "metadata.name",
+        "spec.members.users[2]",
+        "spec.members.users[1]",
+        "spec.namespaces[1]",
+        "spec.namespaces[2]",
+        "spec.shares[0]",
+        "spec.shares[1]",
+        "spec.shares[1]",
+        "spec.shares[2].nodeSelector",
+        "spec.shares[2].nodeSelector[zone]",
+        "spec.shares[2].nodes",
+        "spec.shares[3].nodeSelector[fairlead.dev/pool]",
+        "spec.weight",
+        "spec.borrowLimitNodes",
+        "spec.lendLimitNodes",
+    ]
+
+
+def test_what_is_no_team_gives_one_cause() -> None:
+    [cause] = validate_team({"spec": {"shares": [{"nodes": "four"}]}})
+    assert cause.field == "spec.shares[0].nodes"

@@ -1,0 +1,90 @@
+"""The team of a job at admission: the default, and what may not be claimed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.api.names import TEAM
+from fairlead.api.team import Subjects
+from fairlead.decide.admission.jobs import judge_job
+from fairlead.decide.admission.teams import User, judge_team, team_to_set
+from fairlead.model.teams import TeamTable
+from fairlead.testing.builders import make_team
+
+ANN = User("ann", ("vision-members",))
+BOB = User("bob")
+
+
+def _teams() -> TeamTable:
+    vision = make_team(
+        "vision", namespaces=["shared", "vision"], members=Subjects(groups=("vision-members",))
+    )
+    speech = make_team("speech", namespaces=["shared"], admins=Subjects(users=("bob",)))
+    return TeamTable([vision, speech])
+
+
+def _job(team: str = "", **pod: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}], **pod}}
+    spec: dict[str, Any] = {"roles": [{"name": "worker", "template": template}]}
+    return {"metadata": {"name": "job"}, "spec": {**spec, **({"team": team} if team else {})}}
+
+
+def _messages(job: dict[str, Any], namespace: str, user: User | None) -> list[str]:
+    causes = judge_job(job, teams=_teams(), user=user, namespace=namespace)
+    return [f"{cause.field}: {cause.message}" for cause in causes]
+
+
+def test_the_only_team_of_a_namespace_is_filled_in() -> None:
+    assert team_to_set(_job(), _teams(), "vision", None) == "vision"
+    assert team_to_set(_job("vision"), _teams(), "vision", None) is None
+    assert team_to_set(_job(), _teams(), "elsewhere", ANN) is None
+    assert team_to_set(_job(), TeamTable(), "vision", ANN) is None
+
+
+def test_of_several_teams_the_users_own_is_filled_in() -> None:
+    assert team_to_set(_job(), _teams(), "shared", ANN) == "vision"
+    assert team_to_set(_job(), _teams(), "shared", BOB) == "speech"
+    assert team_to_set(_job(), _teams(), "shared", User("eve")) is None
+    assert team_to_set(_job(), _teams(), "shared", None) is None
+
+
+def test_a_claim_to_a_foreign_team_is_refused_and_names_the_open_ones() -> None:
+    [message] = _messages(_job("speech"), "vision", ANN)
+    assert message.startswith(
+        'spec.team: Invalid value: "speech": namespace vision does not belong'
+    )
+    assert message.endswith("open to you here: vision")
+
+
+def test_who_is_no_member_cannot_use_the_team() -> None:
+    [message] = _messages(_job("vision"), "vision", BOB)
+    assert "you are not a member" in message
+    assert message.endswith("open to you in namespace vision: none")
+
+
+def test_a_job_that_names_no_team_among_several_is_refused() -> None:
+    [message] = _messages(_job(), "shared", User("eve"))
+    assert "belongs to several teams; open to you: none" in message
+
+
+def test_service_accounts_and_unknown_users_are_not_judged_by_membership() -> None:
+    account = User("system:serviceaccount:vision:ci", ("system:serviceaccounts",))
+    for user in (account, None, User("root", ("system:masters",))):
+        assert _messages(_job("vision"), "vision", user) == []
+
+
+def test_a_toleration_of_the_teams_taint_is_refused() -> None:
+    job = _job("vision", tolerations=[{"key": "a", "operator": "Exists"}, {"key": TEAM}])
+    [message] = _messages(job, "vision", ANN)
+    assert message.startswith("spec.roles[0].template.spec.tolerations[1].key: ")
+
+
+def test_an_update_that_leaves_the_spec_alone_is_never_refused() -> None:
+    job = _job("speech")
+    assert judge_job(job, job, teams=_teams(), user=ANN, namespace="vision") == []
+
+
+def test_a_team_is_judged_when_its_spec_changes() -> None:
+    bad = {"metadata": {"name": "vision"}, "spec": {"weight": 0}}
+    assert [cause.field for cause in judge_team(bad)] == ["spec.weight"]
+    assert judge_team(bad, bad) == []
