@@ -8,7 +8,6 @@ import re
 import socket
 
 from fairlead.api.core import Node, Pod
-from fairlead.app.fleet import read_profile
 from fairlead.app.settings import LogSettings, Settings
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.logfiles import LogLimits
@@ -17,7 +16,7 @@ from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.node_leases import NodeLeases
 from fairlead.embedded.virtual.fleet import NodeFleet, shrink_fleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.embedded.virtual.profile import Profile
+from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
@@ -61,7 +60,7 @@ class Nodes:
 
     async def shrink(self) -> int:
         """Remove idle virtual nodes beyond the fleet; return how many stay since they are used."""
-        fleet = self._fleet(read_profile(self._settings.profile))
+        fleet = self._fleet(load_profile(self._settings.profile))
         return len(await shrink_fleet(self._client, fleet))
 
     def _fleet(self, profile: Profile) -> NodeFleet:
@@ -81,7 +80,7 @@ class Nodes:
 
     async def _run_virtual(self) -> None:
         self._virtual_is_ready = False
-        profile = read_profile(self._settings.profile)
+        profile = load_profile(self._settings.profile)
         fleet = self._fleet(profile)
         reader = MirrorReader(SetAside("virtual-nodes", log=self._log))
         self._virtual = VirtualNodes(

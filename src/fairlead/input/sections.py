@@ -1,7 +1,8 @@
 """Typed records in YAML files: read as a whole, refused with every mistake and its place.
 
-A `Section` is a group of fields, with a default for each. A file may leave any of them out. Values
-of the installation and settings of the controllers are read this way.
+A `Section` is a group of fields; a file may leave out those that have a default. Fields may be
+sections, and lists of sections. Values of the installation, settings of the controllers, and
+profiles of virtual nodes are read this way.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import NODEFAULT, Meta
 
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.input.suggest import nearest
-from fairlead.input.yamlmarks import BYTES_MAX, Mark, TooLarge, Value, read_documents, to_plain
+from fairlead.input.yamlmarks import (
+    BYTES_MAX,
+    Mark,
+    TooLarge,
+    Value,
+    locate,
+    read_documents,
+    to_plain,
+)
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound="Section")
@@ -61,26 +70,42 @@ def load(
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
-        documents, mistakes = read_documents(data.decode("utf-8-sig"))
+        text = data.decode("utf-8-sig")
     except OSError as error:
         message = f"'{path}' cannot be read: {error.strerror}"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
     except UnicodeDecodeError as error:
         message = f"'{path}': byte {error.start} is not UTF-8"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
+    return parse(text, type_, conflicts, source=str(path))
+
+
+def parse(
+    text: str,
+    type_: type[S],
+    conflicts: Callable[[S], Iterable[tuple[str, str]]] = no_conflicts,
+    *,
+    source: str,
+) -> S:
+    """Read the text of a file, which problems call `source`; see `load`."""
+    try:
+        documents, mistakes = read_documents(text)
     except TooLarge as error:
-        raise CliError(Problem(Code.MANIFEST_TOO_LARGE, f"'{path}': {error}")) from error
-    reader = _Reader(str(path))
+        raise CliError(Problem(Code.MANIFEST_TOO_LARGE, f"'{source}': {error}")) from error
+    reader = _Reader(source)
     for mistake in mistakes:
         code = Code.DUPLICATE_KEY if mistake.key else Code.MANIFEST_SYNTAX
         reader.add(code, mistake.mark, mistake.key, mistake.message)
     for extra in documents[1:]:
         reader.add(Code.MANIFEST_SYNTAX, extra.mark, "", "the file is one document, not several")
-    read: Tree = reader.section(documents[0], type_, "") if documents else {}
+    read: Tree = {}
+    if documents or not mistakes:
+        empty = Value(Mark(1, 1), mapping={})
+        read = reader.section(documents[0] if documents else empty, type_, "")
     if not reader.problems:
         values = msgspec.convert(read, type_)
         for field_path, message in conflicts(values):
-            mark = reader.marks.get(field_path, Mark(1, 1))
+            mark = locate(documents[0], field_path)[0] if documents else Mark(1, 1)
             reader.add(Code.BAD_FIELD, mark, field_path, message)
         if not reader.problems:
             return values
@@ -92,7 +117,6 @@ class _Reader:
 
     def __init__(self, file: str) -> None:
         self.problems: list[tuple[Mark, Problem]] = []
-        self.marks: dict[str, Mark] = {}
         self._file = file
 
     def add(self, code: Code, mark: Mark, path: str, message: str, *, help_: str = "") -> None:
@@ -107,11 +131,15 @@ class _Reader:
             self.add(Code.BAD_FIELD, value.mark, path, "must be a mapping of fields")
             return {}
         known = fields_of(type_)
-        defaults = plain(type_())
+        for each in msgspec.structs.fields(type_):
+            if each.required and each.encode_name not in value.mapping:
+                message = f"the field {each.encode_name} is missing"
+                self.add(Code.BAD_FIELD, value.mark, path, message)
+        defaults = _defaults(type_)
         read: Tree = {}
         for key, entry in value.mapping.items():
             here = f"{path}.{key}" if path else key
-            mark = self.marks[here] = value.keys[key]
+            mark = value.keys[key]
             if key not in known:
                 near = nearest(key, known)
                 accepted = f"did you mean {near}?" if near else f"accepted: {', '.join(known)}"
@@ -120,10 +148,13 @@ class _Reader:
             elif entry.is_null:
                 help_ = "leave the key out to keep the default"
                 self.add(Code.BAD_FIELD, mark, here, "nothing stands here", help_=help_)
-            elif is_section(known[key]):
-                read[key] = self.section(entry, known[key], here)
+            elif (item := _item_section(known[key])) and entry.sequence is not None:
+                items = enumerate(entry.sequence)
+                read[key] = [self.section(each, item, f"{here}[{i}]") for i, each in items]
+            elif section := _section(known[key]):
+                read[key] = self.section(entry, section, here)
             else:
-                given = merged(defaults[key], to_plain(entry))
+                given = merged(defaults.get(key), to_plain(entry))
                 read[key] = self._checked(given, entry, known[key], here)
         return read
 
@@ -155,6 +186,29 @@ def _accepted(type_: Any) -> str:
 
 def _bare(type_: Any) -> Any:
     return get_args(type_)[0] if get_origin(type_) is Annotated else type_
+
+
+def _defaults(type_: type[Section]) -> Tree:
+    """Return the fields that have a default, as they stand in a file."""
+    found: Tree = {}
+    for each in msgspec.structs.fields(type_):
+        if not each.required:
+            value = each.default_factory() if each.default is NODEFAULT else each.default
+            found[each.encode_name] = msgspec.json.decode(msgspec.json.encode(value))
+    return found
+
+
+def _section(type_: Any) -> type[Section] | None:
+    """Return the section that a field is, or may be."""
+    if get_origin(_bare(type_)) is tuple:
+        return None
+    return next((each for each in (type_, *get_args(type_)) if is_section(each)), None)
+
+
+def _item_section(type_: Any) -> type[Section] | None:
+    """Return the section that the items of a field are."""
+    bare = _bare(type_)
+    return _section(get_args(bare)[0]) if get_origin(bare) is tuple else None
 
 
 def is_section(type_: Any) -> bool:

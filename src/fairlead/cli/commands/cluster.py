@@ -115,9 +115,9 @@ def up(
 
 
 def _check_profile(settings: Settings) -> None:
-    from fairlead.app.fleet import read_profile
+    from fairlead.embedded.virtual.profile import load_profile
 
-    read_profile(settings.profile)
+    load_profile(settings.profile)
 
 
 def _foreground(common_: Common, settings: Settings) -> int:
