@@ -105,3 +105,19 @@ def test_a_deposed_leader_that_still_writes_is_reported(monkeypatch: pytest.Monk
     monkeypatch.setattr(LeaderClient, "call", unfenced)
     with pytest.raises(PromiseBroken, match=r"^8: a replica that does not lead sends "):
         simulate(STALLING, seed=1)
+
+
+def test_two_leaders_at_once_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary of the lease: a leader whose renewal gets no answer goes on as if it had one."""
+    renew = LeaderElector._renew
+
+    async def hopeful(elector: LeaderElector, term: Term) -> float:
+        wait = await renew(elector, term)
+        if not term.is_over:
+            term.deadline = asyncio.get_running_loop().time() + 15.0
+        return wait
+
+    assert simulate(STALLING, seed=1).jobs
+    monkeypatch.setattr(LeaderElector, "_renew", hopeful)
+    with pytest.raises(PromiseBroken, match=r"^8: replicas \[0, 1\] lead at the same time"):
+        simulate(STALLING, seed=1)

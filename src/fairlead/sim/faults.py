@@ -55,7 +55,8 @@ class FaultRates:
     stall_seconds_max: float = 60.0  # uniform, from a stall's beginning until writes pass again
     stalls_creates: bool = False  # creates as well, which nothing outdates
     late_seconds_max: float = 30.0  # uniform, from a stall's end until one of its writes arrives
-    latency_seconds_mean: float = 0.0  # exponential, per call
+    latency_seconds_mean: float = 0.0  # exponential, per call, before it is applied
+    answer_lag_seconds_mean: float = 0.0  # exponential, per write: answers come out of order
     watch_life_seconds_mean: float = 0.0  # exponential; 0: watches are not cut
     watch_expired: float = 0.0  # a watch starts with 410
     watch_lag_seconds_max: float = 0.0  # uniform, per event
@@ -180,7 +181,8 @@ class FaultyClient(ClientWrapper):
             raise Timeout("injected: no answer in time")
         answer = await self.inner.call(request)
         self._step(f"after {what}")
-        await asyncio.sleep(0)
+        lag = rates.answer_lag_seconds_mean if request.is_write else 0.0
+        await asyncio.sleep(self._rng.expovariate(1 / lag) if lag else 0)
         if request.is_write and self._rng.random() < rates.answer_lost:
             self._switch.met[f"answer lost {what}"] += 1
             raise Unavailable("injected: the answer was lost")
