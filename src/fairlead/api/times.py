@@ -40,7 +40,11 @@ def _civil_from_days(days: int) -> tuple[int, int, int]:
 
 def format_time(instant: float) -> str:
     """Return e.g. "2026-11-20T08:15:30Z"; fractions of a second are cut off."""
-    seconds = int(instant // 1)
+    return _format_second(int(instant // 1))
+
+
+@lru_cache(maxsize=_CACHED_MAX)  # one decision writes one instant into many places
+def _format_second(seconds: int) -> str:
     days, rest = divmod(seconds, _SECONDS_PER_DAY)
     year, month, day = _civil_from_days(days)
     return (

@@ -101,6 +101,10 @@ class AdoptionController:
         """Look at the groups that changed or are due."""
         return self._decider.decide(now)
 
+    def due_at(self) -> float | None:
+        """Return when there is something to decide."""
+        return self._decider.due_at()
+
     def changed(self, key: ObjectKey) -> None:
         """Look at the group again that a key of `key_of` belongs to."""
         self._decider.requeue(key)

@@ -52,6 +52,8 @@ class ClusterWorld:
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
         self.uncertain: dict[ObjectKey, PlaceJob] = {}
+        #: How many changes were taken in.
+        self.change_count = 0
         self._clock = clock
         self._reader: MirrorReader | None = None
         self._unregister: list[Callable[[], None]] = []
@@ -128,7 +130,11 @@ class ClusterWorld:
             self._follow(mirrors.quotas, self._quota_changed)
 
     def _follow(self, mirror: Mirror[T], handler: Callable[[Change[T]], None]) -> None:
-        self._unregister.append(follow(mirror, handler, self._reader))
+        def counted(change: Change[T]) -> None:
+            self.change_count += 1
+            handler(change)
+
+        self._unregister.append(follow(mirror, counted, self._reader))
 
     def _priority_class_changed(self, change: Change[PriorityClass]) -> None:
         self.state.priority_class_changed(change.key[1], change.new)

@@ -81,6 +81,9 @@ class SchedulerController:
         self._refused_releases: dict[str, int] = {}
         self._uncertain = UncertainPlacements(self.state, world.uncertain)
         self._now = 0.0
+        #: The changes that the last decision was made on, and the deadline that it set.
+        self._decided_on = -1
+        self._wake_at: float | None = None
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
         self._set_aside = set_aside_of(reader)
         self._unregister = follow(world.mirrors.jobs, self._job_changed, reader)
@@ -105,8 +108,16 @@ class SchedulerController:
     def _contain(self, job: Job, error: Exception) -> None:
         self._world.set_aside.note(JOBS, job.metadata, Stage.OBSERVE, error)
 
+    def due_at(self) -> float | None:
+        """Return when to decide again: at once after a change, if there are jobs to decide on."""
+        if self._world.change_count == self._decided_on:
+            return self._wake_at
+        is_sound = not self._set_aside and not self._world.set_aside
+        return self._wake_at if is_sound and self.state.is_settled else 0.0
+
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the state as the mirrors have it."""
+        self._decided_on = self._world.change_count
         repeated = self._uncertain.take_due()
         self._now = now
         contains = not self._set_aside.is_strict
@@ -117,6 +128,7 @@ class SchedulerController:
             if key not in decision.faults:
                 self._set_aside.clear(JOBS, key, Stage.DECIDE)
         reports = self._report_set_aside(now)
+        self._wake_at = decision.wake_at
         return replace(decision, actions=(*repeated, *decision.actions, *reports))
 
     def _report_set_aside(self, now: float) -> Iterator[WriteVerdict]:

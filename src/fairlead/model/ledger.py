@@ -248,6 +248,11 @@ class Ledger:
             if others:
                 self._settle(self._pods[next(iter(others))])
 
+    @property
+    def has_misplaced(self) -> bool:
+        """True when `moved` may yield a job."""
+        return bool(self._misplaced)
+
     def moved(self) -> Iterator[tuple[JobKey, str, tuple[RolePlacement, ...]]]:
         """Yield the jobs whose members are all on nodes, some on others than claimed.
 

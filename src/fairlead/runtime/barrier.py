@@ -97,7 +97,8 @@ class Barrier:
         What one mirror shows while another one is waited for may expect more of the others.
         """
         for expected in self._expected:
-            await expected.mirror.wait_synced()
+            if not expected.mirror.synced:
+                await expected.mirror.wait_synced()
         while lacking := [each for each in self._expected if not each.is_met()]:
             await self._wait_for(lacking[0])
             lacking[0].clear()

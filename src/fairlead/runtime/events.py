@@ -31,6 +31,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.queue import KeyQueue
+from fairlead.runtime.wake_up import WakeUp
 
 _NAME_LENGTH_MAX = 253
 _MESSAGE_LENGTH_MAX = 1024
@@ -133,7 +134,7 @@ class Recorder:
         self._log = log
         self._noted: dict[ObjectKey, _Noted] = {}
         self._queue = KeyQueue[ObjectKey]()
-        self._woken = asyncio.Event()
+        self._woken = WakeUp()
 
     def record(
         self,
@@ -168,11 +169,7 @@ class Recorder:
             await self.flush()
             wake_at = self._queue.wake_at()
             delay = None if wake_at is None else max(wake_at - self._clock.now(), 0.001)
-            try:
-                async with asyncio.timeout(delay):
-                    await self._woken.wait()
-            except TimeoutError:
-                continue
+            await self._woken.wait(delay)
             self._woken.clear()
 
     async def flush(self) -> None:

@@ -74,6 +74,10 @@ class KeyedDecider(Generic[A]):
         if whole:
             self._queue.add((namespace, whole))
 
+    def due_at(self) -> float | None:
+        """Return when the next object is due: 0.0 when one is marked, None when there is none."""
+        return 0.0 if len(self._queue) else self._queue.wake_at()
+
     def decide(self, now: float) -> Decision[A]:
         """Decide on the objects that are marked or due, in key order."""
         actions: list[A] = []

@@ -4,6 +4,9 @@ Its cycle, read aloud: wait for a change, for `wake_at` or for a timer, and a li
 comes with it; wait until the mirrors are synced and have seen our own writes (the barrier); decide,
 which is pure; perform the actions, in order per object, objects side by side.
 
+A controller that keeps a queue says when it has something to decide (`Queued`); a change that gives
+it nothing to decide on then costs no cycle.
+
 The world's errors are handled here, by type. `Conflict`, `NotFound` and `AlreadyExists` mean that
 the decision was made on stale objects: the rest of that object's actions is dropped and the object
 is looked at again. What can pass by itself (429, 5xx, a broken connection) is repeated a few times
@@ -24,7 +27,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from fairlead.api.status import (
     AlreadyExists,
@@ -41,6 +44,7 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.queue import KeyQueue
+from fairlead.runtime.wake_up import WakeUp
 
 __all__ = [
     "ActionResult",
@@ -48,6 +52,7 @@ __all__ = [
     "ControllerLoop",
     "LoopObserver",
     "LoopOptions",
+    "Queued",
     "Written",
 ]
 
@@ -97,6 +102,18 @@ class Controller(Protocol[A]):
 
     def close(self) -> None:
         """Remove its handlers from mirrors and shared state that outlive the controller."""
+        ...
+
+
+@runtime_checkable
+class Queued(Protocol):
+    """A controller that knows, after each change, whether it has anything to decide.
+
+    Changes of its mirrors start no cycle of it before `due_at`.
+    """
+
+    def due_at(self) -> float | None:
+        """Return the instant of the next decision: 0.0 for now, None until a change asks for it."""
         ...
 
 
@@ -193,8 +210,11 @@ class ControllerLoop(Generic[A]):
         self._observer = observer or _NoObserver()
         self._log = log
         self._barrier = Barrier(controller.mirrors, timeout_seconds=self._options.barrier_seconds)
-        self._woken = asyncio.Event()
-        self._wake_at: float | None = None
+        self._due_at = controller.due_at if isinstance(controller, Queued) else None
+        self._woken = WakeUp()
+        #: Until when the loop sleeps: infinite without a deadline, None while it is in a cycle.
+        self._sleeps_until: float | None = None
+        self._is_checking = False
         self._again = KeyQueue[ObjectKey]()
         self._failures: dict[ObjectKey, int] = {}
         #: Objects that are left alone until an instant: the server is in trouble, or asked for it.
@@ -227,7 +247,21 @@ class ControllerLoop(Generic[A]):
                 remove()
 
     def _on_change(self, _change: Change[Any]) -> None:
-        self._woken.set()
+        if self._due_at is None:
+            self._woken.set()
+        elif not self._is_checking and self._sleeps_until is not None:
+            # Once all handlers have seen the change, whatever their order.
+            self._is_checking = True
+            asyncio.get_running_loop().call_soon(self._check)
+
+    def _check(self) -> None:
+        """Start a cycle if the changes have given the controller something to decide."""
+        self._is_checking = False
+        if self._due_at is None or self._sleeps_until is None:
+            return
+        due_at = self._due_at()
+        if due_at is not None and due_at < self._sleeps_until:
+            self._woken.set()
 
     async def _cycles(self) -> None:
         now = self._clock.now()
@@ -250,15 +284,17 @@ class ControllerLoop(Generic[A]):
     async def _wait(self, wake_at: float | None) -> float:
         """Return after a change and the batch window, or at a deadline; at least the deadline."""
         now = self._clock.now()
+        if self._due_at is not None:
+            wake_at = self._due_at()  # what it has performed may have moved it
         deadlines = [at for at in (wake_at, self._again.wake_at()) if at is not None]
         if self._options.resync_seconds is not None:
             deadlines.append(now + self._options.resync_seconds)
         deadline = min(deadlines) if deadlines else None
         delay = None if deadline is None else max(deadline - now, self._options.wake_seconds_min)
-        try:
-            async with asyncio.timeout(delay):
-                await self._woken.wait()
-        except TimeoutError:
+        self._sleeps_until = float("inf") if deadline is None else deadline
+        is_woken = await self._woken.wait(delay)
+        self._sleeps_until = None
+        if not is_woken:
             # Rounding may have the timer fire a hair early: `now` must not be before the deadline,
             # or a controller that is due "at" it would ask for the same instant for ever.
             return max(self._clock.now(), deadline or 0.0)
@@ -271,6 +307,8 @@ class ControllerLoop(Generic[A]):
             key = self._controller.key_of(action)
             if not self._is_to_wait(key):
                 by_key.setdefault(key, []).append(action)
+        if not by_key:
+            return
         if len(by_key) == 1:
             await self._act(*by_key.popitem())
             return

@@ -138,6 +138,7 @@ class Metrics:
         )
         #: `labels` looks its child up under a lock, for each action of each gang.
         self._action_counters: dict[tuple[str, str, ActionResult], Counter] = {}
+        self._decide_histograms: dict[str, Histogram] = {}
         self._crashes = Counter(
             "fairlead_service_crashes_total",
             "Services that were restarted after a fault.",
@@ -161,7 +162,12 @@ class Metrics:
 
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision."""
-        self._decide_seconds.labels(controller).observe(seconds)
+        histogram = self._decide_histograms.get(controller)
+        if histogram is None:
+            histogram = self._decide_histograms[controller] = self._decide_seconds.labels(
+                controller
+            )
+        histogram.observe(seconds)
 
     def acted(self, controller: str, action: str, result: ActionResult) -> None:
         """Note one attempt of an action."""

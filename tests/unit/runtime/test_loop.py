@@ -574,3 +574,55 @@ async def test_loops_may_share_mirrors_that_somebody_else_runs() -> None:
             task.cancel()
     assert pods(client) == ["x-000", "x-001"]
     assert client.count("list", "pods") == 1
+
+
+class Queue(Replicas):
+    """Says when it has something to decide."""
+
+    def due_at(self) -> float | None:
+        return 0.0 if len(self.dirty) else self.dirty.wake_at()
+
+
+@simulated
+async def test_a_change_that_leaves_nothing_to_decide_starts_no_cycle() -> None:
+    client = FakeClient(latency_seconds=0.001)
+    controller = Queue(client)
+    async with running(controller):
+        await want(client, "x", 3)
+        await asyncio.sleep(10)
+        assert pods(client) == ["x-000", "x-001", "x-002"]
+        cycles, changes = len(controller.decided_at), []
+        controller.wanted.on_change(changes.append)
+        controller.dirty.add = lambda key: None  # from now on changes give it nothing to do
+        await want(client, "x", 1)
+        await asyncio.sleep(10)
+        assert len(changes) == 2  # what was there, and the change
+        assert len(controller.decided_at) == cycles
+
+
+@simulated
+async def test_a_change_that_moves_the_deadline_forward_is_served_at_the_new_one() -> None:
+    client = FakeClient()
+    controller = Queue(client)
+    async with running(controller):
+        controller.wanted.on_change(lambda change: controller.dirty.add_at(change.key, EPOCH + 50))
+        controller.dirty.add_at(("a", "later"), EPOCH + 500)
+        controller.dirty.add = lambda key: None
+        await want(client, "x", 0)
+        await asyncio.sleep(100)
+        assert controller.decided_at[-1] == pytest.approx(EPOCH + 50, abs=0.01)
+        await asyncio.sleep(500)
+        assert controller.decided_at[-1] == pytest.approx(EPOCH + 500, abs=0.01)
+
+
+@simulated
+async def test_what_is_marked_while_it_acts_is_decided_on_next() -> None:
+    client = FakeClient(latency_seconds=1.0)
+    controller = Queue(client)
+    async with running(controller):
+        await want(client, "x", 1)
+        await asyncio.sleep(0.5)
+        assert controller.performing == 1
+        await want(client, "y", 1)
+        await asyncio.sleep(10)
+        assert pods(client) == ["x-000", "y-000"]

@@ -68,6 +68,13 @@ class PlacementState:
         """Build a state from lists."""
         return cls(ClusterState.of(nodes, jobs, pods))
 
+    @property
+    def is_settled(self) -> bool:
+        """True while there is no job to decide on: no change of a node or a pod can matter."""
+        waiting = self.queue or self.held or self.unresolved
+        due = self.releasable or self.repairable or self.cluster.ledger.has_misplaced
+        return not waiting and not due
+
     def reserve_uncertain(self, job: Job, placement: Placement) -> None:
         """Reserve a placement whose write has an unknown outcome, and leave the job alone.
 

@@ -30,8 +30,8 @@ from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.deletion import FOREGROUND, ORPHAN
 from fairlead.embedded.verbs.kinds import CRD_FINALIZER, NAMESPACE_FINALIZER
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
-from fairlead.embedded.verbs.wake_up import WakeUp
 from fairlead.runtime.client import EventType, Propagation
+from fairlead.runtime.wake_up import WakeUp
 
 #: (table, key)
 Place = tuple[str, Key]
@@ -110,14 +110,16 @@ class Collector:
 
     def note(self, events: Sequence[StoreEvent]) -> None:
         """Take in committed writes; called by the store."""
+        had_expiring = bool(self._expiring)
         for event in events:
             previous = event.previous.owners if event.previous is not None else ()
             if event.type is EventType.DELETED:
                 self._removed(event)
             else:
                 self._added(event.info, event.record, previous)
-        if self._queue or self._expiring:
-            self._wake.notify()
+        # What expires later than what is there already changes no deadline.
+        if self._queue or (self._expiring and not had_expiring):
+            self._wake.set()
 
     def _added(self, info: ResourceInfo, record: Record, owners_before: tuple[str, ...]) -> None:
         place = (info.name, record.key)
@@ -202,6 +204,7 @@ class Collector:
     async def _wait(self) -> None:
         deadline = next(iter(self._expiring.values()), None)
         now = self._context.clock.now()
+        self._wake.clear()
         await self._wake.wait(None if deadline is None else deadline - now)
 
     def _expire(self) -> None:

@@ -21,9 +21,9 @@ from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.disruption import Disruption, disrupt
 from fairlead.embedded.verbs.options import DeleteOptions
-from fairlead.embedded.verbs.wake_up import WakeUp
 from fairlead.model.labels import tolerates
 from fairlead.runtime.client import EventType
+from fairlead.runtime.wake_up import WakeUp
 
 STEP_MAX = 64  # evictions between two turns of the event loop
 _NODE_OF = field_reader(builtins.PODS, ("spec.nodeName",))
@@ -68,7 +68,7 @@ class TaintEviction:
             elif event.info is builtins.PODS:
                 self._pods[event.record.key] = None
         if self._nodes or self._pods:
-            self._wake.notify()
+            self._wake.set()
 
     def _note_node(self, record: Record) -> None:
         taints = tuple(t for t in record.typed(Node).spec.taints if t.effect == "NoExecute")
@@ -120,6 +120,7 @@ class TaintEviction:
 
     async def _wait(self) -> None:
         now = self._context.clock.now()
+        self._wake.clear()
         await self._wake.wait(self._due[0][0] - now if self._due else None)
 
 
