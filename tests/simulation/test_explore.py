@@ -1,13 +1,17 @@
-"""Exploration: a number names a world, and what cannot fit is no broken promise."""
+"""Exploration: a number names a world, and a job that cannot fit is no broken promise."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from fairlead.sim.explore import broken_text, explore_one, options_of, summary, unfit
+from fairlead.sim.explore import broken_text, explore_one, options_of, summary
+from fairlead.sim.fitting import unfit_jobs
+from fairlead.sim.workload import generate
+from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions
 
 
@@ -25,19 +29,35 @@ def test_a_number_names_one_world() -> None:
     assert len({repr(options_of(number)) for number in range(20)}) == 20
 
 
-def test_a_gang_that_no_empty_cluster_holds_is_said_and_not_run() -> None:
-    numbers = [n for n in range(60) if unfit(options_of(n), n)]
-    assert numbers
-    found = explore_one(numbers[0])
-    assert "cannot fit" in found.unfit
-    assert (found.broken, found.writes) == ("", 0)
-    assert "1 others hold jobs that cannot fit" in summary([found])
+def test_a_gang_that_no_empty_cluster_holds_waits_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = replace(
+        small(3), nodes=1, workload=replace(small(3).workload, jobs=12, members_max=4)
+    )
+    assert unfit_jobs(generate(options.workload, random.Random("3/workload")), options)
+    monkeypatch.setattr("fairlead.sim.explore.options_of", lambda _number: options)
+    found = explore_one(3)
+    assert (found.broken, bool(found.unfit)) == ("", True)
+    assert "1 had jobs that can never fit" in summary([found])
+
+
+def test_a_job_that_can_never_run_and_does_not_say_so_breaks_promise_3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = replace(small(3), settle_seconds_max=1800.0)
+    monkeypatch.setattr("fairlead.sim.explore.options_of", lambda _number: options)
+    monkeypatch.setattr("fairlead.sim.fitting.never_fits", lambda _body, _options: "planted")
+    monkeypatch.setattr(World, "_waiting_unfit", lambda world: list(world.unfit)[:1])
+    monkeypatch.setattr("fairlead.sim.checkers.Checkers.unfinished_count", 1)
+    found = explore_one(3)
+    assert "3: ('default', 'job-00000') can never run and does not say so" in found.broken
 
 
 def test_a_world_says_which_faults_met_which_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlead.sim.explore.options_of", small)
     found = explore_one(3)
-    assert (found.broken, found.unfit) == ("", "")
+    assert (found.broken, found.unfit) == ("", 0)
     assert found.writes > 0
     assert sum(found.met.values()) > 0
     assert "1 worlds" in summary([found])

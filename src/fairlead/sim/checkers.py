@@ -194,7 +194,8 @@ class Checkers:
                     job.succeeded.add(before.member)
                 self._check_gang(before.job, job, now)
             return
-        model = _pod_model(new)
+        is_same_spec = before is not None and old is not None and new.spec is old.spec
+        model = _pod_model(new, before.requests if before is not None and is_same_spec else None)
         self._pods[key] = model
         job = self._owner(model)
         if model.job is None or job is None:
@@ -388,14 +389,15 @@ def _is_evicted(pod: Pod) -> bool:
     )
 
 
-def _pod_model(pod: Pod) -> _PodModel:
+def _pod_model(pod: Pod, requests: dict[str, int] | None) -> _PodModel:
+    """Return the model of a pod; `requests` where they are known."""
     labels, space = pod.metadata.labels, pod.metadata.namespace
     owner = _controller(pod)
     name = owner.name if owner is not None else labels.get(names.JOB_NAME)
     index = labels.get(names.INDEX, "")
     return _PodModel(
         node=pod.spec.node_name,
-        requests=_requests(pod.spec.containers),
+        requests=_requests(pod.spec.containers) if requests is None else requests,
         job=(space, name) if name else None,
         uid=owner.uid if owner is not None else labels.get(names.JOB_UID, ""),
         is_adopted=owner is None,

@@ -14,12 +14,10 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from types import FrameType
 
-from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
@@ -40,11 +38,14 @@ _ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one world came to: `broken` is "" when every promise held, `unfit` when it was run."""
+    """What one world came to: `broken` is "" when every promise held.
+
+    `unfit` counts the jobs that no empty cluster of its size could hold.
+    """
 
     number: int
     broken: str = ""
-    unfit: str = ""
+    unfit: int = 0
     writes: int = 0
     met: Counter[str] = field(default_factory=Counter)
 
@@ -91,42 +92,25 @@ def options_of(number: int) -> WorldOptions:
     if options.binding is None or nodes == 1:  # no adoption; a group may be enlarged to two nodes
         options = replace(options, groups=0)
     # As if all ran one after another: on one node they do.
-    total = sum(seconds for _, _, seconds in _shapes(options, number))
-    total += options.groups * GROUP_SECONDS_MAX
+    total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
 
 
-def unfit(options: WorldOptions, seed: int) -> str:
-    """Return why some job of a world can never run, however empty its nodes are; "" if all can."""
-    amounts = options.profile.node.resources
-    per_node = resources_to_base(amounts).get(GPU, 0)
-    for members, gpus, _ in _shapes(options, seed):
-        room = options.nodes * (per_node // gpus)
-        if members > room:
-            return (
-                f"a gang of {members} members with {gpus} GPUs each cannot fit: {options.nodes} "
-                f"nodes with {per_node} GPUs hold {room} of them"
-            )
-    return ""
-
-
-def _shapes(options: WorldOptions, seed: int) -> Iterator[tuple[int, int, float]]:
-    """Yield members, GPUs of each and run time of the jobs of a world."""
+def _run_seconds(options: WorldOptions, seed: int) -> float:
+    """Return the run time of all jobs of a world together."""
     workload = random.Random(f"{seed}/workload")  # noqa: S311 # as in World
-    for arrival in generate(options.workload, workload):
-        role = arrival.body["spec"]["roles"][0]
-        template = role["template"]
-        limits = template["spec"]["containers"][0]["resources"]["limits"]
-        seconds = float(template["metadata"]["annotations"][SIMULATE_SECONDS])
-        yield role["count"], int(limits[GPU]), seconds
+    templates = (
+        arrival.body["spec"]["roles"][0]["template"]
+        for arrival in generate(options.workload, workload)
+    )
+    return sum(
+        float(template["metadata"]["annotations"][SIMULATE_SECONDS]) for template in templates
+    )
 
 
 def explore_one(number: int) -> Found:
     """Run the world that a number names. Faults of our own code count as broken promises."""
     options = options_of(number)
-    reason = unfit(options, number)
-    if reason:
-        return Found(number, unfit=reason)
     world: World | None = None
 
     async def main() -> Outcome:
@@ -146,7 +130,7 @@ def explore_one(number: int) -> Found:
     finally:
         signal.alarm(0)
     assert world is not None
-    return Found(number, broken, "", world.writes, world.faults_met)
+    return Found(number, broken, len(world.unfit), world.writes, world.faults_met)
 
 
 def _give_up(_signal: int, _frame: FrameType | None) -> None:
@@ -193,13 +177,13 @@ def broken_text(found: Found) -> str:
 
 def summary(done: list[Found]) -> str:
     """Return the counts: worlds, writes, and how often each fault met each kind of call."""
-    ran = [found for found in done if not found.unfit]
-    met = sum((found.met for found in ran), Counter[str]())
+    met = sum((found.met for found in done), Counter[str]())
     lines = [f"{met[what]:>9}  {what}" for what in sorted(met)]
-    broken = sum(bool(found.broken) for found in ran)
+    broken = sum(bool(found.broken) for found in done)
+    unfit = sum(bool(found.unfit) for found in done)
     lines.append(
-        f"{len(ran)} worlds, {sum(found.writes for found in ran)} writes, {met.total()} faults: "
-        f"{broken} broke a promise; {len(done) - len(ran)} others hold jobs that cannot fit"
+        f"{len(done)} worlds, {sum(found.writes for found in done)} writes, {met.total()} faults: "
+        f"{broken} broke a promise; {unfit} had jobs that can never fit, and waited saying so"
     )
     return "".join(f"{line}\n" for line in lines)
 
@@ -215,7 +199,7 @@ def main() -> int:
     if given.world is not None:
         sys.stdout.write(f"{options_of(given.world)}\n")
         done = [explore_one(given.world)]
-        sys.stdout.write(broken_text(done[0]) if done[0].broken else done[0].unfit)
+        sys.stdout.write(broken_text(done[0]) if done[0].broken else "")
     else:
         first = given.first if given.first is not None else int.from_bytes(os.urandom(4)) * 10_000
         done = explore(given.minutes, given.processes, first)

@@ -1,10 +1,9 @@
 """An asyncio event loop under virtual time: the clock jumps to the next timer, nothing ever waits.
 
-The loop is the stock selector loop with two changes. `time()` returns a field; and the selector,
-instead of blocking, moves that field on to the head timer's instant. Time thus moves only when no
-callback can run, which is the quiescence rule (KEP-140 of kube-scheduler-simulator). Whatever
-would let real time or the outside in (threads, sockets, subprocesses, signals) raises
-`SimulationError`.
+The loop is the stock base loop without a selector. `time()` returns a field; where the stock loop
+would block, that field moves on to the head timer's instant. Time thus moves only when no callback
+can run, which is the quiescence rule (KEP-140 of kube-scheduler-simulator). Whatever would let real
+time or the outside in (threads, sockets, subprocesses, signals) raises `SimulationError`.
 
 Timers with equal deadlines run in the order in which they were set (stock asyncio leaves that
 open).
@@ -15,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
-import selectors
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, TypeVar
@@ -29,6 +28,8 @@ T = TypeVar("T")
 
 #: What counts as simultaneous. It must stay above the spacing of floats at the times used.
 RESOLUTION_SECONDS = 1e-6
+#: Cancelled timers that are kept beyond half of all.
+_CANCELLED_MAX = 64
 
 
 class SimulationError(RuntimeError):
@@ -39,77 +40,46 @@ class Deadlock(SimulationError):
     """Nothing can ever run again: every task waits and no timer is set."""
 
 
-class _OrderedTimer(asyncio.TimerHandle):
-    """A timer handle ordered by (deadline, sequence number)."""
-
-    __slots__ = ("_sequence",)
-
-    def __init__(self, sequence: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._sequence = sequence
-
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, _OrderedTimer):
-            return NotImplemented
-        mine, others = self.when(), other.when()
-        return mine < others or (mine == others and self._sequence < other._sequence)
-
-
-class _JumpingSelector(selectors.BaseSelector):
-    """Never blocks: asks the loop to jump by the time-out that it was given."""
-
-    def __init__(self) -> None:
-        self.loop: VirtualTimeLoop | None = None
-        self._keys: dict[Any, selectors.SelectorKey] = {}
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Keep the key; only the loop's own wake-up pipe is ever registered."""
-        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        key = selectors.SelectorKey(fileobj, fd, events, data)
-        self._keys[fileobj] = key
-        return key
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """Forget the key."""
-        return self._keys.pop(fileobj)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Advance virtual time by `timeout`; None means that nothing can ever run again."""
-        assert self.loop is not None
-        if timeout is None:
-            raise Deadlock("all tasks wait and no timer is set: the simulation is deadlocked")
-        if timeout > 0:
-            self.loop.advance(timeout)
-        return []
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        """Return the registered keys."""
-        return self._keys
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class VirtualTimeLoop(asyncio.BaseEventLoop):
     """The loop. `time()` starts at 0; add an epoch with `runtime.clock.LoopClock`."""
 
     # Attributes of the stock loop (asyncio.base_events) that its subclasses share.
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+    _closed: bool
     _check_closed: Callable[[], None]
 
     def __init__(self) -> None:
+        super().__init__()
         self._virtual_time = 0.0
         self._timer_count = 0
-        selector = _JumpingSelector()
-        super().__init__(selector)
-        selector.loop = self
-        self._clock_resolution = RESOLUTION_SECONDS
+        #: (deadline, sequence number, handle): compared without a call of Python code.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._cancelled_count = 0
 
     def time(self) -> float:
         """Return virtual seconds since the loop was made."""
         return self._virtual_time
 
-    def advance(self, seconds: float) -> None:
-        """Jump: to the head timer exactly when there is one, so that no rounding accumulates."""
-        head = self._scheduled[0].when() if self._scheduled else 0.0
-        self._virtual_time = head or self._virtual_time + seconds
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run the callback in the next turn."""
+        if self._closed:
+            self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Set a timer; equal deadlines keep the order of the calls."""
+        return self.call_at(self._virtual_time + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -119,12 +89,42 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Set a timer; equal deadlines keep the order of the calls."""
-        self._check_closed()
+        if self._closed:
+            self._check_closed()
         self._timer_count += 1
-        timer = _OrderedTimer(self._timer_count, when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # noqa: SLF001 # as the stock loop marks its own
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, self._timer_count, timer))
         return timer
+
+    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+        """Drop cancelled timers when they are more than half; `TimerHandle.cancel` calls this."""
+        self._cancelled_count += 1
+        if self._cancelled_count > _CANCELLED_MAX + len(self._timers) // 2:
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled_count = 0
+
+    def _run_once(self) -> None:
+        """Take one turn, as the stock loop does, but jump where that would block."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._cancelled_count -= 1
+        if not ready and not self._stopping:
+            if not timers:
+                raise Deadlock("all tasks wait and no timer is set: the simulation is deadlocked")
+            self._virtual_time = max(timers[0][0], self._virtual_time)
+        end = self._virtual_time + RESOLUTION_SECONDS
+        while timers and timers[0][0] < end:
+            timer = heapq.heappop(timers)[2]
+            if timer.cancelled():
+                self._cancelled_count -= 1
+            else:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 # as the stock loop does
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
         """Refuse: a thread runs in real time."""

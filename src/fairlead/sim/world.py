@@ -26,7 +26,8 @@ from fairlead.api.job import Job
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from fairlead.app.controllers import Policies
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.embedded.client import InProcessClient
+from fairlead.decide.reasons import Outcome as VerdictOutcome
+from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store, StoreEvent
@@ -40,9 +41,10 @@ from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
 from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.faults import FaultSwitch
-from fairlead.sim.lasting_watches import LastingWatches
+from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.loop import run
 from fairlead.sim.observer import Observer
+from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
@@ -50,6 +52,8 @@ from fairlead.sim.workload import HIGH, Arrival, generate
 from fairlead.sim.world_options import EPOCH, WorldOptions
 
 _PARTIAL_SECONDS = 120.0
+#: Compared for every write; to compute a resource's name, or to read an Enum's member, costs more.
+_JOBS, _PODS, _NODES, _DELETED = JOBS.name, PODS.name, NODES.name, EventType.DELETED
 #: Served by every real cluster, and read by the operator's controllers; no quota is set here.
 _QUOTAS = ResourceInfo("", "v1", "resourcequotas", "ResourceQuota")
 
@@ -68,6 +72,7 @@ class Outcome:
     crashes: int
     faults: int
     late: int
+    unfit: int
     node_failures: int
     evictions: int
     user_acts: int
@@ -95,7 +100,10 @@ class World:
         self.clock = LoopClock(EPOCH)
         self.is_stopped = False
         self._now = EPOCH
-        self._arrivals = arrivals
+        drawn = arrivals is None
+        self._arrivals = generate(options.workload, self._rng("workload")) if drawn else arrivals
+        #: Jobs that can never run, and why: they are to wait, and to say so.
+        self.unfit = unfit_jobs(self._arrivals, options)
         self._observers = list(observers)
         self._on_writes = on_writes
         self._over = asyncio.Event()
@@ -116,8 +124,11 @@ class World:
             ids=lambda: f"{ids.getrandbits(128):032x}",
             rng=self._rng("names"),
         )
-        client = InProcessClient if options.renews_watches else LastingWatches
-        self.client = client(self._service)
+        self.client = QuietClient(
+            self._service,
+            renews_watches=options.renews_watches,
+            keeps_events=options.keeps_events,
+        )
         self.switch = FaultSwitch(options.faults)
         self.virtual = VirtualNodes(
             self.client,
@@ -168,27 +179,29 @@ class World:
         now = self._now = self.clock.now()
         for event in events:
             self.writes += 1
-            record = event.record
-            line = f"{now:.6f} {event.type.value} {event.info.name} {record.key} {event.version} "
-            self._digest.update(line.encode())
-            self._digest.update(record.data)
-            deleted = event.type is EventType.DELETED
-            new = None if deleted else record
-            previous = event.previous
-            if event.info.name == JOBS.name:
-                self.checkers.job(_typed(new, Job), _typed(previous, Job), now)
+            record, name = event.record, event.info.name
+            namespace, key_name = key = record.key
+            kind = "DELETED" if event.type is _DELETED else "PUT"
+            line = f"{now:.6f} {kind} {name} {namespace}/{key_name} {event.version} "
+            self._digest.update(line.encode() + record.data)
+            current = None if event.type is _DELETED else record
+            if name == _JOBS:
+                job = _typed(current, Job)
+                self.checkers.job(job, _typed(event.previous, Job), now)
                 for observer in self._observers:
-                    observer.job(_typed(new, Job), record.key, now)
-            elif event.info.name == PODS.name:
-                self.checkers.pod(_typed(new, Pod), _typed(previous, Pod), now)
+                    observer.job(job, key, now)
+            elif name == _PODS:
+                pod = _typed(current, Pod)
+                self.checkers.pod(pod, _typed(event.previous, Pod), now)
                 for observer in self._observers:
-                    observer.pod(_typed(new, Pod), record.key, now)
-            elif event.info.name == NODES.name:
-                self.checkers.node(_typed(new, Node), _typed(previous, Node), now)
+                    observer.pod(pod, key, now)
+            elif name == _NODES:
+                node = _typed(current, Node)
+                self.checkers.node(node, _typed(event.previous, Node), now)
                 for observer in self._observers:
-                    observer.node(_typed(new, Node), record.key[1], now)
+                    observer.node(node, key_name, now)
             for observer in self._observers:
-                observer.wrote(event.info.name)
+                observer.wrote(name)
         self._on_writes()
 
     def stop(self) -> None:
@@ -210,9 +223,6 @@ class World:
             await self.client.create(CRDS, OWNER_DEFINITION)
         self._store.subscribe(self._observe)
         await self.virtual.start()
-        arrivals = self._arrivals
-        if arrivals is None:
-            arrivals = generate(self.options.workload, self._rng("workload"))
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._service.run(), name="service"),
@@ -227,7 +237,7 @@ class World:
             if has_tools:
                 tasks.append(group.create_task(self.scheduler.run(), name="stock-scheduler"))
                 tasks.append(group.create_task(self.tool.run(), name="training-operator"))
-            tasks.append(group.create_task(self._story(arrivals), name="story"))
+            tasks.append(group.create_task(self._story(self._arrivals), name="story"))
             await self._over.wait()
             for task in tasks:
                 task.cancel()
@@ -273,15 +283,39 @@ class World:
             self.checkers.check_partial(self.clock.now())
 
     async def _settle(self) -> None:
-        """Faults stop: from now on every job must come to its end within the bound."""
+        """Faults stop: every job must end within the bound, or say that it can never run."""
         self.switch.stop()
         self.replicas.stop_faults()
         deadline = self._elapsed() + self.options.settle_seconds_max
-        while self.checkers.unfinished_count or await self._unfinished_groups():
+        while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
+            await self._unfinished_groups() or await self._silent()
+        ):
             if self._elapsed() > deadline:
-                left = [*self.checkers.unfinished(), *await self._unfinished_groups()]
-                raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
+                await self._break_liveness()
             await asyncio.sleep(self.options.look_seconds)
+
+    async def _break_liveness(self) -> None:
+        ends = [key for key in self.checkers.unfinished() if key not in self.unfit]
+        left = [*ends, *await self._unfinished_groups()]
+        if left:
+            raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
+        key = (await self._silent())[0]
+        raise PromiseBroken(f"3: {key} can never run and does not say so: {self.unfit[key]}")
+
+    def _waiting_unfit(self) -> list[ObjectKey]:
+        """Return the jobs that can never run and have not been cancelled."""
+        accepted, finished = self.checkers.accepted, self.checkers.finished
+        return [key for key in self.unfit if key in accepted and key not in finished]
+
+    async def _silent(self) -> list[ObjectKey]:
+        """Return the jobs that can never run and whose verdict does not say so."""
+        silent: list[ObjectKey] = []
+        for key in self._waiting_unfit():
+            job = await self.client.get(JOBS, key[1], namespace=key[0])
+            verdict = job.status.verdict
+            if verdict is None or verdict.outcome != VerdictOutcome.IMPOSSIBLE.value:
+                silent.append(key)
+        return silent
 
     async def _unfinished_groups(self) -> list[str]:
         return await self.tool.unfinished() if self.options.groups else []
@@ -324,6 +358,7 @@ class World:
             crashes=self.replicas.crashes,
             faults=self.faults_injected,
             late=self.switch.late.arrived,
+            unfit=len(self._waiting_unfit()),
             node_failures=self.disturbances.node_failures,
             evictions=self.checkers.evictions,
             user_acts=self.disturbances.user_acts,

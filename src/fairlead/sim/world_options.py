@@ -18,6 +18,15 @@ DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """Nodes that fail together, by their number in the order of names. Durations in seconds."""
+
+    at_seconds: float
+    nodes: range
+    repair_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorldOptions:
     """What is simulated. Durations in seconds, rates per simulated day."""
 
@@ -37,6 +46,7 @@ class WorldOptions:
     cordon_seconds: float = 1800.0
     node_repair_sigma: float = 0.0  # of a log-normal repair time with that median; 0: constant
     node_detect_seconds_max: float = 40.0
+    outages: tuple[Outage, ...] = ()  # in addition, in the order of their instants
     lemon_share: float = 0.0  # of the nodes, which fail `lemon_factor` times as often
     lemon_factor: float = 1.0
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
@@ -49,3 +59,5 @@ class WorldOptions:
     peer_naming: PeerNaming = PeerNaming.ADDRESS
     #: False: watches last and send no bookmarks, so that idle time costs nothing.
     renews_watches: bool = True
+    #: False: Events are sent but not stored, as no controller reads them.
+    keeps_events: bool = True
