@@ -75,6 +75,7 @@ class Disturbances:
         """Run all of them, and return when they are over."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._break_nodes(until))
+            group.create_task(self._break_together(until))
             group.create_task(self._drain_nodes(until))
             group.create_task(self._act_as_users(until))
             if self._options.groups:
@@ -172,6 +173,24 @@ class Disturbances:
         await asyncio.sleep(max(0.0, until - self._elapsed()))
         for name in broken:
             self._virtual.recover_node(name)
+
+    async def _break_together(self, until: float) -> None:
+        """Fail the nodes of each outage together; they come back together, by `until` at last."""
+        rng, names = self._streams("outages"), self._virtual.node_names()
+        outages = self._options.outages
+        steps = [(one.at_seconds, number, True) for number, one in enumerate(outages)]
+        steps += [(one.at_seconds + one.repair_seconds, n, False) for n, one in enumerate(outages)]
+        for at, number, fails in sorted(steps):
+            if at >= until and fails:
+                continue
+            await asyncio.sleep(max(0.0, min(at, until) - self._elapsed()))
+            for index in outages[number].nodes:
+                if fails:
+                    self.node_failures += 1
+                    detect = rng.random() * self._options.node_detect_seconds_max
+                    self._virtual.fail_node(names[index], detect_seconds=detect)
+                elif outages[number].at_seconds < until:
+                    self._virtual.recover_node(names[index])
 
     async def _drain_nodes(self, until: float) -> None:
         """Drain random nodes at exponential intervals; each is open again after a while."""

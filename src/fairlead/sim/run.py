@@ -39,7 +39,7 @@ from fairlead.sim.traces.readers import read_trace
 from fairlead.sim.traces.trace import TraceJob
 from fairlead.sim.workload import Arrival, WorkloadOptions, generate, job_body
 from fairlead.sim.world import World
-from fairlead.sim.world_options import EPOCH, WorldOptions
+from fairlead.sim.world_options import EPOCH, Outage, WorldOptions
 
 _DAY = 86_400.0
 _SAMPLES = 500
@@ -179,6 +179,7 @@ def world_options(scenario: Scenario, faults: FaultProfile, seconds: float) -> W
         node_repair_seconds=faults.repair_seconds_median,
         node_repair_sigma=faults.repair_sigma,
         node_detect_seconds_max=faults.detect_seconds_max,
+        outages=outages_of(scenario, faults, seconds),
         lemon_share=faults.lemon_share,
         lemon_factor=faults.lemon_factor,
         drains_per_day=0.0,
@@ -187,7 +188,33 @@ def world_options(scenario: Scenario, faults: FaultProfile, seconds: float) -> W
         look_seconds=max(60.0, seconds / 2000),
         policy=POLICIES[scenario.policy],
         renews_watches=is_rough,
+        keeps_events=False,
     )  # fmt: skip
+
+
+def outages_of(scenario: Scenario, faults: FaultProfile, seconds: float) -> tuple[Outage, ...]:
+    """Return the stated node failures and the drawn losses of racks and switches, in order."""
+    cluster = scenario.cluster
+    outages = [
+        Outage(failure.at_seconds, range(failure.node, failure.node + 1), failure.repair_seconds)
+        for failure in faults.node_failures
+    ]
+    per_block = cluster.nodes_per_rack * cluster.racks_per_block
+    for what, size, per_1000_days in (
+        ("rack", cluster.nodes_per_rack, faults.rack_failures_per_1000_rack_days),
+        ("switch", per_block, faults.switch_failures_per_1000_switch_days),
+    ):
+        rng = random.Random(f"{scenario.seed}/{what}")  # noqa: S311 # a simulation, no secret
+        count = -(-cluster.nodes // size)
+        rate = per_1000_days / 1000 * count / _DAY
+        at = rng.expovariate(rate) if rate else seconds
+        while at < seconds:
+            first = rng.randrange(count) * size
+            repair = faults.repair_seconds_median * rng.lognormvariate(0.0, faults.repair_sigma)
+            nodes = range(first, min(first + size, cluster.nodes))
+            outages.append(Outage(at, nodes, repair))
+            at += rng.expovariate(rate)
+    return tuple(sorted(outages, key=lambda one: (one.at_seconds, one.nodes.start)))
 
 
 def _profile(scenario: Scenario) -> Profile:
@@ -222,7 +249,7 @@ def load_of(
     for number, job in enumerate(jobs):
         name = f"{_dns(job.name)}-{number:06d}"
         tenants[name] = job.tenant
-        exit_code = 1 if failing.random() < faults.failing_job_share else 0
+        exit_code = 1 if failing.random() < faults.failing_job_share or job.fails else 0
         body = trace_body(name, job, exit_code=exit_code)
         arrivals.append(Arrival(job.at_seconds * load.time_scale, name, body))
     report = LoadReport(

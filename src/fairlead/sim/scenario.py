@@ -34,12 +34,22 @@ class _Data(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
     """Base of the file's types: camelCase in the file, unknown fields are mistakes."""
 
 
+class NodeFailure(_Data, frozen=True):
+    """A node fails at an instant, in seconds from the first arrival. `node` counts from 0."""
+
+    at_seconds: float
+    node: int
+    repair_seconds: float = 3600.0
+
+
 class FaultProfile(_Data, frozen=True):
     """Failures of nodes, jobs and the API. Rates are per 1,000 node-days, durations in seconds.
 
     A repair takes a log-normal time. `lemonShare` of the nodes fail `lemonFactor` times as often
-    as the others; the mean rate stays as stated. `api` names the faults between controllers and
-    API: none or rough.
+    as the others; the mean rate stays as stated. All nodes of a rack fail together at
+    `rackFailuresPer1000RackDays`, those of a block, behind one switch, at
+    `switchFailuresPer1000SwitchDays`. `nodeFailures` come in addition, at stated instants. `api`
+    names the faults between controllers and API: none or rough.
     """
 
     name: str
@@ -51,6 +61,13 @@ class FaultProfile(_Data, frozen=True):
     repair_seconds_median: float = 3600.0
     repair_sigma: float = 0.0
     detect_seconds_max: float = 40.0
+    rack_failures_per_1000_rack_days: float = msgspec.field(
+        default=0.0, name="rackFailuresPer1000RackDays"
+    )
+    switch_failures_per_1000_switch_days: float = msgspec.field(
+        default=0.0, name="switchFailuresPer1000SwitchDays"
+    )
+    node_failures: tuple[NodeFailure, ...] = ()
     lemon_share: float = 0.0
     lemon_factor: float = 1.0
     failing_job_share: float = 0.0
@@ -189,6 +206,11 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
         yield f"faults: '{scenario.faults}'; accepted: {', '.join(fault_profiles())}, or a mapping"
     elif (profile := faults_of(scenario)).api not in ("none", "rough"):
         yield f"faults.api: '{profile.api}'; accepted: none, rough"
+    else:
+        for number, failure in enumerate(profile.node_failures):
+            if not 0 <= failure.node < cluster.nodes:
+                where = f"faults.nodeFailures[{number}].node"
+                yield f"{where}: {failure.node}; accepted: 0 to {cluster.nodes - 1}"
 
 
 def fault_profiles() -> tuple[str, ...]:

@@ -6,15 +6,20 @@ import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from fairlead.cli.common import Column, Common, Format, common, dump
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS, NODES
+from fairlead.cli.commands.history import LIMIT_MAX
+from fairlead.cli.common import Column, Common, Format, common, dump, now
+from fairlead.cli.past import past_lines
 from fairlead.cli.table import Align
+from fairlead.cli.text import parse_duration
 from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 from fairlead.sim.charts import percent
@@ -33,6 +38,8 @@ from fairlead.sim.scenario import (
 )
 from fairlead.sim.story import Story
 from fairlead.sim.traces.readers import FORMATS, read_trace, write_csv
+from fairlead.sim.traces.recording import SCENARIO_FILE, write_recording
+from fairlead.sim.traces.recording import record as recorded
 from fairlead.sim.traces.trace import TraceError
 from fairlead.sim.world_options import EPOCH
 
@@ -116,11 +123,11 @@ def _with_flags(scenario: Scenario, flags: dict[str, Any]) -> Scenario:
     load |= {"days": flags["days"]} if flags["days"] is not None else {}
     load |= {"jobs_max": flags["jobs"]} if flags["jobs"] is not None else {}
     top = {key: flags[key] for key in ("policy", "faults", "seed") if flags[key] is not None}
-    replace = msgspec.structs.replace
-    new_cluster: ClusterSpec = replace(scenario.cluster, **cluster)
-    new_load: LoadSpec = replace(scenario.load, **load)
+    changed = msgspec.structs.replace
+    new_cluster: ClusterSpec = changed(scenario.cluster, **cluster)
+    new_load: LoadSpec = changed(scenario.load, **load)
     ideal = scenario.ideal or flags["ideal"]
-    return replace(scenario, cluster=new_cluster, load=new_load, ideal=ideal, **top)
+    return changed(scenario, cluster=new_cluster, load=new_load, ideal=ideal, **top)
 
 
 def _execute(run_: Run) -> RunResult:
@@ -226,6 +233,38 @@ def replay(common_: Common, *, folder: str, until: float | None, name: str) -> i
         )  # fmt: skip
     common_.note(f"same log hash as the first run: {result.summary.log_hash}")
     return _exit(result, "")
+
+
+@sim.command()
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option("--since", metavar="DURATION", default="7d", show_default=True,
+              help="Jobs that ended this long ago or later, and those that run.")  # fmt: skip
+@click.option("--history", "store", metavar="URL|FILE", default="",
+              help="Read ended jobs from here. Also: FAIRLEAD_HISTORY_URL.")  # fmt: skip
+@common(output=False)
+def record(common_: Common, *, folder: str, since: str, store: str) -> None:
+    """Record a cluster's jobs, nodes and node failures as a scenario for `sim run`.
+
+    DIR gets scenario.yaml and jobs.csv. Change the scenario's policy, or its nodes, and run it.
+    """
+    try:
+        earliest = now() - parse_duration(since)
+    except ValueError as error:
+        raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+    everywhere = replace(common_, all_namespaces=True)
+    ended = past_lines(everywhere, store, {"since": f"{earliest:.3f}", "limit": str(LIMIT_MAX)})
+    api = common_.connect()
+    jobs = {job.metadata.uid: job for job in (msgspec.convert(e.document, Job) for e in ended)}
+    running: list[Job] = [job for job in api.list(JOBS) if not job.is_finished]
+    jobs.update({job.metadata.uid: job for job in running})
+    with _errors():
+        found = recorded(jobs.values(), api.list(NODES), now=now())
+    write_recording(found, Path(folder))
+    count, seconds = len(found.trace.jobs), found.trace.seconds
+    common_.note(f"{count:,} jobs over {duration(seconds)}, {found.scenario.cluster.nodes} nodes")
+    for line in found.trace.assumptions:
+        common_.note(f"assumed: {line}")
+    common_.note(f"run it: fairlead sim run {Path(folder) / SCENARIO_FILE} --out RESULTS")
 
 
 @sim.command(name="import")

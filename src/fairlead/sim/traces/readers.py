@@ -4,7 +4,7 @@
     swf       `;` comments, then 5 to 18 whitespace-separated fields (Feitelson's archive)
     openb     name,cpu_milli,memory_mib,num_gpu,...,creation_time,deletion_time,scheduled_time
     csv       submit_seconds,run_seconds,members,gpus, and if wanted
-              name,tenant,limit_seconds,cpu_milli,memory_bytes
+              name,tenant,limit_seconds,cpu_milli,memory_bytes,fails
     jsonl     one object a line with the same names
 
 Files may be gzipped. `auto` tells the format by the header. A line that is not a job is left out
@@ -268,6 +268,7 @@ def _generic_job(number: int, row: dict[str, str | None]) -> TraceJob:
         memory_bytes=_count(
             given("memory_bytes") or str(1 << 30), "memory_bytes", low=0, high=2**53
         ),
+        fails=_count(given("fails") or "0", "fails", low=0, high=1) == 1,
     )
 
 
@@ -283,7 +284,15 @@ FORMATS: dict[str, Callable[[list[str], _Sink], list[str]]] = {
 
 def write_csv(trace: Trace, path: Path) -> None:
     """Write a trace in the generic CSV form, which `read_trace` reads back unchanged."""
-    columns = (*_CSV_NEEDED, "name", "tenant", "limit_seconds", "cpu_milli", "memory_bytes")
+    columns = (
+        *_CSV_NEEDED,
+        "name",
+        "tenant",
+        "limit_seconds",
+        "cpu_milli",
+        "memory_bytes",
+        "fails",
+    )
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
@@ -291,5 +300,5 @@ def write_csv(trace: Trace, path: Path) -> None:
             limit = "" if job.limit_seconds is None else f"{job.limit_seconds!r}"
             writer.writerow((
                 repr(job.at_seconds), repr(job.run_seconds), job.members, job.gpus, job.name,
-                job.tenant, limit, job.cpu_milli, job.memory_bytes,
+                job.tenant, limit, job.cpu_milli, job.memory_bytes, int(job.fails),
             ))  # fmt: skip

@@ -25,6 +25,8 @@ class TraceJob:
     limit_seconds: float | None = None
     cpu_milli: int = 1000
     memory_bytes: int = 1 << 30
+    #: Its program ends with an error.
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
