@@ -92,6 +92,12 @@ async def test_nodes_are_listed_read_and_patched_whatever_their_kubelet_left_out
         assert core.read_node("bare").status.node_info.machine_id == ""
         patched = core.patch_node("some", {"spec": {"unschedulable": True}})
         assert patched.spec.unschedulable
+        (taint,) = patched.spec.taints
+        assert (taint.key, taint.effect) == ("node.kubernetes.io/unschedulable", "NoSchedule")
+        again = core.patch_node("some", {"metadata": {"labels": {"a": "b"}}})
+        assert again.spec.taints == [taint], "it says since when the node is cordoned"
+        assert taint.time_added is not None
+        assert not core.patch_node("some", {"spec": {"unschedulable": False}}).spec.taints
         core.patch_node_status("some", {"status": {"nodeInfo": {"bootID": "b"}}})
         assert core.read_node_status("some").status.node_info.boot_id == "b"
 

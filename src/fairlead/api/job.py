@@ -366,10 +366,9 @@ class Progress(Wire, frozen=True):
     """What a member reported: its latest step and the latest step that a checkpoint holds."""
 
     step: Annotated[int, Doc(description="Latest step that the job reported.")] = 0
-    checkpoint_step: Annotated[
-        int | None, Doc(description="Latest step that a checkpoint holds; a restart goes on there.")
-    ] = None
+    checkpoint_step: Annotated[int | None, Doc(description="Step a restart goes on from.")] = None
     reported_at: Annotated[Instant | None, Doc(description="When it was reported.")] = None
+    ignored_line: Annotated[str, Doc(description="Latest line that could not be read.")] = ""
 
 
 class MemberCounts(Wire, frozen=True):

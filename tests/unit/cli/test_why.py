@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Adopts, Job, VerdictStatus
+from fairlead.api.job import Adopts, Job, Progress, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import RUNNING
 from fairlead.api.resources import NODES
@@ -42,6 +42,18 @@ def test_a_node_that_does_not_report_is_named_while_there_is_patience_with_it() 
     assert "not ready" not in why_text(job, explanation, EPOCH)
     text = why_text(job, explanation, EPOCH, unready={"node-0000": EPOCH - 12})
     assert "  not ready  node-0000 for 12s; the job moves once that is 40s\n" in text
+
+
+def test_a_line_of_a_progress_report_that_could_not_be_read_is_shown_with_what_is_expected() -> (
+    None
+):
+    job = make_job("a", placement=make_placement(["node-0000"]))
+    explanation = explain(PlacementState.of(make_nodes(1), [job]), job.metadata.key, EPOCH)
+    progress = Progress(step=4, ignored_line='{"steps": 5}')
+    told = replace(job, status=replace(job.status, progress=progress))
+    text = why_text(told, explanation, EPOCH)
+    assert '  ignored    {"steps": 5}   (a line of $FAIRLEAD_PROGRESS_FILE is {"step": 1200' in text
+    assert "ignored" not in why_text(job, explanation, EPOCH)
 
 
 def test_without_the_cluster_the_status_of_the_job_is_told() -> None:

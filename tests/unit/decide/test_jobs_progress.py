@@ -13,7 +13,12 @@ from fairlead.api.bounds import STEP_MAX
 from fairlead.api.core import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
 from fairlead.api.job import Progress
 from fairlead.decide.jobs.pods import JobPods
-from fairlead.decide.jobs.progress import read_progress
+from fairlead.decide.jobs.progress import (
+    IGNORED_LENGTH_MAX,
+    after_ignored,
+    fold_progress,
+    read_progress,
+)
 from fairlead.member import progress as member
 from fairlead.testing.builders import make_pod
 
@@ -82,7 +87,10 @@ def ended(pod: Pod, *messages: str) -> Pod:
         ('{"step": 3, "checkpoint": true}\n{"step": 5}\n', Progress(5, 3, AT)),
         ('ckpoint": true}\n{"step": 5, "checkpointStep": 4}\n', Progress(5, 4, AT)),
         ('{"step": 3, "checkpoint": true}\nout of luck', Progress(3, 3, AT)),
-        ('{"step": 5, "checkpointStep": -1}\n{"step": 4}', Progress(4, None, AT)),
+        (
+            '{"step": 5, "checkpointStep": -1}\n{"step": 4}',
+            Progress(4, None, AT, '{"step": 5, "checkpointStep": -1}'),
+        ),
         ("cannot open the data set", None),
         ("[" * 4096, None),
     ],
@@ -128,3 +136,19 @@ def test_a_checkpoint_is_still_known_from_the_last_bytes_of_a_long_file(
     member.report(501)
     kept = file.read_bytes()[-member.KEPT_BYTES :].decode()
     assert read_progress(ended(make_pod("p"), kept)) == Progress(501, 500, AT)
+
+
+def test_the_latest_line_that_cannot_be_read_is_kept_beside_the_progress() -> None:
+    lines = ('{"step": 5, "checkpoint": true}', "Traceback: no report", '{"steps": 7}')
+    found = read_progress(ended(reporting("{}"), "\n".join(lines)))
+    assert found is not None
+    assert (found.step, found.checkpoint_step) == (5, 5)
+    assert found.ignored_line == '{"steps": 7}'
+    later = Progress(step=6, reported_at=AT)
+    folded = fold_progress(found, later)
+    assert folded is not None
+    assert (folded.step, folded.ignored_line) == (6, '{"steps": 7}')
+    only = fold_progress(later, after_ignored(None, b"\x00" + b"x" * 500))
+    assert only is not None
+    assert (only.step, len(only.ignored_line)) == (6, IGNORED_LENGTH_MAX)
+    assert only.ignored_line.isprintable() or "\N{REPLACEMENT CHARACTER}" in only.ignored_line

@@ -73,7 +73,8 @@ def state_of(node: Node) -> tuple[NodeState, str, float | None]:
         taint = next((t for t in node.spec.taints if t.key == names.TAINT_UNSCHEDULABLE), None)
         since = taint.time_added if taint else None
         who = node.metadata.annotations.get(names.CORDONED_BY, "")
-        return NodeState.CORDONED, f"by {who}" if who else "", parse_time(since) if since else None
+        reason = f"by {who or 'hand'}"
+        return NodeState.CORDONED, reason, parse_time(since) if since else None
     keeping = [t for t in node.spec.taints
                if t.effect != "PreferNoSchedule" and t.key not in _STANDARD_TAINTS]  # fmt: skip
     if keeping:

@@ -217,7 +217,7 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
             "none yet" if progress.checkpoint_step is None else f"step {progress.checkpoint_step}"
         )
         lines.append(_line("progress", f"step {progress.step}, checkpoint: {kept}"))
-    lines += _attempts(job)
+    lines += [*_ignored(job), *_attempts(job)]
     return "\n".join(lines) + "\n"
 
 
@@ -231,7 +231,7 @@ def _ended(job: Job, now: float, note: list[str]) -> str:
     lines.append("")
     lines.append(_line("ran", _ran(job, now)))
     lines += note or [_line("logs", f"fairlead logs {name}")]
-    lines += _attempts(job)
+    lines += [*_ignored(job), *_attempts(job)]
     return "\n".join(lines) + "\n"
 
 
@@ -239,6 +239,16 @@ def _ran(job: Job, now: float) -> str:
     if job.status.started_at is None:
         return "never"
     return f"{time_of(job, now)}, {plural(job.status.attempt, 'attempt')}"
+
+
+def _ignored(job: Job) -> list[str]:
+    """Return the line of a progress report that could not be read, and what is expected."""
+    progress = job.status.progress
+    if progress is None or not progress.ignored_line:
+        return []
+    expected = '{"step": 1200, "checkpoint": true}'
+    text = f"{progress.ignored_line}   (a line of $FAIRLEAD_PROGRESS_FILE is {expected})"
+    return [_line("ignored", text)]
 
 
 def _attempts(job: Job) -> list[str]:

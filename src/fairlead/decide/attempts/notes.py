@@ -16,7 +16,9 @@ class EventReason(Enum):
     HELD = "Held"
     RELEASED = "Released"
     STARTED = "Started"
+    MEMBER_FAILED = "MemberFailed"
     MEMBER_LOST = "MemberLost"
+    ATTEMPT_FAILED = "AttemptFailed"
     MEMBER_RESTARTED = "MemberRestarted"
     CAUSE_REVISED = "CauseRevised"
     STOPPING = "Stopping"
@@ -36,7 +38,9 @@ class EventReason(Enum):
 
 _WARNINGS = frozenset(
     (
+        EventReason.MEMBER_FAILED,
         EventReason.MEMBER_LOST,
+        EventReason.ATTEMPT_FAILED,
         EventReason.PODS_REFUSED,
         EventReason.NODES_RELEASED,
         EventReason.MEMBER_RESTARTED,

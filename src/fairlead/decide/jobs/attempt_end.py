@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, JobState, RestartPolicy
+from fairlead.api.job import Attempt, Cause, JobState, RestartPolicy
 from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.attempts.notes import EventReason, Note
@@ -171,7 +171,16 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
     draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.RESTARTING)
     number = draft.status.attempt
     text = f"Attempt {number} ended: {end.message} (cause: {cause.value})"
-    return draft.write(Note(EventReason.MEMBER_LOST, text))
+    return draft.write(Note(_event_of(reason, cause), text))
+
+
+def _event_of(reason: EndReason, cause: Cause) -> EventReason:
+    """Return the event for the end of an attempt: what failed, and through whom."""
+    if cause is Cause.USER:
+        return EventReason.MEMBER_FAILED
+    if reason in (EndReason.START_TIMEOUT, EndReason.PLACEMENT_LOST):
+        return EventReason.ATTEMPT_FAILED
+    return EventReason.MEMBER_LOST
 
 
 def succeed(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:

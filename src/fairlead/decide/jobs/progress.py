@@ -8,13 +8,15 @@ copies its last 4 KiB into the pod's status when the container ends: that costs 
 of the pod's user and no request of its own. The embedded node follows the file while the container
 runs, and writes what is new to an annotation of the pod.
 
-A member writes these lines, so they prove nothing: what cannot be read is ignored. What is returned
-can be written on a job: steps are 64-bit integers, instants are instants.
+A member writes these lines, so they prove nothing: what cannot be read is ignored, and the latest
+such line is reported as ignored. What is returned can be written on a job: steps are 64-bit
+integers, instants are instants.
 """
 
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.bounds import STEP_MAX
@@ -25,6 +27,8 @@ from fairlead.api.times import parse_time
 #: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
 _ANNOTATION_LENGTH_MAX = 500
 LINE_BYTES_MAX = 4096
+#: Characters of an ignored line that are kept; escaped, they fit into the annotation.
+IGNORED_LENGTH_MAX = 60
 #: What Kubernetes sets where a template says nothing.
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -59,8 +63,21 @@ def after_line(latest: Progress | None, line: ProgressLine, at: str | None) -> P
     kept = latest.checkpoint_step if latest is not None else None
     saved = line.step if line.checkpoint else line.checkpoint_step
     return Progress(
-        step=line.step, checkpoint_step=kept if saved is None else saved, reported_at=at
+        step=line.step,
+        checkpoint_step=kept if saved is None else saved,
+        reported_at=at,
+        ignored_line=latest.ignored_line if latest is not None else "",
     )
+
+
+def after_ignored(latest: Progress | None, raw: bytes) -> Progress:
+    """Return the progress once a line was met that cannot be read."""
+    return replace(latest or Progress(), ignored_line=_printable(raw.decode(errors="replace")))
+
+
+def _printable(text: str) -> str:
+    kept = text.strip()[:IGNORED_LENGTH_MAX]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in kept)
 
 
 def read_progress(pod: Pod) -> Progress | None:
@@ -85,16 +102,23 @@ def _annotated(text: str | None) -> Progress | None:
         step=_clamped(found.step),
         checkpoint_step=None if saved is None else _clamped(saved),
         reported_at=_instant(found.reported_at),
+        ignored_line=_printable(found.ignored_line),
     )
 
 
 def _last_words(message: str, ended_at: str | None) -> Progress | None:
-    """Return what the lines of a termination message say, the first of which may be cut off."""
+    """Return what the lines of a termination message say, the first of which may be cut off.
+
+    Such a message may be any text, so only what begins as a report counts as one that is ignored.
+    """
     found: Progress | None = None
     for text in message.splitlines():
-        line = decode_line(text.encode(errors="replace"))
+        raw = text.encode(errors="replace")
+        line = decode_line(raw)
         if line is not None:
             found = after_line(found, line, _instant(ended_at))
+        elif raw.startswith(b"{"):
+            found = after_ignored(found, raw)
     return found
 
 
@@ -119,6 +143,7 @@ def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None
         return old or new
     checkpoints = [c for c in (old.checkpoint_step, new.checkpoint_step) if c is not None]
     step, checkpoint = max(old.step, new.step), max(checkpoints, default=None)
+    ignored = new.ignored_line or old.ignored_line
     if step == old.step and checkpoint == old.checkpoint_step:
-        return old
-    return Progress(step=step, checkpoint_step=checkpoint, reported_at=new.reported_at)
+        return old if ignored == old.ignored_line else replace(old, ignored_line=ignored)
+    return Progress(step, checkpoint, new.reported_at, ignored)

@@ -1,7 +1,7 @@
 """The progress file: members append JSON lines, the node keeps what the latest says.
 
-A line without its end yet is left for the next look. Lines that cannot be read are counted, not
-raised: a training run does not fail over its progress report.
+A line without its end yet is left for the next look. Lines that cannot be read are reported as
+ignored: a training run does not fail over its progress report.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time
-from fairlead.decide.jobs.progress import after_line, decode_line
+from fairlead.decide.jobs.progress import after_ignored, after_line, decode_line
 
 READ_BYTES_MAX = 256 * 1024
 
@@ -24,7 +24,6 @@ class ProgressFile:
         """`known` is what was reported before, from the pod's annotation."""
         self.path = path
         self.latest = known
-        self.bad_lines = 0
         self._offset: int | None = None
 
     def look(self, now: float) -> bool:
@@ -58,7 +57,7 @@ class ProgressFile:
             return
         line = decode_line(raw)
         if line is None:
-            self.bad_lines += 1
+            self.latest = after_ignored(self.latest, raw)
             return
         self.latest = after_line(self.latest, line, format_time(now))
 

@@ -10,6 +10,8 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 
+from fairlead.api import names
+from fairlead.api.times import format_time
 from fairlead.embedded import builtins, crds
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
@@ -88,16 +90,41 @@ class _Definition(Strategy):
 
 
 class _Node(Strategy):
-    """Its status has the fields that a Kubernetes API server always writes."""
+    """Its status has the fields that a Kubernetes API server always writes.
+
+    A cordoned node has the taint that Kubernetes' node lifecycle controller would give it.
+    """
 
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         obj.setdefault("spec", {})
         self._fill_status(obj)
+        self._taint(context, {}, obj)
         return None
 
     def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
         self._fill_status(new)
+        self._taint(context, old, new)
         return []
+
+    def _taint(self, context: Context, old: Obj, new: Obj) -> None:
+        """Add the taint of a cordoned node, with when it was cordoned, or take it off."""
+        spec = new.get("spec")
+        taints = spec.get("taints") if isinstance(spec, dict) else None
+        if not isinstance(spec, dict) or not isinstance(taints, list | None):
+            return
+        others = [t for t in taints or () if not _is_cordon(t)]
+        if spec.get("unschedulable") is not True:
+            if len(others) != len(taints or ()):
+                spec["taints"] = others
+            return
+        before = old.get("spec")
+        known = before.get("taints") if isinstance(before, dict) else None
+        kept = [t for t in (*(taints or ()), *(known or ())) if _is_cordon(t)]
+        added = {
+            "key": names.TAINT_UNSCHEDULABLE, "effect": "NoSchedule",
+            "timeAdded": format_time(context.clock.now()),
+        }  # fmt: skip
+        spec["taints"] = [*others, *(kept[:1] or [added])]
 
     def _fill_status(self, node: Obj) -> None:
         status = node.get("status")
@@ -109,6 +136,10 @@ class _Node(Strategy):
             node["status"] = {**(status or {}), "nodeInfo": filled}
         if "daemonEndpoints" not in node["status"]:
             node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": 0}}
+
+
+def _is_cordon(taint: object) -> bool:
+    return isinstance(taint, dict) and taint.get("key") == names.TAINT_UNSCHEDULABLE
 
 
 class _ConfigMap(Strategy):
