@@ -53,7 +53,7 @@ bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.j
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres pyproject.toml -o requirements/run.lock
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra postgres --group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra postgres --extra zstd --group dev pyproject.toml -o requirements/dev.lock
 	echo hatchling | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.lock - -o requirements/build.lock
 
 crds: $(READY)  ## Generate deploy/crds from the types in api/

@@ -141,26 +141,31 @@ def checks(common_: Common, *, output_: str) -> int:
               help="Requests that the API servers take at a time.")  # fmt: skip
 @click.option("--processes", metavar="N", type=click.IntRange(0), default=0,
               help="Processes that read. [default: one per core]")  # fmt: skip
+@click.option("--engine", default="auto", show_default=True, metavar="NAME",
+              type=click.Choice(["auto", "plain", "compiled"]),
+              help="auto, plain or compiled (with the package numba).")  # fmt: skip
 @click.option("--flow-schema", is_flag=True,
               help="Print a FlowSchema and its level for the dearest caller found.")  # fmt: skip
 @common(output=False, cluster=False)
 def audit(
     common_: Common, *, files: tuple[str, ...], output_: str, objects: tuple[str, ...],
-    nodes: int, seats: int, processes: int, flow_schema: bool,
+    nodes: int, seats: int, processes: int, engine: str, flow_schema: bool,
 ) -> int:  # fmt: skip
     """Say who costs the API server how much, from its audit log.
 
     Logs may be plain, gzip or zstd (with the package zstandard), rotated, and - for stdin. Cost is
     in seat-seconds: what API priority and fairness rations. Lines that cannot be used are counted.
+    Logs over 1 GiB are read by compiled code where the package numba is installed.
     """
-    from fairlead.cli.doctor.audit import model_of, run_audit, run_diff
+    from fairlead.cli.doctor.audit import Reading, model_of, run_audit, run_diff
+    from fairlead.doctor.audit.parallel import Engine
 
     format_ = _format(output_, ("text", "json", "yaml"))
     model = model_of(objects, nodes, seats)
     if files[0] == "diff":
         return run_diff(common_, files[1:], format_, model=model)
-    return run_audit(common_, files, format_, model=model, processes=processes,
-                     shows_flow_schema=flow_schema)  # fmt: skip
+    return run_audit(common_, files, format_, model=model, shows_flow_schema=flow_schema,
+                     reading=Reading(processes, Engine(engine)))  # fmt: skip
 
 
 @doctor.command(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fairlead.cli.common import Common, Format, dump
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
 from fairlead.doctor.audit.files import UnreadableLog
-from fairlead.doctor.audit.parallel import read_logs
+from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
 from fairlead.doctor.audit.report import (
     audit_lines,
     audit_values,
@@ -41,10 +42,27 @@ def model_of(objects: Sequence[str], nodes: int, seats: int = 0) -> Model:
     return Model(nodes, counts, sizes, seats or CAPACITY_SEATS)
 
 
-def analyse(common: Common, files: Sequence[str], model: Model, processes: int) -> AuditSummary:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How logs are read; `processes` 0 means one per core."""
+
+    processes: int = 0
+    engine: Engine = Engine.AUTO
+
+
+def analyse(
+    common: Common, files: Sequence[str], model: Model, reading: Reading | None = None
+) -> AuditSummary:
     """Return the summary of the logs; CliError for one that cannot be read."""
+    reading = reading or Reading()
+    if reading.engine is Engine.COMPILED and not has_compiler():
+        raise fail(
+            Code.BAD_VALUE, "--engine compiled needs the package numba",
+            help=("pip install 'fairlead[fast]'",),
+        )  # fmt: skip
     try:
-        summary = summarise(read_logs(list(files), processes=processes), model)
+        tally = read_logs(list(files), processes=reading.processes, engine=reading.engine)
+        summary = summarise(tally, model)
     except UnreadableLog as error:
         raise fail(Code.MANIFEST_UNREADABLE, str(error)) from error
     if not summary.events:
@@ -53,11 +71,11 @@ def analyse(common: Common, files: Sequence[str], model: Model, processes: int) 
 
 
 def run_audit(
-    common: Common, files: Sequence[str], format_: str, *, model: Model, processes: int,
+    common: Common, files: Sequence[str], format_: str, *, model: Model, reading: Reading,
     shows_flow_schema: bool,
 ) -> int:  # fmt: skip
     """Analyse and report; exits as the doctor does."""
-    summary = analyse(common, files, model, processes)
+    summary = analyse(common, files, model, reading)
     report = examine(AUDIT_CHECKS, Facts(nodes=summary.nodes or None, audit=summary))
     if shows_flow_schema:
         objects = flow_schema(summary, report.findings)
@@ -79,7 +97,7 @@ def run_diff(common: Common, files: Sequence[str], format_: str, *, model: Model
             Code.MISSING_ARGUMENT, "fairlead doctor audit diff needs two logs",
             help=("fairlead doctor audit diff old.log new.log",),
         )  # fmt: skip
-    old, new = (analyse(common, [each], model, 0) for each in files)
+    old, new = (analyse(common, [each], model) for each in files)
     rows = diff_values(old, new)
     if format_ == "text":
         common.emit("".join(f"{line}\n" for line in diff_lines(rows)))

@@ -21,7 +21,7 @@ def run_preflight(common: Common, format_: str, options: Mapping[str, Any]) -> i
             Code.UNKNOWN_KIND, f"'{options['file']}' has no DaemonSet, Deployment or StatefulSet"
         )
     model = model_of(options["objects"], int(options["traced_nodes"]), int(options["seats"]))
-    trace = analyse(common, options["trace"], model, 0)
+    trace = analyse(common, options["trace"], model)
     results = [forecast(agent, trace, model, int(options["nodes"])) for agent in agents]
     if format_ == "text":
         common.emit("\n".join("".join(f"{line}\n" for line in preflight_lines(each))

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from fairlead.doctor.audit.tally import SECONDS_MAX, Tally, Template, micros
+from fairlead.doctor.audit.tally import CLOCK_STEPS, DUPLICATE, Tally, Template, micros
 
 ROWS_MAX = 40_000
 TEMPLATES_MAX = 50_000
 _NO_ID = hash("")
 
+#: Returns which of the audit ids were not seen before; None when all are new.
+Fresh = Callable[[list[str]], Sequence[bool] | None]
+
+
+class SeenIds:
+    """The audit ids of this and the previous flush, as hashes."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def fresh(self, audit_ids: list[str]) -> Sequence[bool] | None:
+        """Return which ids are new; those without an id are."""
+        hashes = list(map(hash, audit_ids))
+        current = set(hashes)
+        previous, self._seen = self._seen, current
+        if len(current) == len(hashes) and previous.isdisjoint(current):
+            return None
+        fresh: list[bool] = []
+        for each in hashes:
+            fresh.append(each == _NO_ID or each not in previous)
+            previous.add(each)
+        return fresh
+
 
 class Columns:
     """Rows that are not added up yet, and the templates that they refer to."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: Tally, fresh: Fresh) -> None:
         self.tally = tally
+        self._fresh = fresh
         self.templates: list[Template] = []
         self.numbers: dict[Template, int] = {}
         self._ids: list[int] = []
         self._stamps: list[bytes] = []
         self._waits: dict[int, float] = {}
-        self._audit_ids: list[int] = []
-        self._seen: set[int] = set()
+        self._audit_ids: list[str] = []
 
     def number_of(self, template: Template) -> int:
         """Return the number of a template."""
@@ -46,7 +71,7 @@ class Columns:
         """Take rows; `stamps` are joined and clean."""
         self._ids += ids
         self._stamps.append(stamps)
-        self._audit_ids += map(hash, audit_ids)
+        self._audit_ids += audit_ids
         if len(self._ids) >= ROWS_MAX:
             self.flush()
 
@@ -68,26 +93,13 @@ class Columns:
         joined = b"".join(self._stamps)
         start, end = micros(joined, rows, 0), micros(joined, rows, 47)
         fresh = self._fresh(self._audit_ids)
-        if fresh is not None:
-            ids, start, end = ids[fresh], start[fresh], end[fresh]
+        if fresh is not None and not all(fresh):
+            kept = np.array(fresh, np.bool_)
+            self.tally.skipped[DUPLICATE] += int((~kept).sum())
+            ids, start, end = ids[kept], start[kept], end[kept]
         self._ids, self._stamps, self._audit_ids = [], [], []
         if len(ids):
             self._add_up(ids, start, end)
-
-    def _fresh(self, audit_ids: list[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-        """Return which rows were not seen in this or the previous flush; None when all are new."""
-        current = set(audit_ids)
-        previous, self._seen = self._seen, current
-        if len(current) == len(audit_ids) and previous.isdisjoint(current):
-            return None
-        seen = set(previous)
-        fresh = np.ones(len(audit_ids), np.bool_)
-        for row, each in enumerate(audit_ids):
-            if each != _NO_ID and each in seen:
-                fresh[row] = False
-            seen.add(each)
-        self.tally.skipped["duplicate events"] += int((~fresh).sum())
-        return fresh
 
     def _add_up(
         self,
@@ -100,7 +112,7 @@ class Columns:
         stepped = (seconds < 0) | (start <= 0)
         count = int(stepped.sum())
         if count:
-            tally.skipped["durations below zero, taken as zero (clock steps)"] += count
+            tally.skipped[CLOCK_STEPS] += count
             seconds = np.where(stepped, 0.0, seconds)
         used, inverse = np.unique(ids, return_inverse=True)
         counts = np.bincount(inverse)
@@ -121,10 +133,7 @@ class Columns:
                 cost.seconds_max = max(cost.seconds_max, float(largest[row]))
             is_list[row] = template.key.verb == "list"
         moments = start[is_list[inverse]] // 1_000_000
-        for second, lists in zip(*map(np.ndarray.tolist, np.unique(moments, return_counts=True)),
-                                 strict=True):  # fmt: skip
-            if second in tally.lists_by_second or len(tally.lists_by_second) < SECONDS_MAX:
-                tally.lists_by_second[second] += lists
+        tally.count_lists(*np.unique(moments, return_counts=True))
         tally.events += len(ids)
         written = end[end > 0]  # a line is written when its request ends
         if len(written):

@@ -9,8 +9,16 @@ import math
 import zlib
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 EXACT_MAX = 512
 BITS = 1 << 15
+
+
+def value_of(text: str) -> int:
+    """Return the 32 bits that a text is counted by; the same on every machine."""
+    return zlib.crc32(text.encode("utf-8", "replace")) * 2_654_435_761 & 0xFFFFFFFF
 
 
 class Distinct:
@@ -25,25 +33,29 @@ class Distinct:
             self.add(text)
 
     def add(self, text: str) -> None:
-        """Count a text; the same text gives the same count on every machine."""
-        value = zlib.crc32(text.encode("utf-8", "replace")) * 2_654_435_761 & 0xFFFFFFFF
-        if self._exact is None:
-            bit = value >> 17  # of 32: the well mixed ones
-            self._bits[bit >> 3] |= 1 << (bit & 7)
-        else:
+        """Count a text."""
+        self._add(value_of(text))
+
+    def add_values(self, values: NDArray[np.int64]) -> None:
+        """Count texts by their values."""
+        for value in np.unique(values).tolist():
             self._add(value)
 
     def _add(self, value: int) -> None:
         if self._exact is not None:
             self._exact.add(value)
             if len(self._exact) > EXACT_MAX:
-                values, self._exact = self._exact, None
-                self._bits = bytearray(BITS // 8)
-                for each in values:
-                    self._add(each)
+                self._spread()
             return
         bit = value >> 17  # of 32: the well mixed ones
         self._bits[bit >> 3] |= 1 << (bit & 7)
+
+    def _spread(self) -> None:
+        """Go over from the set to bits."""
+        values, self._exact = self._exact or (), None
+        self._bits = bytearray(BITS // 8)
+        for value in values:
+            self._add(value)
 
     def update(self, other: Distinct) -> None:
         """Count what another one counted."""
@@ -52,10 +64,7 @@ class Distinct:
                 self._add(value)
             return
         if self._exact is not None:
-            values, self._exact = self._exact, None
-            self._bits = bytearray(BITS // 8)
-            for value in values:
-                self._add(value)
+            self._spread()
         merged = int.from_bytes(self._bits, "big") | int.from_bytes(other._bits, "big")
         self._bits = bytearray(merged.to_bytes(BITS // 8, "big"))
 

@@ -10,13 +10,15 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from fairlead.doctor.audit.tally import Tally
 
 BLOCK_BYTES = 1 << 20
 #: A line that is longer is counted and left out.
 LINE_BYTES_MAX = 4 << 20
+#: What the compiled scan may read behind the last line.
+SLACK_BYTES = 256
 CHUNK_BYTES = 64 << 20
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
@@ -32,6 +34,25 @@ class Piece:
     path: str
     start: int = 0
     end: int = 0
+
+
+class Batch(NamedTuple):
+    """Whole lines: the first `end` bytes of a buffer, the last one a line feed.
+
+    At least `SLACK_BYTES` follow in the buffer. It is used again for the next batch.
+    """
+
+    buffer: bytearray
+    end: int
+
+    @classmethod
+    def of(cls, lines: bytes) -> Batch:
+        """Return a batch of lines of which the last one need not end."""
+        return cls(bytearray(lines + b"\n" + bytes(SLACK_BYTES)), len(lines) + 1)
+
+    def cut(self, start: int, end: int) -> bytes:
+        """Return a copy of some bytes."""
+        return bytes(memoryview(self.buffer)[start:end])
 
 
 def pieces_of(paths: list[str]) -> list[Piece]:
@@ -58,6 +79,11 @@ def pieces_of(paths: list[str]) -> list[Piece]:
     return pieces
 
 
+def is_compressed(piece: Piece) -> bool:
+    """True for a whole file that is compressed."""
+    return not piece.end and piece.path != "-"
+
+
 def _zstandard() -> Any:
     try:
         return importlib.import_module("zstandard")
@@ -68,7 +94,7 @@ def _zstandard() -> Any:
         ) from error
 
 
-def batches(piece: Piece, tally: Tally) -> Iterator[bytes]:
+def batches(piece: Piece, tally: Tally) -> Iterator[Batch]:
     """Yield whole lines in batches; damage of the file is counted and ends it."""
     if piece.path == "-":
         yield from _lines(sys.stdin.buffer, tally)
@@ -87,7 +113,7 @@ def batches(piece: Piece, tally: Tally) -> Iterator[bytes]:
         yield from _lines(stream, tally)
 
 
-def _range(file: BinaryIO, piece: Piece, tally: Tally) -> Iterator[bytes]:
+def _range(file: BinaryIO, piece: Piece, tally: Tally) -> Iterator[Batch]:
     """Yield the lines that begin in the range; the last one may end after it."""
     start = piece.start
     if start:
@@ -115,55 +141,62 @@ class _Limited:
     """Reads a number of bytes and then on to the end of the line."""
 
     def __init__(self, file: BinaryIO, left: int) -> None:
-        self._file = file
+        self._file: Any = file
         self._left = left
         self._is_over = False
 
-    def read(self, size: int) -> bytes:
-        """Return the next bytes; b"" at the end."""
+    def readinto(self, room: memoryview) -> int:
+        """Read the next bytes; 0 at the end."""
         if self._left > 0:
-            data = self._file.read(min(size, self._left))
-            self._left -= len(data)
-            self._is_over = data.endswith(b"\n")
-            return data
+            size: int = self._file.readinto(room[: self._left])
+            self._left -= size
+            self._is_over = size > 0 and room[size - 1] == 10
+            return size
         if self._is_over:
-            return b""
-        data = self._file.read(size)
-        at = data.find(b"\n")
-        self._is_over = at >= 0 or not data
-        return data[: at + 1] if at >= 0 else data
+            return 0
+        size = self._file.readinto(room)
+        at = bytes(room[:size]).find(b"\n")
+        self._is_over = at >= 0 or not size
+        return at + 1 if at >= 0 else size
 
 
-def _lines(stream: Any, tally: Tally) -> Iterator[bytes]:
-    read = getattr(stream, "read1", stream.read)  # hands out what precedes damage
-    carry = b""
+def _lines(stream: Any, tally: Tally) -> Iterator[Batch]:
+    """Read into one buffer, behind the begun line of the block before."""
+    buffer = bytearray(LINE_BYTES_MAX + BLOCK_BYTES + SLACK_BYTES)
+    view = memoryview(buffer)
+    begun = 0
     drops = False
-    while True:
-        try:
-            block: bytes = read(BLOCK_BYTES)
-        except (OSError, EOFError, zlib.error, ValueError) as error:
-            tally.skipped[f"the file is damaged: {type(error).__name__}"] += 1
-            break
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":
-                raise
-            tally.skipped["the file is damaged: ZstdError"] += 1
-            break
-        if not block:
-            break
+    while size := _read_into(stream, view[begun : begun + BLOCK_BYTES], tally):
+        end = begun + size
         if drops:
-            at = block.find(b"\n")
+            at = buffer.find(b"\n", 0, end)
             if at < 0:
                 continue
-            block, drops = block[at + 1 :], False
-        at = block.rfind(b"\n")
-        if at < 0:
-            carry += block
-            if len(carry) > LINE_BYTES_MAX:
-                tally.skipped[f"lines over {LINE_BYTES_MAX >> 20} MiB"] += 1
-                carry, drops = b"", True
-            continue
-        yield carry + block[:at]
-        carry = block[at + 1 :]
-    if carry:
-        yield carry
+            end -= at + 1
+            view[:end] = bytes(view[at + 1 : at + 1 + end])
+            begun, drops = 0, False
+        last = buffer.rfind(b"\n", begun, end) + 1
+        if last:
+            yield Batch(buffer, last)
+            view[: end - last] = bytes(view[last:end])
+        begun = end - last
+        if begun > LINE_BYTES_MAX:
+            tally.skipped[f"lines over {LINE_BYTES_MAX >> 20} MiB"] += 1
+            begun, drops = 0, True
+    if begun:
+        buffer[begun] = 10
+        yield Batch(buffer, begun + 1)
+
+
+def _read_into(stream: Any, room: memoryview, tally: Tally) -> int:
+    """Read a block and return its size; 0 at the end, and where the file is damaged."""
+    read = getattr(stream, "readinto1", stream.readinto)  # hands out what precedes damage
+    try:
+        return read(room) or 0
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        tally.skipped[f"the file is damaged: {type(error).__name__}"] += 1
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        tally.skipped["the file is damaged: ZstdError"] += 1
+    return 0

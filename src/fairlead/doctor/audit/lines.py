@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.doctor.audit.columns import Columns
+from fairlead.doctor.audit.columns import Columns, Fresh, SeenIds
 from fairlead.doctor.audit.event import DECODER, Event, Identity, caller_of, seconds_of
+from fairlead.doctor.audit.files import Batch
 from fairlead.doctor.audit.request import Request, parse_uri
 from fairlead.doctor.audit.tally import SEPARATOR, Tally, stamps_are_clean, template_of
 
@@ -23,9 +24,9 @@ _SEPARATOR = SEPARATOR.decode()
 class LineReader:
     """Reads batches of lines into a tally. `flush` at the end."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: Tally, fresh: Fresh | None = None) -> None:
         self.tally = tally
-        self._columns = Columns(tally)
+        self._columns = Columns(tally, fresh or SeenIds().fresh)
         #: Numbers of templates by what decides them, numbers of requests by URI: both by hash.
         self._templates: dict[int, int] = {}
         self._uris: dict[int, int] = {}
@@ -37,7 +38,7 @@ class LineReader:
         """Add up what was read."""
         self._columns.flush()
 
-    def read(self, data: bytes) -> None:
+    def read(self, batch: Batch) -> None:
         """Read whole lines."""
         self._bound()
         ids: list[int] = []
@@ -45,7 +46,7 @@ class LineReader:
         audit_ids: list[str] = []
         decode = DECODER.decode
         uris, templates = self._uris, self._templates
-        for line in data.split(b"\n"):
+        for line in batch.cut(0, batch.end).split(b"\n"):
             try:
                 event = decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,7 +108,10 @@ class LineReader:
         at = 5 if parts[1:2] == ["api"] else 6
         rest = len(parts) - at
         form = 0
-        if rest in (2, 3) and parts[at - 2] == "namespaces" and parts[at + 1] and "%" not in path:
+        if (
+            rest in (2, 3) and parts[at - 2] == "namespaces" and parts[at + 1] and "%" not in path
+            and parts[at] not in ("status", "finalize")
+        ):  # fmt: skip
             last = parts[-1] if rest > 2 else ""
             form = hash((parts[1], parts[2], parts[at - 3], parts[at], last, query))
             known = self._forms.get(form)
@@ -152,7 +156,8 @@ class LineReader:
             for number, given, audit_id in zip(ids, stamps, audit_ids, strict=True)
             if stamps_are_clean((stamp := _stamp(given)).encode("utf-8", "replace"), 1)
         ]
-        self.tally.skipped["no time"] += len(ids) - len(rows)
+        if len(rows) < len(ids):
+            self.tally.skipped["no time"] += len(ids) - len(rows)
         return [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]
 
 

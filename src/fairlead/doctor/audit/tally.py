@@ -24,6 +24,8 @@ SECONDS_MAX = 200_000
 RESOURCES_MAX = 2_000
 STAMP_BYTES = 74
 SEPARATOR = b'","stageTimestamp":"'
+DUPLICATE = "duplicate events"
+CLOCK_STEPS = "durations below zero, taken as zero (clock steps)"
 LONG_RUNNING = frozenset(("watch", "connect"))
 _DIGITS = np.array([0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, 20, 21, 22, 23, 24, 25])
 _MARKS = {4: 45, 7: 45, 10: 84, 13: 58, 16: 58, 19: 46, 26: 90}
@@ -107,27 +109,40 @@ class Tally:
 
     def see_name(self, request: Request, namespace: str, name: str) -> None:
         """Count the object that a request names: a lower bound of how many there are."""
-        resource = request.resource.partition("/")[0]
-        names = self.objects.get(resource)
-        if names is None:
-            if len(self.objects) >= RESOURCES_MAX:
-                return
-            names = self.objects[resource] = Distinct()
-        names.add(f"{namespace}/{name}")
+        names = self._names_of(request)
+        if names is not None:
+            names.add(f"{namespace}/{name}")
 
-    def note(self, template: Template) -> None:
-        """Count the node that a template names."""
-        if template.node:
-            (self.nodes if template.has_node else self.addresses).add(template.node)
+    def see_values(self, request: Request, values: NDArray[np.int64]) -> None:
+        """Count objects of which only the values of `distinct.value_of` are known."""
+        names = self._names_of(request)
+        if names is not None:
+            names.add_values(values)
+
+    def _names_of(self, request: Request) -> Distinct | None:
+        resource = request.resource.partition("/")[0]
+        if resource not in self.objects and len(self.objects) >= RESOURCES_MAX:
+            return None
+        return self.objects.setdefault(resource, Distinct())
+
+    def note(self, caller: Caller | Template) -> None:
+        """Count the node of a caller."""
+        if caller.node:
+            (self.nodes if caller.has_node else self.addresses).add(caller.node)
+
+    def count_lists(self, seconds: NDArray[np.int64], lists: NDArray[np.int64]) -> None:
+        """Count LISTs by the second in which they began."""
+        for second, count in zip(seconds.tolist(), lists.tolist(), strict=True):
+            if second in self.lists_by_second or len(self.lists_by_second) < SECONDS_MAX:
+                self.lists_by_second[second] += count
 
     def merge(self, other: Tally) -> None:
         """Add the tally of another part."""
         for key, cost in other.costs.items():
             self.cost(key).merge(cost)
         self.skipped += other.skipped
-        for second, count in other.lists_by_second.items():
-            if second in self.lists_by_second or len(self.lists_by_second) < SECONDS_MAX:
-                self.lists_by_second[second] += count
+        lists = other.lists_by_second
+        self.count_lists(np.fromiter(lists.keys(), np.int64), np.fromiter(lists.values(), np.int64))
         for resource, names in other.objects.items():
             self.objects.setdefault(resource, Distinct()).update(names)
         self.nodes.update(other.nodes)
