@@ -3,7 +3,7 @@
     store -> service -> HTTP server
                      -> in-process client -> virtual nodes, local node, scheduler, jobs controller
 
-What only controllers need is started by the supervisor and started anew after a crash, each time
+What only controllers need is started by the supervisor and restarted after a crash, each time
 from new objects: whatever it knew is in the API. The store is different: when it cannot write, the
 process ends, since nothing more can be promised (docs/design/architecture.md).
 """

@@ -2,7 +2,7 @@
 
 The cluster itself is put together in `serve`. Here its errors become one line with a remedy: an
 exception group is opened to what caused it, and what the operating system or the store refuses is
-told apart from a fault of ours, which goes on to the caller.
+distinguished from a fault of ours, which goes on to the caller.
 """
 
 from __future__ import annotations
@@ -180,11 +180,11 @@ def explain(settings: Settings, error: BaseException) -> BaseException:
     if isinstance(error, WrongFormat):
         return fail(
             Code.DATA_VERSION, _what(error),
-            help=("use the fairlead that wrote it, or start anew with --data DIR",),
+            help=("use the fairlead that wrote it, or start with another directory: --data DIR",),
         )  # fmt: skip
     if isinstance(error, (DamagedData, StoreError)):
         return fail(Code.DATA_DAMAGED, _what(error),
-                    help=(f"keep a copy of {data}, then start anew with --data DIR",))  # fmt: skip
+                    help=(f"keep a copy of {data}, then start elsewhere: --data DIR",))  # fmt: skip
     if isinstance(error, HistoryError):
         return fail(Code.DATA_DAMAGED, str(error), help=(f"it is in {data}",))
     if isinstance(error, ListenFailed):

@@ -33,7 +33,7 @@ def local_node_name() -> str:
 
 
 class Nodes:
-    """Makes the nodes anew at each start of their services, and knows the present ones."""
+    """Creates the nodes at each start of their services, and keeps the current ones."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """What a running cluster leaves in its data directory so that others find it: `run.json`.
 
-A process is told apart from a later one with the same number by its start time in clock ticks and
-the boot's id (proc(5)): a stale file never makes anyone signal, or talk to, somebody else's
-process.
+Start time in clock ticks and the boot's id (proc(5)) distinguish a process from a later one with
+the same number: with a stale file, no command signals, or talks to, another process.
 
     <data>/kubeconfig           how to reach the cluster; 0600
     <data>/token                the bearer token; 0600, kept for the life of the directory

@@ -156,8 +156,8 @@ def _load(file: str, *, is_remembered: bool) -> ControllerSettings:
             raise
         note = ("it is remembered from an earlier start of this cluster",)
         help_ = ("fairlead up --settings FILE names another, --settings '' takes the defaults",)
-        told = replace(first, detail=(*first.detail, *note), help=(*first.help, *help_))
-        raise CliError((told, *rest)) from error
+        noted = replace(first, detail=(*first.detail, *note), help=(*first.help, *help_))
+        raise CliError((noted, *rest)) from error
 
 
 def remember(settings: Settings, port: int) -> None:

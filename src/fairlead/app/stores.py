@@ -40,7 +40,7 @@ async def open_stores(where: str, *, must_exist: bool = False) -> AsyncGenerator
         return
     async with AsyncExitStack() as stack:
         if is_postgres_url(where):
-            # A person who only reads is told at once; a controller waits for its database.
+            # A command that only reads fails at once; a controller waits for its database.
             patience = READ_SECONDS_MAX if must_exist else PostgresOptions().outage_seconds_max
             options = PostgresOptions(outage_seconds_max=patience)
             rng = random.Random()  # noqa: S311 # jitter, not secrets

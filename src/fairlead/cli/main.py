@@ -28,7 +28,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # nobody reads it any more: let the last flush be quiet, too
+        except (OSError, ValueError):  # the reader has closed it: keep the last flush quiet, too
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
@@ -42,6 +42,6 @@ def guarded(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return 0  # whoever read our output has seen enough
+        return 0  # the reader of our output has seen enough
     except SystemExit as exit_:  # click's completion ends this way
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)

@@ -211,7 +211,7 @@ class MemberLogs:
                 yield piece
 
     def _lines(self, pod: Pod, *, is_followed: bool) -> Iterator[bytes]:
-        """Yield a member's log line by line; what cannot be read is told, not raised."""
+        """Yield a member's log line by line; what cannot be read is noted, not raised."""
         cutter = LineCutter(self._prefix(_task(pod)))
         try:
             for chunk in self._chunks(pod, is_followed=is_followed):

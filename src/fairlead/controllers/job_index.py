@@ -127,7 +127,7 @@ class JobIndex:
         counts_written_at: float,
         late_until: float,
     ) -> JobView:
-        """Return the input of a decision: what follows from the mirrors, and what answers told.
+        """Return the input of a decision: what follows from the mirrors and from answers.
 
         `late_until` 0: no creation of ours is unanswered; those of an earlier controller may be.
         """

@@ -233,14 +233,14 @@ def _gathering(job: Job) -> Verdict:
 
 def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest) -> Verdict:
     """Return the planner's verdict now; what the scheduler wrote where only it can know."""
-    told = entry.job.status.verdict
-    if told is not None and told.reason in _WRITTEN:
-        reason = Reason(told.reason)
+    written = entry.job.status.verdict
+    if written is not None and written.reason in _WRITTEN:
+        reason = Reason(written.reason)
         blockers: tuple[ObjectKey, ...] = ()
         if reason is Reason.BEHIND_EARLIER_JOB:
-            namespace, _, name = str(told.facts.get("job", "")).partition("/")
+            namespace, _, name = str(written.facts.get("job", "")).partition("/")
             blockers = ((namespace, name),)
-        return Verdict(reason, dict(told.facts), blockers)
+        return Verdict(reason, dict(written.facts), blockers)
     verdict = would_fit(state.cluster, gang)
     if verdict.reason is Reason.PLACED:
         ahead = state.queue.position(state.queue.order_of(entry))
@@ -249,10 +249,10 @@ def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest
 
 
 def _since(job: Job, verdict: Verdict) -> float | None:
-    told = job.status.verdict
-    if told is None or told.reason != verdict.reason.value or not told.since:
+    written = job.status.verdict
+    if written is None or written.reason != verdict.reason.value or not written.since:
         return None
-    return parse_time(told.since)
+    return parse_time(written.since)
 
 
 # The numbers

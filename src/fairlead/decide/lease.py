@@ -58,7 +58,7 @@ class Seen:
 
     @property
     def holder(self) -> str:
-        """Who holds it; empty when nobody does."""
+        """Who holds it; empty when no replica does."""
         return "" if self.lease is None else self.lease.spec.holder_identity
 
 
@@ -73,7 +73,7 @@ def see(before: Seen | None, lease: Lease | None, now: float) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Nobody has made one: make it, held by us. Losing the race is AlreadyExists."""
+    """There is none: create it, held by us. Losing the race is AlreadyExists."""
 
     body: dict[str, Any]
 

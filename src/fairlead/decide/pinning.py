@@ -59,7 +59,7 @@ def pinned_affinity(affinity: Affinity | None, node: str) -> Affinity:
 def native_affinity(affinity: Affinity | None, default: Binding) -> Affinity:
     """Keep a pod that may go anywhere off the nodes that are bound directly.
 
-    Nobody checks what is bound there. `default` is how nodes without the label are bound.
+    No scheduler checks what is bound there. `default` is how nodes without the label are bound.
     """
     if default is Binding.DIRECT:
         values, operator = (Binding.NATIVE.value, Binding.PINNED.value), "In"

@@ -1,7 +1,7 @@
 """HTTP to one API server, blocking: for the command line, which sends a request or two and ends.
 
 What is sent and what an answer means is `protocol.py`, as for the asynchronous client; so a request
-has the same bytes, and an answer the same limits and errors, whoever sends it. asyncio and aiohttp
+has the same bytes, and an answer the same limits and errors, from both senders. asyncio and aiohttp
 are not imported: loading aiohttp alone takes longer than `fairlead ps` may.
 
 One connection is kept for requests. A stream has a connection of its own.

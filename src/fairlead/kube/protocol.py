@@ -78,7 +78,7 @@ class HttpOptions:
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """What is asked of a server, whoever asks. A struct, as it is made for every request."""
+    """A request to a server, by either sender. A struct, as it is made for every request."""
 
     method: str
     path: str

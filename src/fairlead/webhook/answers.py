@@ -147,7 +147,7 @@ class Answers:
         asked = review.decode_pod(body)
         pod = asked.object or PodShape()
         own = opt_in_of(pod, {})
-        return self._judged(asked, pod, OptIn.NAMESPACE if own is OptIn.NOBODY else own)
+        return self._judged(asked, pod, OptIn.NAMESPACE if own is OptIn.NONE else own)
 
     def _judged(self, asked: review.Request[PodShape], pod: PodShape, opt_in: OptIn) -> Answer:
         if asked.operation != "CREATE":  # the gates of a pod that exists can only be taken away

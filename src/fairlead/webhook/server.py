@@ -1,9 +1,9 @@
 """The webhook's HTTPS server: what it takes from strangers is bounded in size, number and time.
 
-Anybody who reaches the port can talk to it, since an API server does not say who it is. So nothing
-is told here that the asker does not know, and nothing grows with what is sent: connections, bodies
-being read and their bytes have limits, and so has the time that a body may take. The work between
-a body and its answer is done at once, by `answers`.
+Any client that reaches the port can talk to it, since an API server does not say who it is. So
+nothing is disclosed that the caller does not know, and nothing grows with what is sent:
+connections, bodies being read and their bytes have limits, and so has the time that a body may
+take. The work between a body and its answer is done at once, by `answers`.
 
 A new certificate is loaded into the context that the listener uses: handshakes from then on show
 it, connections that stand go on. So a rotation loses no request. What does not fit together is

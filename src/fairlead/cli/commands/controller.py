@@ -53,8 +53,8 @@ WEBHOOK_LINGER_SECONDS = 5.0
     show_default=True,
     help="Who binds members on nodes without the label fairlead.dev/binding. native: the stock "
     "scheduler, small gangs as a PodGroup where the API server has those; pinned: the stock "
-    "scheduler, to the node that Fairlead says; direct: Fairlead, for nodes that nobody else "
-    "fills.",
+    "scheduler, to the node that Fairlead says; direct: Fairlead, for nodes that no other "
+    "scheduler fills.",
 )  # fmt: skip
 @click.option(
     "--checkpoint-root", metavar="DIR", default="",

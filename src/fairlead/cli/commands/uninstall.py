@@ -21,7 +21,7 @@ JOBS_SHOWN_MAX = 10
 
     \b
       fairlead uninstall --dry-run                  say what would be done
-      fairlead uninstall --keep-crds                jobs stay as objects; nobody runs them
+      fairlead uninstall --keep-crds                jobs stay as objects; no controller runs them
       fairlead uninstall --delete-jobs --yes        end all jobs, then remove everything
 
     It may be repeated: it goes on where it stopped.

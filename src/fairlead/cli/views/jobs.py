@@ -112,7 +112,7 @@ def gpu_count(job: Job) -> int:
 
 
 def state_of(job: Job) -> str:
-    """Return the STATE column; a job nobody has looked at yet is Waiting."""
+    """Return the STATE column; a job that no controller has seen yet is Waiting."""
     return job.status.state or JobState.WAITING.value
 
 

@@ -1,7 +1,7 @@
 """`why` in words (pure): verdict, arithmetic, who, when, and what would change it, in this order.
 
-All of it is the planner's own explanation of a waiting job; a job that runs or has ended is told by
-its status: where it is, its attempts and their causes.
+All of it is the planner's own explanation of a waiting job; a job that runs or has ended is
+described by its status: where it is, its attempts and their causes.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class PodShape(Wire, frozen=True):
 class OptIn(Enum):
     """Who asked for gang scheduling."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     POD = "pod"
     NAMESPACE = "namespace"
 
@@ -128,7 +128,7 @@ def opt_in_of(pod: PodShape, namespace_labels: Mapping[str, str]) -> OptIn:
         return OptIn.POD
     if namespace_labels.get(names.GANG_SCHEDULING) == ENABLED:
         return OptIn.NAMESPACE
-    return OptIn.NOBODY
+    return OptIn.NONE
 
 
 def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> PodAnswer:
@@ -163,7 +163,7 @@ def _exception(
     metadata, spec = pod.metadata, pod.spec
     if (metadata.labels or {}).get(names.GANG_SCHEDULING) == DISABLED:
         return Ruling.DISABLED, ""
-    if opt_in is OptIn.NOBODY:
+    if opt_in is OptIn.NONE:
         return Ruling.NOT_ASKED, ""
     if namespace in SYSTEM_NAMESPACES or namespace == rules.own_namespace:
         return Ruling.SYSTEM, namespace

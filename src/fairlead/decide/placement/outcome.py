@@ -73,7 +73,7 @@ def status_after(action: Action) -> JobStatus:
 
 
 def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
-    """Return the write that takes the placement away; a held job is told so."""
+    """Return the write that takes the placement away; the status of a held job says so."""
     phase = phase_of(job)
     if verdict is None and phase is Phase.HELD:
         verdict = Verdict(Reason.HELD)
@@ -102,13 +102,13 @@ def changed_verdict(job: Job, verdict: Verdict, at: str, *, is_fresh: bool) -> W
     """Return the write of a verdict, or None when the job's status says it well enough.
 
     With `is_fresh` every number counts, else only the outcome: deep in the queue a number that is a
-    little old harms nobody, and writing it on ten thousand jobs would.
+    little old does no harm, and writing it on ten thousand jobs would.
     """
-    told = job.status.verdict
+    written = job.status.verdict
     condition = find_condition(job.status.conditions, PLACED)
-    if told is not None and condition is not None and condition.status == "False":
-        same = told.reason == verdict.reason.value and told.facts == dict(verdict.facts)
-        if same or (not is_fresh and told.outcome == verdict.outcome.value):
+    if written is not None and condition is not None and condition.status == "False":
+        same = written.reason == verdict.reason.value and written.facts == dict(verdict.facts)
+        if same or (not is_fresh and written.outcome == verdict.outcome.value):
             return None
     return WriteVerdict(
         job, _condition(job, "False", verdict, at), verdict_status(job, verdict, at)
@@ -117,10 +117,10 @@ def changed_verdict(job: Job, verdict: Verdict, at: str, *, is_fresh: bool) -> W
 
 def verdict_status(job: Job, verdict: Verdict, at: str) -> VerdictStatus:
     """Return the verdict as data; `since` stays while the reason does."""
-    told = job.status.verdict
+    written = job.status.verdict
     since = at
-    if told is not None and told.reason == verdict.reason.value and told.since:
-        since = told.since
+    if written is not None and written.reason == verdict.reason.value and written.since:
+        since = written.since
     return VerdictStatus(
         outcome=verdict.outcome.value,
         reason=verdict.reason.value,

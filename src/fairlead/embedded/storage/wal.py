@@ -79,7 +79,7 @@ class DamagedData(StoreError):
     def __init__(self, path: Path, offset: int) -> None:
         super().__init__(
             f"{path} is damaged at byte {offset}: restore the data directory from a backup, or "
-            "start anew with another directory (--data)"
+            "start with another directory (--data)"
         )
         self.path = path
         self.offset = offset
