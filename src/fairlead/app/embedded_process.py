@@ -12,7 +12,6 @@ import errno
 import gc
 import io
 import os
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO, cast
@@ -28,6 +27,7 @@ from fairlead.app.run_file import (
     write_running,
 )
 from fairlead.app.settings import Settings, remember
+from fairlead.app.signals import stop_on_signals
 from fairlead.embedded.http.server import Server
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, StoreError, WrongFormat
 from fairlead.input.errors import CliError, Code, fail
@@ -83,7 +83,7 @@ def run_cluster(
 
     async def main() -> None:
         gc.disable()  # until what was loaded is there: none of it is garbage
-        _stop_on_signals(cluster.stop)
+        stop_on_signals(cluster.stop)
         await cluster.run(announce)
 
     try:
@@ -115,19 +115,6 @@ def _this_process(server: str, now: float, nodes_kept: int) -> Running:
     mine = identity(pid)
     assert mine is not None, "a running process has an identity"
     return Running(pid, mine.start_ticks, mine.boot_id, server, __version__, now, nodes_kept)
-
-
-def _stop_on_signals(stop: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-        stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, first)
 
 
 def _innermost(error: BaseException) -> BaseException:

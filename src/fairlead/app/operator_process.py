@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fairlead.app.operator import Operator, OperatorSettings, ProbesFailed
 from fairlead.app.replica import LogSource
+from fairlead.app.signals import stop_on_signals
 from fairlead.app.stores import open_stores
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient
@@ -57,7 +57,7 @@ def run_operator(
                 operator = Operator(
                     settings, client, stores.history, archive=archive, clock=clock, log=log
                 )
-                _stop_on_signals(operator.stop)
+                stop_on_signals(operator.stop)
                 await operator.run(
                     lambda port: log.info(
                         "Started", identity=settings.replica.identity, server=connection.server,
@@ -83,16 +83,3 @@ def _probes_failed(error: ProbesFailed) -> CliError:
     return fail(
         Code.PORT_IN_USE, str(error), help=(f"{error.option} {error.host}:0 takes a free port",)
     )
-
-
-def _stop_on_signals(stop: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-        stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, first)

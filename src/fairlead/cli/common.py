@@ -193,10 +193,8 @@ def _options(*, output: bool, cluster: bool) -> list[Callable[[Any], Any]]:
     return options
 
 
-def _collect(options: dict[str, Any]) -> Common:
-    """Take the common flags out of `options`."""
-    given: str = options.pop("output", "table")
-    known = {format_.value: format_ for format_ in Format}
+def check_format(given: str, known: tuple[str, ...]) -> None:
+    """Refuse a value of -o that is not known; CliError."""
     if given not in known:
         from fairlead.input.suggest import nearest
 
@@ -205,6 +203,13 @@ def _collect(options: dict[str, Any]) -> Common:
             Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
             help=(f"-o {near}",) if near else (),
         )  # fmt: skip
+
+
+def _collect(options: dict[str, Any]) -> Common:
+    """Take the common flags out of `options`."""
+    given: str = options.pop("output", "table")
+    known = {format_.value: format_ for format_ in Format}
+    check_format(given, tuple(known))
     no_color = options.pop("no_color") or bool(os.environ.get("NO_COLOR"))
     return Common(
         format=known[given],

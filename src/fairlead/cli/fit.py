@@ -15,13 +15,13 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import Forbidden
-from fairlead.cli.text import plural
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, gang_of

@@ -100,8 +100,3 @@ def _ranges(numbers: Sequence[int], width: int) -> str:
         start = previous = number
     text = ",".join(parts)
     return text if len(numbers) == 1 else f"[{text}]"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return `1 node`, `2 nodes`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,11 +1,11 @@
-"""Numbers in messages, events and conditions."""
+"""Numbers in messages, events, conditions and at the terminal."""
 
 from __future__ import annotations
 
 
 def plural(count: int, word: str) -> str:
-    """Return e.g. "1 member", "4 members"."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    """Return e.g. "1 member", "4,000 members"."""
+    return f"{count} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.virtual.status import pod_requests
 from fairlead.runtime.client import Client
 
 _BIND_SECONDS = 0.2
@@ -56,7 +57,7 @@ class StockScheduler:
             return
         if new.spec.node_name:
             self._node_of[key] = new.spec.node_name
-            self._used[new.spec.node_name][key] = _requests(new)
+            self._used[new.spec.node_name][key] = pod_requests(new)
         elif not new.spec.scheduling_gates and new.metadata.deletion_timestamp is None:
             self._pending[key] = new
             self._woken.set()
@@ -112,16 +113,7 @@ class StockScheduler:
         if node is None or node.spec.unschedulable or node.spec.taints or name in self._refused:
             return False
         left = resources_to_base(node.status.allocatable)
-        for requests in (_requests(pod), *self._used[name].values()):
+        for requests in (pod_requests(pod), *self._used[name].values()):
             for resource, amount in requests.items():
                 left[resource] = left.get(resource, 0) - amount
         return min(left.values()) >= 0
-
-
-def _requests(pod: Pod) -> dict[str, int]:
-    total = {"pods": 1}
-    for container in pod.spec.containers:
-        amounts = {**container.resources.limits, **container.resources.requests}
-        for resource, amount in resources_to_base(amounts).items():
-            total[resource] = total.get(resource, 0) + amount
-    return total

@@ -285,6 +285,14 @@ def test_a_pod_claims_the_larger_of_its_containers_and_its_init_containers() -> 
     }
 
 
+def test_a_sidecar_claims_beside_the_containers() -> None:
+    """Kubernetes documentation, "Sidecar Containers": it runs for as long as they do."""
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": 1}}}
+    main = {"name": "c", "resources": {"requests": {"cpu": 4}}}
+    pod = msgspec.convert({"spec": {"containers": [main], "initContainers": [sidecar]}}, Pod)
+    assert pod_requests(pod)["cpu"] == 5000
+
+
 def layout(root: Path, own: str, files: dict[str, str]) -> MemoryGroups:
     """Return what finds its groups below a root with these files."""
     (root / "proc/self").mkdir(parents=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fairlead.cli.common import Common, common
+from fairlead.cli.common import Common, check_format, common
 from fairlead.cli.completers import words
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
@@ -15,12 +15,7 @@ FORMATS = ("text", "json", "yaml", "junit", "html")
 
 
 def _format(given: str, known: tuple[str, ...] = FORMATS) -> str:
-    if given not in known:
-        near = nearest(given, known)
-        raise fail(
-            Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
-            help=(f"-o {near}",) if near else (),
-        )  # fmt: skip
+    check_format(given, known)
     return given
 
 

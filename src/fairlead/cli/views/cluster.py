@@ -12,8 +12,8 @@ from fairlead.app.messages import ClusterStatus
 from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, Running
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cli.table import Align, Column, render_table
-from fairlead.cli.text import bytes_text, plural
-from fairlead.decide.words import duration
+from fairlead.cli.text import bytes_text
+from fairlead.decide.words import duration, plural
 
 _SERVICE_COLUMNS = (
     Column("SERVICE"), Column("STATE"), Column("CRASHES", Align.RIGHT),

@@ -11,12 +11,12 @@ from fairlead.api.meta import find_condition, is_true
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import fold_names, plural
+from fairlead.cli.text import fold_names
 from fairlead.cli.views.words import message_of
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import REASONS, Reason
 from fairlead.decide.verdict import Verdict
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, plural
 from fairlead.model.phase import Phase, phase_of
 
 NONE = "-"

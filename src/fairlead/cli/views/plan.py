@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fairlead.api import quantity
 from fairlead.api.job import Job, Role
-from fairlead.cli.text import plural
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, plural
 
 LABEL_WIDTH = 9
 

@@ -17,7 +17,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
-from fairlead.cli.text import fold_names, plural
+from fairlead.cli.text import fold_names
 from fairlead.cli.views.jobs import (
     NONE,
     ending,
@@ -35,7 +35,7 @@ from fairlead.decide.forecast import Unknown
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, plural
 
 LABEL_WIDTH = 11
 ATTEMPTS_SHOWN_MAX = 5

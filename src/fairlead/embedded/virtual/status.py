@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
-from fairlead.api import names, quantity
+from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.times import format_time
-
-REQUESTS_CACHED_MAX = 4096
+from fairlead.model.requests import RequestReader
 
 #: Exit code of a process that a signal ended: 128 + signal (as shells and container runtimes
 #: count).
@@ -269,38 +268,14 @@ def taints_for(
     return kept + added
 
 
-@lru_cache(maxsize=REQUESTS_CACHED_MAX)
-def _requests_of_one(merged: tuple[tuple[str, str | int | float], ...]) -> Mapping[str, int]:
-    """Return the claim of a pod of one container: thousands of members have the same."""
-    total = quantity.resources_to_base(dict(merged))
-    total[quantity.PODS] = total.get(quantity.PODS, 0) + 1
-    return total
-
-
 def pod_requests(pod: Pod) -> dict[str, int]:
-    """Return what the pod claims of a node, in base units, one of `pods` included.
+    """Return what the pod claims of a node, in base units, one of `pods` included."""
+    return dict(_reader().request(pod.spec))
 
-    The larger of the sum over containers and the largest init container, plus overhead (Kubernetes
-    documentation, "Resource Management for Pods", sharing within a pod).
-    """
-    spec = pod.spec
-    if len(spec.containers) == 1 and not spec.init_containers and not spec.overhead:
-        resources = spec.containers[0].resources
-        merged = {**resources.limits, **resources.requests}
-        return dict(_requests_of_one(tuple(merged.items())))
-    total: dict[str, int] = {}
-    for container in pod.spec.containers:
-        merged = {**container.resources.limits, **container.resources.requests}
-        for name, amount in quantity.resources_to_base(merged).items():
-            total[name] = total.get(name, 0) + amount
-    for container in pod.spec.init_containers:
-        merged = {**container.resources.limits, **container.resources.requests}
-        for name, amount in quantity.resources_to_base(merged).items():
-            total[name] = max(total.get(name, 0), amount)
-    for name, amount in quantity.resources_to_base(pod.spec.overhead).items():
-        total[name] = total.get(name, 0) + amount
-    total[quantity.PODS] = total.get(quantity.PODS, 0) + 1
-    return total
+
+@cache
+def _reader() -> RequestReader:
+    return RequestReader()
 
 
 class NodeUse:

@@ -1,0 +1,21 @@
+"""Ending a process in order at the first SIGINT or SIGTERM, and at once at the second."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at the first signal, and leave the second one to the system."""
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, first)
