@@ -2,9 +2,9 @@
 
 Two controllers write `status`, both by compare-and-swap on the resourceVersion that they read:
 
-    scheduler         `placement`, `verdict` and the condition Placed. Its placement of the first
-                      attempt also opens the attempt: record in `attempts`, condition Running,
-                      `members` and `state`
+    scheduler         `placement`, `nomination`, `preemption`, `verdict` and the condition Placed.
+                      Its placement of the first attempt also opens the attempt: record in
+                      `attempts`, condition Running, `members` and `state`
     jobs controller   everything else
 
 The hand-over between the two is `attempt`: the jobs controller raises `status.attempt` (1 when the
@@ -33,6 +33,7 @@ from fairlead.api.bounds import (
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
+from fairlead.api.placement import Nomination, Placement, Preemption
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
@@ -273,27 +274,6 @@ class JobSpec(Wire, frozen=True):
     ] = None
 
 
-class RolePlacement(Wire, frozen=True):
-    """Places of one role: `nodes[i]` is the node of member i."""
-
-    role: Annotated[str, Doc(description="Name of the role.")]
-    nodes: Annotated[
-        tuple[str, ...], Doc(description="Node of each member, in the order of their index.")
-    ]
-
-
-class Placement(Wire, frozen=True):
-    """Every member's node, for one attempt. Its presence is the reservation."""
-
-    attempt: Annotated[int, Doc(description="The attempt that this placement is for.")]
-    roles: Annotated[
-        tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
-    ]
-    placed_at: Annotated[Instant | None, Doc(description="When the scheduler placed the gang.")] = (
-        None
-    )
-
-
 class VerdictStatus(Wire, frozen=True):
     """The scheduler's last word, as data: `facts` are the numbers behind the reason."""
 
@@ -369,6 +349,10 @@ class Progress(Wire, frozen=True):
     checkpoint_step: Annotated[int | None, Doc(description="Step a restart goes on from.")] = None
     reported_at: Annotated[Instant | None, Doc(description="When it was reported.")] = None
     ignored_line: Annotated[str, Doc(description="Latest line that could not be read.")] = ""
+    checkpointed_at: Annotated[
+        Instant | None,
+        Doc(description="When the latest checkpoint was reported. Absent: with the first report."),
+    ] = None
 
 
 class MemberCounts(Wire, frozen=True):
@@ -420,6 +404,14 @@ class JobStatus(Wire, frozen=True):
     placement: Annotated[
         Placement | None,
         Doc(description="The nodes that are reserved for the members. Absent: none are."),
+    ] = None
+    nomination: Annotated[
+        Nomination | None,
+        Doc(description="The place that is kept for the job until others have given it back."),
+    ] = None
+    preemption: Annotated[
+        Preemption | None,
+        Doc(description="The job that this one gives its nodes back to. Absent: to none."),
     ] = None
     verdict: Annotated[
         VerdictStatus | None, Doc(description="Why the job waits, or that it is placed.")

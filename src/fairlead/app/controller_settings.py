@@ -38,6 +38,19 @@ class PlacementSettings(Section, frozen=True):
         Meta(ge=0, le=DAY, description="A gang that finds no replacement for its lost nodes for "
              "so long releases all its nodes."),
     ] = 300  # fmt: skip
+    preempts: Annotated[
+        bool,
+        Meta(description="Jobs of higher priority preempt running jobs of lower priority."),
+    ] = True
+    preempts_adopted: Annotated[
+        bool,
+        Meta(description="Gangs of other tools may be preempted: their pods are deleted for it."),
+    ] = False
+    preemption_min_run_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="A job that has run for less since its start is not "
+             "preempted."),
+    ] = 60  # fmt: skip
 
 
 class JobsSettings(Section, frozen=True):
@@ -80,6 +93,11 @@ class JobsSettings(Section, frozen=True):
         Meta(ge=1, le=7 * DAY, description="A member that has not started for longer ends the "
              "attempt."),
     ] = 1800  # fmt: skip
+    checkpoint_wait_seconds: Annotated[
+        int,
+        Meta(ge=0, le=DAY, description="A gang that is preempted and reports checkpoints may take "
+             "so long to save one more."),
+    ] = 120  # fmt: skip
     keep_finished_pods_seconds: Annotated[
         int, Meta(ge=0, le=YEAR, description="Pods of jobs that have ended are kept for so long.")
     ] = 3600

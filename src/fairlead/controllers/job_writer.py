@@ -163,7 +163,7 @@ class JobWriter:
 
 
 def _without_place(status: JobStatus) -> JobStatus:
-    return replace(status, placement=None, verdict=None)
+    return replace(status, placement=None, nomination=None, preemption=None, verdict=None)
 
 
 def _refused_fields(error: ApiError) -> list[str]:

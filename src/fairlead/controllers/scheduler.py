@@ -31,11 +31,14 @@ from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import (
     Action,
     PlaceJob,
+    PreemptJob,
     RecordActualPlacement,
     ReleaseJob,
+    WithdrawNomination,
+    WithdrawPreemption,
     WriteVerdict,
 )
-from fairlead.decide.placement.outcome import changed_verdict, status_after
+from fairlead.decide.placement.outcome import changed_verdict, preempted_message, status_after
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
@@ -200,7 +203,10 @@ class SchedulerController:
         """Emit an event when a job has got its place, or waits for another reason than before."""
         job = action.job
         kind = EventKind.NORMAL
-        if isinstance(action, RecordActualPlacement):
+        if isinstance(action, PreemptJob):
+            self._record(job, kind, Reason.PREEMPTED.value, preempted_message(action))
+            return
+        if isinstance(action, RecordActualPlacement | WithdrawNomination | WithdrawPreemption):
             return
         if not isinstance(action, PlaceJob):
             before, verdict = job.status.verdict, action.verdict
@@ -212,11 +218,11 @@ class SchedulerController:
                 return
             elif not self._waiting_events.take(self._now):
                 return  # the status says it; thousands of jobs may begin to wait at once
+        self._record(job, kind, action.placed.reason, action.placed.message)
+
+    def _record(self, job: Job, kind: EventKind, reason: str, message: str) -> None:
         if self._events is not None:
-            placed = action.placed
-            self._events.record(
-                JOBS, job.metadata, kind, reason=placed.reason, message=placed.message
-            )
+            self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
 
     def _job_changed(self, change: Change[Job]) -> None:
         self._uncertain.seen(change.key, change.new)
@@ -232,6 +238,8 @@ def _owned_part(status: JobStatus) -> dict[str, Any]:
         members=status.members,
         attempts=status.attempts,
         placement=status.placement,
+        nomination=status.nomination,
+        preemption=status.preemption,
         verdict=status.verdict,
         conditions=status.conditions,
     )

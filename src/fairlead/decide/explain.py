@@ -16,7 +16,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
-from fairlead.decide.attempts.status import refusal_verdict
+from fairlead.decide.attempts.status import preempted_verdict, refusal_verdict
 from fairlead.decide.forecast import Forecast, Unknown, forecast
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
@@ -48,6 +48,7 @@ _CAPACITY_REASONS = (
 _WRITTEN = frozenset(
     reason.value
     for reason in (
+        Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT, Reason.RESERVED,
         Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
         Reason.PRIORITY_CLASS_RESERVED, Reason.TEAM_NOT_OPEN, Reason.TEAM_AMBIGUOUS,
     )
@@ -191,6 +192,9 @@ def _settled(state: PlacementState, job: Job, now: float) -> Verdict | None:
 
 def _placed(status: JobStatus, now: float) -> Verdict | None:
     """Return the verdict of a job with a placement of its current attempt, or in its back-off."""
+    preempted = preempted_verdict(status)
+    if preempted is not None:
+        return preempted
     if status.restart_at and parse_time(status.restart_at) > now:
         seconds = int(parse_time(status.restart_at) - now)
         return Verdict(
@@ -208,7 +212,7 @@ def _unadmitted(state: PlacementState, job: Job) -> Verdict | None:
     """Return why a job may have no place yet; None when it is about to be admitted."""
     if job.spec.adopts is not None:
         return _gathering(job)
-    refused = refusal_verdict(job.status)
+    refused = preempted_verdict(job.status) or refusal_verdict(job.status)
     if refused is not None:
         return refused
     others = {a.job: state.jobs.get((job.metadata.namespace, a.job)) for a in job.spec.after}

@@ -42,6 +42,7 @@ class Unknown(Enum):
 
     NO_TIME_LIMIT = "a job that holds the room, or is ahead, has no time limit"
     RESTARTING = "a job that holds the room restarts"
+    PREEMPTING = "a job of higher priority preempts others first"
     DEPENDENT = "a job that waits for another one may come first"
     NO_ROOM = "the ends of all jobs together do not make room for it"
     TOO_MANY = f"more than {ENDS_MAX} jobs end before"
@@ -86,6 +87,7 @@ class _Ahead:
         #: Jobs that wait here and do not in the state.
         self._added: dict[ObjectKey, QueueEntry] = {}
         self._is_endless = self._has_restart = False
+        self._is_preempting = bool(context.state.nominees)
         self._waits_for: list[ObjectKey] = []
         #: What was taken since belongs to the next job that is placed.
         self._mark = 0
@@ -100,6 +102,8 @@ class _Ahead:
         context, seen = self._context, -inf
         for _ in range(ENDS_MAX):
             if self._place():
+                if self._is_preempting:
+                    return Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.PREEMPTING
                 waits_for = tuple(reversed(self._waits_for[-WAITS_FOR_MAX:]))
                 return Forecast(context.now, waits_for)
             end = self._capacity.next_end(seen)
@@ -152,15 +156,21 @@ class _Ahead:
         self._added[entry.age.job_key] = entry
 
     def _place(self) -> bool:
-        """Place what fits at this instant; True once the job is placed."""
+        """Place what fits at this instant; True once the job is placed, or others preempt."""
         context = self._context
         self._state.queue.reorder(context.now)
         while True:
             added = len(self._added)
             context.reserved_for = self._capacity.barred = None
             self._mark = self._capacity.mark()
-            Fit(context, self._on_plan, self._on_repair).run()
-            if self._key in context.placed:
+            if self._is_preempting:
+                return True
+            fit = Fit(context, self._on_plan, self._on_repair)
+            fit.run()
+            for key in fit.preempting.made:
+                self._note_unknown_end(self._state.jobs[key].job, None)
+                self._is_preempting = True
+            if self._is_preempting or self._key in context.placed:
                 return True
             if len(self._added) == added:
                 return False

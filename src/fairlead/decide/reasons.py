@@ -36,6 +36,10 @@ class Reason(Enum):
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
     AWAITING_QUOTA = "AwaitingQuota"
     REPAIRING = "Repairing"
+    PREEMPTING = "Preempting"
+    WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
+    RESERVED = "Reserved"
+    PREEMPTED = "Preempted"
     PENDING_EVALUATION = "PendingEvaluation"
     DEPENDENCY = "Dependency"
     DEPENDENCY_MISSING = "DependencyMissing"
@@ -100,6 +104,26 @@ REASONS: dict[Reason, ReasonInfo] = {
         30,
         "keeps the nodes of {members_kept} of {members} members; no replacement yet for "
         "{nodes_lost} nodes, lost or cordoned",
+    ),
+    Reason.PREEMPTING: ReasonInfo(
+        Outcome.WAITING,
+        25,
+        "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
+        "end there",
+    ),
+    Reason.WAITING_FOR_CHECKPOINT: ReasonInfo(
+        Outcome.WAITING,
+        25,
+        "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
+        "end there, {saving} of them after a checkpoint",
+    ),
+    Reason.RESERVED: ReasonInfo(
+        Outcome.WAITING,
+        25,
+        "its place on {nodes} nodes is kept for it; waits for the last pods there to end",
+    ),
+    Reason.PREEMPTED: ReasonInfo(
+        Outcome.WAITING, 30, "gives its nodes back for job {job} of priority {priority}"
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"

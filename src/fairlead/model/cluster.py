@@ -18,11 +18,13 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.job import Job, Placement
+from fairlead.api.job import Job
+from fairlead.api.placement import Placement
 from fairlead.api.team import Team
+from fairlead.model.claims import claim_of
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
-from fairlead.model.ledger import Ledger, claim_of
+from fairlead.model.ledger import Ledger
 from fairlead.model.nodes import NodeTable
 from fairlead.model.phase import OPEN, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
@@ -42,6 +44,8 @@ class JobEntry:
     team: str | UnresolvedTeam = ""
     #: `TeamTable.version` that the gang was read with.
     teams_version: int = 0
+    #: Its PriorityClasses let it preempt jobs of lower priority.
+    may_preempt: bool = True
 
     @property
     def team_name(self) -> str:
@@ -173,7 +177,8 @@ class ClusterState:
             gang = self._gang_of(job, priority, team)
             if before is not None and before.gang == gang:
                 gang = before.gang
-        entry = self.jobs[key] = JobEntry(job, gang, priority, team, version)
+        may_preempt = self._may_preempt(job)
+        entry = self.jobs[key] = JobEntry(job, gang, priority, team, version, may_preempt)
         if key in self._forfeits and self._forfeits[key].is_over(job):
             del self._forfeits[key]
         self._claim(entry)
@@ -185,6 +190,7 @@ class ClusterState:
             return
         self._forfeits.pop(key, None)
         self.ledger.set_claim(key, None)
+        self.ledger.set_nomination(key, None)
         self._notify(key, None)
 
     def forfeit(self, job: Job, *, is_final: bool) -> None:
@@ -222,14 +228,23 @@ class ClusterState:
 
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
-        placement = job.status.placement
-        is_free = job.is_finished or job.metadata.key in self._forfeits
-        if placement is None or is_free or isinstance(entry.gang, InvalidGang):
-            self.ledger.set_claim(job.metadata.key, None)
+        key, status = job.metadata.key, job.status
+        is_free = job.is_finished or key in self._forfeits
+        if is_free or isinstance(entry.gang, InvalidGang):
+            self.ledger.set_nomination(key, None)
+            self.ledger.set_claim(key, None)
             return
         priority = entry.priority if isinstance(entry.priority, int) else 0
-        claim = claim_of(job, entry.gang, placement, priority=priority)
-        self.ledger.set_claim(job.metadata.key, claim)
+        claim = kept = None
+        if status.placement is not None:
+            claim = claim_of(
+                job, entry.gang, status.placement, priority=priority, team=entry.team_name
+            )
+        if status.nomination is not None:
+            places = Placement(attempt=status.attempt, roles=status.nomination.roles)
+            kept = claim_of(job, entry.gang, places, priority=priority)
+        self.ledger.set_claim(key, claim)
+        self.ledger.set_nomination(key, kept)
 
     def _gang_of(
         self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam
@@ -243,6 +258,9 @@ class ClusterState:
         if self._priorities is None:
             return job.spec.priority or 0
         return self._priorities.resolve(job.spec, job.metadata.namespace)
+
+    def _may_preempt(self, job: Job) -> bool:
+        return self._priorities is None or self._priorities.may_preempt(job.spec)
 
     def _notify(self, key: JobKey, entry: JobEntry | None) -> None:
         for observer in self._job_observers:

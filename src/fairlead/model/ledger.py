@@ -17,66 +17,26 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.job import Job, Placement, RolePlacement, owner_reference_of
+from fairlead.api.job import owner_reference_of
 from fairlead.api.meta import label_number
-from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.api.placement import RolePlacement
+from fairlead.api.times import parse_time
+from fairlead.model.claims import Claim, Member, Owner, adopted_owner
+from fairlead.model.gangs import JobKey
 from fairlead.model.grouping import alone, membership_of
-from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, is_device
+from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable
 from fairlead.model.requests import Request, RequestError, RequestReader
 
 K = TypeVar("K")
 #: Node and request of a member that has no place.
 _NO_PLACE: tuple[str, Request] = ("", ())
 _NO_SLOTS = np.zeros(0, dtype=np.int64)
-
-
-#: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
-#: follows the job's name, which is that of a group.
-Owner: TypeAlias = tuple[str, str, bool]
-#: (role, index)
-Member: TypeAlias = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The places of one job's members. `roles` holds (role, request of a member, node by index)."""
-
-    key: JobKey
-    uid: str
-    roles: tuple[tuple[str, Request, tuple[str, ...]], ...]
-    is_adopted: bool = False
-    priority: int = 0
-    #: Node and request by (role, index).
-    places: dict[Member, tuple[str, Request]] = field(compare=False, default_factory=dict)
-
-    @property
-    def owner(self) -> Owner:
-        """What pods must be of to be covered."""
-        if self.is_adopted:
-            return _adopted_owner(self.key, self.uid)
-        return (self.key[0], self.uid, False)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Devices and milli-CPU that the claim holds."""
-        devices = cpu = 0
-        for _, request, nodes in self.roles:
-            devices += len(nodes) * sum(a for r, a in request if is_device(r))
-            cpu += len(nodes) * next((a for r, a in request if r == "cpu"), 0)
-        return devices, cpu
-
-    def amount(self, resource: str) -> int:
-        """Return what the claim holds of one resource."""
-        return sum(
-            len(nodes) * next((a for r, a in request if r == resource), 0)
-            for _, request, nodes in self.roles
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +53,8 @@ class _PodUse:
     booked: Request = field(compare=False, default=())
     #: It has the place of its member.
     is_seated: bool = field(compare=False, default=False)
-
-
-def claim_of(job: Job, gang: GangRequest, placement: Placement, *, priority: int = 0) -> Claim:
-    """Return the claim of a placement; members of roles that the job no longer has are left out."""
-    requests = {role.name: role.member.request for role in gang.roles}
-    roles = tuple(
-        (role.role, requests[role.role], role.nodes)
-        for role in placement.roles
-        if role.role in requests
-    )
-    places = {
-        (role, i): (node, request) for role, request, nodes in roles for i, node in enumerate(nodes)
-    }
-    is_adopted = job.spec.adopts is not None
-    return Claim(job.metadata.key, job.metadata.uid, roles, is_adopted, priority, places)
+    #: When a pod that is being deleted is to be gone; None: it stays.
+    leaves_at: float | None = None
 
 
 class Ledger:
@@ -126,7 +73,10 @@ class Ledger:
         self._by_slot: dict[int, list[tuple[int, JobKey]]] = {}
         #: By key of the job.
         self._uncertain: dict[JobKey, Claim] = {}
+        self._nominated: dict[JobKey, Claim] = {}
         self._pods: dict[JobKey, _PodUse] = {}
+        #: Keys of the pods that are being deleted.
+        self._leaving: dict[JobKey, None] = {}
         #: Keys of the pods of each job, and of each member, in order of arrival.
         self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
         self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
@@ -212,6 +162,39 @@ class Ledger:
         if held is not None:
             self._book_claim(held, -1)
 
+    def nomination(self, key: JobKey) -> Claim | None:
+        """Return the places that are kept for a job."""
+        return self._nominated.get(key)
+
+    def set_nomination(self, key: JobKey, claim: Claim | None) -> None:
+        """Keep places for a job, whoever still uses them: they count as used. None: keep none."""
+        before = self._nominated.get(key)
+        if before == claim:
+            return
+        if claim is None:
+            del self._nominated[key]
+        else:
+            self._nominated[key] = claim
+            self._book_claim(claim, 1)
+        if before is not None:
+            self._book_claim(before, -1)
+
+    def leaving_uses(self, since: float) -> Iterator[tuple[Ints, Ints, Request]]:
+        """Yield what pods use beyond claims that are to be gone, but not by `since` already.
+
+        Those are pods that are being deleted, and pods of jobs that have given their places back.
+        """
+        keys = dict(self._leaving)
+        for owner, pods in self._pods_by_owner.items():
+            if owner not in self._claims_by_owner:
+                keys.update(pods)
+        for key in keys:
+            use = self._pods[key]
+            is_late = use.leaves_at is not None and use.leaves_at <= since
+            if use.node and use.booked and not is_late:
+                slot = self._table.occupy(use.node)
+                yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
+
     def set_pod(self, pod: Pod) -> None:
         """Book a pod, or take its booking back when it is terminal."""
         key = pod.metadata.key
@@ -223,6 +206,8 @@ class Ledger:
             return
         self.remove_pod(key)
         self._pods[key] = use
+        if use.leaves_at is not None:
+            self._leaving[key] = None
         if use.owner is not None:
             self._pods_by_owner.setdefault(use.owner, {})[key] = None
             if not use.node:
@@ -235,6 +220,7 @@ class Ledger:
     def remove_pod(self, key: JobKey) -> None:
         """Forget a pod; unknown ones are ignored."""
         use = self._pods.pop(key, None)
+        self._leaving.pop(key, None)
         if use is None:
             return
         self._book_pod(use, -1)
@@ -279,7 +265,8 @@ class Ledger:
     def book_resource(self, resource: str) -> None:
         """Book what claims and pods use of a resource that has just got its row."""
         table, used = self._table, dict[str, int]()
-        for claim in (*self._claims.values(), *self._uncertain.values()):
+        beside = (*self._uncertain.values(), *self._nominated.values())
+        for claim in (*self._claims.values(), *beside):
             for _, request, nodes in claim.roles:
                 amount = _amount(request, resource)
                 for node in nodes if amount else ():
@@ -393,6 +380,7 @@ class Ledger:
             member=_member_of(labels.get(names.ROLE, ""), labels.get(names.INDEX, "")),
             attempt=labels.get(names.ATTEMPT, ""),
             booked=request,
+            leaves_at=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else None,
         )
 
     def _request(self, pod: Pod) -> Request:
@@ -423,11 +411,7 @@ def _owner_of(pod: Pod) -> Owner | None:
     key = (meta.namespace, meta.labels.get(names.JOB_NAME, ""))
     if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
         return None
-    return _adopted_owner(key, uid)
-
-
-def _adopted_owner(key: JobKey, uid: str) -> Owner:
-    return (key[0], f"{key[1]}/{uid}", True)
+    return adopted_owner(key, uid)
 
 
 def _member_of(role: str, index: str) -> Member | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 from fairlead.api.core import PriorityClass
 from fairlead.api.job import JobSpec
@@ -17,6 +18,8 @@ from fairlead.api.job import JobSpec
 #: Classes of the cluster's own components; usable in their namespace only.
 SYSTEM_PREFIX = "system-"
 SYSTEM_NAMESPACE = "kube-system"
+#: The `preemptionPolicy` of a class whose pods preempt no others.
+_NEVER = "Never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class PriorityTable:
     def __init__(self, classes: Iterable[PriorityClass] = ()) -> None:
         self._values: dict[str, int] = {}
         self._defaults: dict[str, int] = {}
+        #: Classes whose pods wait for room instead of taking it from others.
+        self._patient: dict[str, None] = {}
         for each in classes:
             self.put(each)
 
@@ -49,6 +54,9 @@ class PriorityTable:
         """Take in a class, new or changed."""
         name = priority_class.metadata.name
         self._values[name] = priority_class.value
+        self._patient.pop(name, None)
+        if priority_class.preemption_policy == _NEVER:
+            self._patient[name] = None
         if priority_class.global_default:
             self._defaults[name] = priority_class.value
         else:
@@ -58,6 +66,7 @@ class PriorityTable:
         """Take in that a class is gone."""
         self._values.pop(name, None)
         self._defaults.pop(name, None)
+        self._patient.pop(name, None)
 
     def value(self, name: str) -> int | None:
         """Return the value of a class, of the default one for ""; None when it does not exist.
@@ -67,6 +76,11 @@ class PriorityTable:
         if name:
             return self._values.get(name)
         return min(self._defaults.values(), default=0)
+
+    def may_preempt(self, spec: JobSpec) -> bool:
+        """True unless one of the job's classes says `preemptionPolicy: Never`."""
+        lowest = min(self._defaults.items(), key=itemgetter(1, 0), default=("", 0))[0]
+        return not any((name or lowest) in self._patient for name in class_names(spec))
 
     def resolve(self, spec: JobSpec, namespace: str) -> int | Unresolved:
         """Return the priority of a job, or what keeps it from having one."""

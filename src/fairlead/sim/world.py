@@ -44,6 +44,7 @@ from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.loop import run
 from fairlead.sim.observer import Observer
+from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.stock_scheduler import StockScheduler
@@ -150,9 +151,10 @@ class World:
             self._replica_options(), self.client, self.switch, self.history,
             clock=self.clock, streams=self._rng, checkers=self.checkers, report=self._report,
         )  # fmt: skip
+        self.preemptions = PreemptionChecker({HIGH["metadata"]["name"]: HIGH["value"]})
         self.scheduler = StockScheduler(self._service, self.client)
         self.tool = TrainingOperator(self.client)
-        self._observers.append(self.disturbances)
+        self._observers += [self.disturbances, self.preemptions]
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
 
@@ -281,6 +283,7 @@ class World:
         while True:
             await asyncio.sleep(self.options.look_seconds)
             self.checkers.check_partial(self.clock.now())
+            self.preemptions.check_by_clock(self.clock.now())
 
     async def _settle(self) -> None:
         """Faults stop: every job must end within the bound, or say that it can never run."""

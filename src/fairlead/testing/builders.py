@@ -28,17 +28,9 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.api.job import (
-    Job,
-    JobSpec,
-    JobStatus,
-    Placement,
-    Role,
-    RolePlacement,
-    Topology,
-    VerdictStatus,
-)
+from fairlead.api.job import Job, JobSpec, JobStatus, Role, Topology, VerdictStatus
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
+from fairlead.api.placement import Placement, RolePlacement
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
 from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time

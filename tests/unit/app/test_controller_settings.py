@@ -168,8 +168,10 @@ def test_an_installation_passes_the_settings_and_replaces_pods_when_they_change(
 
 def _row(section: str, name: str, type_: Any, default: object) -> str:
     (limits,) = [each for each in get_args(type_) if isinstance(each, Meta)]
-    accepted = f"{limits.ge:,} to {limits.le:,}"
-    return f"| `{section}.{name}` | {default:,} | {accepted} | {description_of(type_)} |"
+    accepted, shown = "true, false", str(default).lower()
+    if not isinstance(default, bool):
+        accepted, shown = f"{limits.ge:,} to {limits.le:,}", f"{default:,}"
+    return f"| `{section}.{name}` | {shown} | {accepted} | {description_of(type_)} |"
 
 
 def test_the_page_lists_every_setting() -> None:

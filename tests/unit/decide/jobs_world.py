@@ -23,8 +23,9 @@ from fairlead.api.core import (
     PodStatus,
     Service,
 )
-from fairlead.api.job import Job, JobStatus, Placement, RolePlacement
+from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import find_condition, is_true
+from fairlead.api.placement import Placement, RolePlacement
 from fairlead.api.times import format_micro_time, format_time
 from fairlead.decide.job_actions import (
     DeleteJob,

@@ -104,7 +104,7 @@ def test_the_end_of_a_container_tells_the_cause(
         ("NodeLost", Cause.NODE, "NodeLost"),
         ("NodeShutdown", Cause.NODE, "NodeShutdown"),
         ("Terminated", Cause.NODE, "NodeShutdown"),
-        ("Preempting", Cause.NODE, "Preempted"),
+        ("Preempting", Cause.NODE, "PodPreempted"),
         ("OutOfcpu", Cause.INFRASTRUCTURE, "NodeRefused"),
         ("UnexpectedAdmissionError", Cause.INFRASTRUCTURE, "NodeRefused"),
         ("DeadlineExceeded", Cause.USER, "DeadlineExceeded"),

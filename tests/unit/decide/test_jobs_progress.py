@@ -107,7 +107,7 @@ def test_the_furthest_of_annotation_and_containers_counts() -> None:
         '{"step": 6, "checkpoint": true}',
         '{"step": 4}',
     )
-    assert read_progress(pod) == Progress(7, 6, AT)
+    assert read_progress(pod) == Progress(7, 6, AT, checkpointed_at=AT)
 
 
 def test_what_a_pod_reported_at_its_end_stays_when_the_pod_is_gone() -> None:

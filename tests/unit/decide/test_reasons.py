@@ -19,6 +19,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
     "priority_class": "high", "stage": "read", "fault": "RecursionError: too deep",
     "message": "exceeded quota: team", "team": "vision", "open": "speech",
+    "victims": 2, "saving": 1, "priority": 100,
 }  # fmt: skip
 
 

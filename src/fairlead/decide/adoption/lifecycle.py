@@ -44,6 +44,7 @@ from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupVie
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import new_record
+from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
@@ -139,6 +140,8 @@ def _gathering(group: GroupContext) -> Decision[Action]:
     not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
     if group.now < not_before:
         return Decision(wake_at=not_before)
+    if job.status.preemption is not None:  # until the scheduler has taken the place back
+        return NOTHING
     return Decision(_admit(group))
 
 
@@ -195,6 +198,9 @@ def _queued(group: GroupContext) -> Decision[Action]:
     """The planner's turn. What it finds is taken only while the group is still whole."""
     job, census, status = group.job, group.census, group.job.status
     is_placed = status.placement is not None and status.placement.attempt == status.attempt
+    preempted = preempted_verdict(status)
+    if preempted is not None and status.placement is not None:
+        return Decision(wait_again(group, EndReason.PREEMPTED, f"it {preempted.message}"))
     if census.released and status.placement is None:
         text = "no replacement was found for the nodes that it lost"
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))

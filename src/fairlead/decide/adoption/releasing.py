@@ -21,6 +21,7 @@ from fairlead.decide.attempts.backoff import last_ended_for
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note, event
 from fairlead.decide.attempts.seats import covers, seats
+from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.pinning import refusal_of
 from fairlead.decide.verdict import Decision, earliest
 from fairlead.decide.words import plural
@@ -33,6 +34,9 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     job, census, placement = group.job, group.census, group.job.status.placement
     if placement is None or not covers(job, placement):
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, "its place was taken away"))
+    preempted = preempted_verdict(job.status)
+    if preempted is not None:
+        return Decision(wait_again(group, EndReason.PREEMPTED, f"it {preempted.message}"))
     places = {(seat.role.name, seat.index): seat.node for seat in seats(job, placement)}
     wrong = list(_misplaced(group, places))
     if wrong:

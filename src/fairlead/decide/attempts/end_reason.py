@@ -40,7 +40,10 @@ class EndReason(Enum):
     NODE_SHUTDOWN = "NodeShutdown"
     EVICTED = "Evicted"
     DRAINED = "Drained"
+    #: The job gave its nodes back for one of higher priority.
     PREEMPTED = "Preempted"
+    #: Another scheduler, or the kubelet, made room for a pod of higher priority.
+    POD_PREEMPTED = "PodPreempted"
     #: The API server does not accept the status of the job.
     STATUS_REFUSED = "StatusRefused"
     # Of groups of other tools' pods only.
@@ -83,7 +86,8 @@ CAUSES: dict[EndReason, Cause | None] = {
     EndReason.NODE_LOST: Cause.NODE,
     EndReason.NODE_SHUTDOWN: Cause.NODE,
     EndReason.EVICTED: Cause.NODE,
-    EndReason.PREEMPTED: Cause.NODE,
+    EndReason.PREEMPTED: None,
+    EndReason.POD_PREEMPTED: Cause.NODE,
     EndReason.STATUS_REFUSED: Cause.INFRASTRUCTURE,
     # Adopted groups have no limits on failures: their tools do.
     EndReason.FAILED: None,

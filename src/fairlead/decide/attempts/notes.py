@@ -22,6 +22,7 @@ class EventReason(Enum):
     MEMBER_RESTARTED = "MemberRestarted"
     CAUSE_REVISED = "CauseRevised"
     STOPPING = "Stopping"
+    PREEMPTED = "Preempted"
     PODS_REFUSED = "PodsRefused"
     NODES_RELEASED = "NodesReleased"
     RESTARTING = "Restarting"
@@ -43,6 +44,7 @@ _WARNINGS = frozenset(
         EventReason.ATTEMPT_FAILED,
         EventReason.PODS_REFUSED,
         EventReason.NODES_RELEASED,
+        EventReason.PREEMPTED,
         EventReason.MEMBER_RESTARTED,
         EventReason.FAILED,
         EventReason.WAITS_AGAIN,

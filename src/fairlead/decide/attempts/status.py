@@ -157,6 +157,15 @@ def is_given_up(status: JobStatus) -> bool:
     return failed is not None and failed.reason == EndReason.STATUS_REFUSED.value
 
 
+def preempted_verdict(status: JobStatus) -> Verdict | None:
+    """Return for which job this one gives its place back; None when it does not."""
+    found = status.preemption
+    if found is None:
+        return None
+    facts = {"job": f"{found.namespace}/{found.name}", "priority": found.priority}
+    return Verdict(Reason.PREEMPTED, facts)
+
+
 def given_up(job: Job, now: float) -> StatusDraft:
     """Return the least change that ends a job whose status the API server refuses."""
     text = "The API server refuses the status of the job, which can go on no further"

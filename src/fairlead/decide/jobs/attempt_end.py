@@ -12,7 +12,7 @@ from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import End, template_digest
 from fairlead.decide.attempts.seats import covers, seats
 from fairlead.decide.attempts.status import REFUSALS, StatusDraft
-from fairlead.decide.jobs import members
+from fairlead.decide.jobs import members, preempted
 from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.failure_cause import Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
@@ -54,7 +54,15 @@ def find_end(view: JobView, found: Failure | Settling | None) -> AttemptEnd | No
         if refused.refusal is Refusal.POD_HELD_BACK:
             text += f" (refused for {duration(view.now - refused.since)})"
         return AttemptEnd(EndReason(refused.refusal.value), text)
-    return _time_end(view) or _cordoned(view) or _vanished(view)
+    return _preempted(view) or _time_end(view) or _cordoned(view) or _vanished(view)
+
+
+def _preempted(view: JobView) -> AttemptEnd | None:
+    """Return the end of an attempt whose place another job needs, once it may be ended."""
+    ends_at = preempted.ends_at(view)
+    if ends_at is None or view.now < ends_at:
+        return None
+    return AttemptEnd(EndReason.PREEMPTED, preempted.message(view))
 
 
 def _cordoned(view: JobView) -> AttemptEnd | None:
@@ -163,6 +171,10 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.STOPPING)
         text = f"The API server refuses pods, so the nodes are given back: {end.message}"
         return draft.write(Note(EventReason.PODS_REFUSED, text))
+    if reason is EndReason.PREEMPTED:
+        draft = preempted.give_way(view, draft).state(JobState.STOPPING)
+        text = f"Stopping the gang, which {end.message}"
+        return draft.write(Note(EventReason.PREEMPTED, text))
     if cause is None:
         text = f"Stopping the gang: {end.message}"
         return draft.state(JobState.STOPPING).write(Note(EventReason.STOPPING, text))

@@ -29,7 +29,7 @@ from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.status import REFUSALS, StatusDraft
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
-from fairlead.decide.jobs import failure_cause, open_attempt
+from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
 from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, gate
@@ -87,6 +87,8 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
             pass
         case _:
             assert_never(opened)
+    if job.status.preemption is not None:  # until the scheduler has taken the place back
+        return Decision(preempted.give_way(view, draft).write())
     if phase is Phase.UNADMITTED:
         return Decision(_admit(draft, max(job.status.attempt, 1)))
     actions = (
@@ -127,8 +129,12 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     if status.state == JobState.HELD.value:
         text = f"Released; waits for a place for {members} as attempt {attempt}"
         return draft.write(Note(EventReason.RELEASED, text + _from_step(status)))
-    if find_condition(status.conditions, names.ADMITTED) is None:
+    before = find_condition(status.conditions, names.ADMITTED)
+    if before is None:
         return draft.write()  # it never waited: its next event says enough
+    if before.reason == Reason.PREEMPTED.value:
+        text = f"Queues again, for attempt {attempt}{_from_step(status)}"
+        return draft.write(Note(EventReason.ADMITTED, text))
     text = f"Admitted to the queue with {members}"
     return draft.write(Note(EventReason.ADMITTED, text))
 
@@ -202,6 +208,9 @@ def _hold(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]
 
 def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]:
     """Raise the attempt's number once the back-off is over: the scheduler takes it from there."""
+    job = view.job
+    if job.status.preemption is not None:  # until the scheduler has taken the place back
+        return Decision(preempted.give_way(view, draft).write())
     if ended.reason in REFUSALS:
         waiting = wait_refused(view, draft, ended)
         if waiting is not None:

@@ -31,8 +31,8 @@ _POD_REASONS = {
     "NodeAffinity": EndReason.NODE_REFUSED,
     "NodeLost": EndReason.NODE_LOST,
     "NodeShutdown": EndReason.NODE_SHUTDOWN,
-    "Preempted": EndReason.PREEMPTED,
-    "Preempting": EndReason.PREEMPTED,
+    "Preempted": EndReason.POD_PREEMPTED,
+    "Preempting": EndReason.POD_PREEMPTED,
     "Shutdown": EndReason.NODE_SHUTDOWN,
     "Terminated": EndReason.NODE_SHUTDOWN,
     "UnexpectedAdmissionError": EndReason.NODE_REFUSED,
@@ -42,7 +42,7 @@ _DISRUPTIONS = {
     "DeletionByPodGC": EndReason.NODE_LOST,
     "DeletionByTaintManager": EndReason.DRAINED,
     "EvictionByEvictionAPI": EndReason.DRAINED,
-    "PreemptionByScheduler": EndReason.PREEMPTED,
+    "PreemptionByScheduler": EndReason.POD_PREEMPTED,
     "TerminationByKubelet": EndReason.EVICTED,
 }
 #: Reasons of a terminated container that never ran.

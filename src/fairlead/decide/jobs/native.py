@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.job import Job, Placement
+from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
+from fairlead.api.placement import Placement
 from fairlead.api.podgroups import GroupApi
 from fairlead.decide.jobs.members import owned_metadata
 from fairlead.decide.jobs.pods import MemberPod

@@ -13,7 +13,7 @@ from fairlead.api.times import parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs import failure_cause
+from fairlead.decide.jobs import failure_cause, preempted
 from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.attempt_end import changed_spec, close_attempt, find_end, succeed
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects
@@ -136,5 +136,6 @@ def _wake_at(view: JobView, attempt: Attempt) -> float | None:
         # Tried now: the result is known a little later.
         tried_at = refused.retry_at if refused.retry_at > now else now + _LOOK_AGAIN_SECONDS
         starts += [tried_at, refused.ends_at(policy)]
+    asked = preempted.ends_at(view)
     back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
-    return earliest(ends_at, *starts, *lost, *(at for at in back if at > now))
+    return earliest(ends_at, asked, *starts, *lost, *(at for at in back if at > now))

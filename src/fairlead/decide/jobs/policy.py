@@ -67,6 +67,8 @@ class JobsPolicy:
     start_error_grace_seconds: float = 60.0
     #: A member that has not started for longer, for whatever reason, ends the attempt.
     start_seconds_max: float = 1800.0
+    #: A gang that is preempted and reports checkpoints may take so long to save one more.
+    checkpoint_wait_seconds: float = 120.0
     keep_finished_pods_seconds: float = 3600.0
     #: Mere counts of big gangs, and progress, are written at most this often.
     progress_write_seconds: float = 2.0

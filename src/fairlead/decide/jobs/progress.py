@@ -143,7 +143,8 @@ def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None
         return old or new
     checkpoints = [c for c in (old.checkpoint_step, new.checkpoint_step) if c is not None]
     step, checkpoint = max(old.step, new.step), max(checkpoints, default=None)
-    ignored = new.ignored_line or old.ignored_line
-    if step == old.step and checkpoint == old.checkpoint_step:
+    ignored, is_saved = new.ignored_line or old.ignored_line, checkpoint != old.checkpoint_step
+    if step == old.step and not is_saved:
         return old if ignored == old.ignored_line else replace(old, ignored_line=ignored)
-    return Progress(step, checkpoint, new.reported_at, ignored)
+    saved_at = (new.checkpointed_at or new.reported_at) if is_saved else old.checkpointed_at
+    return Progress(step, checkpoint, new.reported_at, ignored, saved_at)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.job import Attempt, Job, Placement, VerdictStatus
+from fairlead.api.job import Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
+from fairlead.api.placement import Nomination, Placement, Preemption
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +50,45 @@ class WriteVerdict:
     verdict: VerdictStatus
 
 
-Action: TypeAlias = PlaceJob | RecordActualPlacement | ReleaseJob | WriteVerdict
+@dataclass(frozen=True, slots=True)
+class NominateJob:
+    """Keep places for a job until its victims have left them; compare-and-swap."""
+
+    job: Job
+    nomination: Nomination
+    placed: Condition
+    verdict: VerdictStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawNomination:
+    """Keep no places for the job any more."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptJob:
+    """Request that the job gives its place back for another one; compare-and-swap."""
+
+    job: Job
+    preemption: Preemption
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawPreemption:
+    """Let a job keep its place after all; fails when it has begun to give it back."""
+
+    job: Job
+
+
+Action: TypeAlias = (
+    PlaceJob
+    | RecordActualPlacement
+    | ReleaseJob
+    | WriteVerdict
+    | NominateJob
+    | WithdrawNomination
+    | PreemptJob
+    | WithdrawPreemption
+)

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from fairlead.api.core import Node
 from fairlead.decide.placement.completion import ends_at
+from fairlead.model.claims import Claim
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import JobKey
-from fairlead.model.ledger import Claim
 from fairlead.model.nodes import Bools, Ints
 from fairlead.model.requests import MemberClass
 from fairlead.model.transaction import Transaction

@@ -3,11 +3,10 @@
     order      `order.py` ranks the lanes of the queue, `queue.py` keeps their jobs
     quota      `quota.py`: would the quotas of a job's namespace take its pods?
     fit        `fit.py` tries gangs in order; `search.py` finds places; `repair.py` next attempts
+    preempt    `preempt.py`: of the gangs that do not fit, which get the room of others;
+               `victims.py` finds the cheapest whole gangs for it
     explain    `verdicts.py`: why the others wait; `unplaceable.py` finds the reason
     decide     `outcome.py` makes the writes
-
-Preemption will stand between fit and explain: for a gang that does not fit, it asks the same search
-for the capacity without some claims (`PresentCapacity.without`).
 
 Everything is tried in one transaction, which is rolled back: a placement becomes real when the
 write of it is seen. The work is bounded and grows with what changed.
@@ -19,12 +18,23 @@ from functools import partial
 
 from fairlead.api.times import format_time
 from fairlead.decide.admission.unresolved import unresolved_verdict
-from fairlead.decide.placement.actions import Action, RecordActualPlacement
+from fairlead.decide.placement.actions import (
+    Action,
+    RecordActualPlacement,
+    WithdrawNomination,
+    WithdrawPreemption,
+)
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.order import OrderKey
-from fairlead.decide.placement.outcome import changed_verdict, place_job, release_job
+from fairlead.decide.placement.outcome import (
+    changed_verdict,
+    nominate_job,
+    place_job,
+    preempt_job,
+    release_job,
+)
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.repair import Release, Wait, repair
@@ -65,6 +75,7 @@ class _Cycle:
         self._actions: list[Action] = []
         self._verdicts: dict[ObjectKey, Verdict] = {}
         self._fit = Fit(context, self._place, self._repair)
+        self._preempting = self._fit.preempting
         self._explain = Verdicts(context, self._fit, self._write)
         if contains_faults:
             context.on_fault = self._explain.note_fault
@@ -74,7 +85,9 @@ class _Cycle:
         self._state.queue.reorder(self._context.now)
         self._settle()
         self._leave(self._fit.run())
+        self._nominate()
         self._leave(self._explain.run())
+        self._preempt()
         if self._state.queue.has_unseen:
             again_at = self._context.now + self._context.policy.deep_refresh_seconds
             self._context.wakes.append(again_at)
@@ -93,6 +106,34 @@ class _Cycle:
         for job, placement in state.cluster.moved():
             if not self._context.is_left_alone(job.metadata.key):
                 self._actions.append(RecordActualPlacement(job, placement))
+
+    def _nominate(self) -> None:
+        """Write the nominations of this decision, and why the nominated gangs wait."""
+        names = self._state.cluster.table.names
+        for key, found in self._preempting.made.items():
+            job, victims = self._state.jobs[key].job, tuple(v.key for v in found.victims)
+            facts = {"victims": len(victims), "nodes": len(found.plan.distinct_slots)}
+            verdict = Verdict(Reason.PREEMPTING, facts, victims)
+            if not victims:
+                verdict = Verdict(Reason.RESERVED, {"nodes": facts["nodes"]})
+            self._verdicts[key] = verdict
+            self._actions.append(nominate_job(job, found, verdict, names, at=self._at))
+        for key, standing in self._preempting.standing.items():
+            self._write(key, self._preempting.verdict(standing), True)
+
+    def _preempt(self) -> None:
+        """Request of victims to leave; withdraw what does not hold any more."""
+        written = {action.job.metadata.key for action in self._actions}
+        for key in self._preempting.dropped:
+            if key not in written:
+                self._actions.append(WithdrawNomination(self._state.jobs[key].job))
+        for other, victim in self._preempting.requests():
+            if victim.age.job_key not in written:
+                priority = other.lane.priority
+                self._actions.append(preempt_job(victim.job, other.job, priority, self._at))
+        for entry in self._preempting.withdrawals():
+            if entry.age.job_key not in written:
+                self._actions.append(WithdrawPreemption(entry.job))
 
     def _release(self, key: ObjectKey) -> None:
         # A member that another scheduler may be about to bind keeps its place until it is gone.
@@ -124,7 +165,11 @@ class _Cycle:
     def _write(self, key: ObjectKey, verdict: Verdict, is_fresh: bool) -> bool:  # noqa: FBT001
         """Write a verdict if the job's status does not say it; True when it is written."""
         self._verdicts[key] = verdict
-        job = self._state.jobs[key].job
+        entry = self._state.jobs[key]
+        job = entry.job
+        is_nominee = key in self._state.nominees
+        if is_nominee and (entry.group is None or key in self._preempting.dropped):
+            return False  # the nomination is withdrawn first
         write = changed_verdict(job, verdict, self._at, is_fresh=is_fresh)
         if write is None:
             return False

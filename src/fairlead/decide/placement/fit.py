@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.preempt import Preempting
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.reservation import HeadReservation
 from fairlead.decide.placement.search import Plan, plan_gang
@@ -27,6 +28,7 @@ class Fit:
 
     def __init__(self, context: Context, on_plan: OnPlan, on_repair: OnRepair) -> None:
         self._context = context
+        self.preempting = Preempting(context, on_plan)
         self._on_plan = on_plan
         self._on_repair = on_repair
         self._head = HeadReservation(context)
@@ -34,6 +36,7 @@ class Fit:
 
     def run(self) -> list[OrderKey]:
         """Try everything that may fit; return what was left out because it was too much."""
+        self.preempting.place_nominees()
         is_first = True
         while True:
             placed_before = len(self._context.placed)
@@ -54,13 +57,16 @@ class Fit:
     def _pass(self, *, with_repairs: bool) -> list[OrderKey]:
         context = self._context
         queue, jobs = context.state.queue, context.state.jobs
+        groups = [g for shape in queue.candidates() for g in shape.groups.values()]
+        if with_repairs:
+            groups += self.preempting.seekers()
+        distinct = {id(group): group for group in groups}
         heap: list[tuple[OrderKey, Group | None, int]] = [
-            (group.order(0), group, 0)
-            for shape in queue.candidates()
-            for group in shape.groups.values()
+            (group.order(0), group, 0) for group in distinct.values()
         ]
         if with_repairs:
-            heap += [(queue.order_of(jobs[key]), None, 0) for key in context.state.repairable]
+            repairs = (key for key in context.state.repairable if key not in context.state.leaving)
+            heap += [(queue.order_of(jobs[key]), None, 0) for key in repairs]
         heapq.heapify(heap)
         while heap:
             order, group, index = heapq.heappop(heap)
@@ -72,7 +78,8 @@ class Fit:
                 context.contained(key, partial(self._on_repair, jobs[key]))
                 continue
             self._head.reserve_before(order)
-            skipped = key in context.placed or context.is_left_alone(key)
+            is_kept = key in context.placed or self.preempting.is_nominated(key)
+            skipped = is_kept or context.is_left_alone(key)
             attempt = partial(self._try_first, group, jobs[key])
             goes_on = skipped or context.contained(key, attempt, otherwise=True)
             if goes_on and index + 1 < len(group.ages):
@@ -80,16 +87,18 @@ class Fit:
         return []
 
     def _try_first(self, group: Group, entry: QueueEntry) -> bool:
-        """Place the group's next job; False when it does not fit, nor hence the others."""
+        """Place the group's next job, or keep a place for it that others leave.
+
+        False when neither is possible, nor hence for the others.
+        """
         context, shape = self._context, group.shape
         assert isinstance(shape.gang, GangRequest)
         basis = context.basis(shape.gang)
-        if shape.failed_on == basis:
-            return False
-        self._evaluations += 1
-        plan = plan_gang(context.capacity, context.cluster.table, shape.gang)
-        if plan is None:
+        if shape.failed_on != basis:
+            self._evaluations += 1
+            plan = plan_gang(context.capacity, context.cluster.table, shape.gang)
+            if plan is not None:
+                self._on_plan(entry, plan)
+                return True
             shape.failed_on = basis
-            return False
-        self._on_plan(entry, plan)
-        return True
+        return self.preempting.nominate(group, entry)

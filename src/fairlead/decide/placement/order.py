@@ -22,6 +22,8 @@ class LaneKey(NamedTuple):
 
     team: str
     priority: int
+    #: Its PriorityClasses let it preempt jobs of lower priority.
+    may_preempt: bool = True
 
 
 class Age(NamedTuple):

@@ -7,20 +7,26 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus, Placement, RolePlacement, VerdictStatus
+from fairlead.api.job import Job, JobStatus, VerdictStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
+from fairlead.api.placement import Nomination, Placement, Preemption, RolePlacement, Victim
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.attempts.record import new_record
-from fairlead.decide.attempts.status import StatusDraft, refusal_verdict
+from fairlead.decide.attempts.status import StatusDraft, preempted_verdict, refusal_verdict
 from fairlead.decide.placement.actions import (
     Action,
+    NominateJob,
     PlaceJob,
+    PreemptJob,
     RecordActualPlacement,
     ReleaseJob,
+    WithdrawNomination,
+    WithdrawPreemption,
     WriteVerdict,
 )
 from fairlead.decide.placement.search import Plan
+from fairlead.decide.placement.victims import Victims
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.phase import Phase, phase_of
@@ -39,16 +45,45 @@ def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, now: 
 
     The attempt begins with it if it is the job's first: nothing can be left of an earlier one.
     """
-    roles = tuple(
-        RolePlacement(role=role.name, nodes=tuple(names[slot] for slot in slots.tolist()))
-        for role, slots in zip(job.spec.roles, plan.slots, strict=True)
-    )
     at = format_time(now)
-    placement = Placement(attempt=job.status.attempt, roles=roles, placed_at=at)
+    placement = Placement(attempt=job.status.attempt, roles=_roles(job, plan, names), placed_at=at)
     is_first = not job.status.attempts and is_true(job.status.conditions, ADMITTED)
     begun = new_record(job, now) if is_first and job.spec.adopts is None else None
     placed = _condition(job, "True", verdict, at)
     return PlaceJob(job, placement, placed, verdict_status(job, verdict, at), begun)
+
+
+def nominate_job(
+    job: Job, found: Victims, verdict: Verdict, names: list[str], *, at: str
+) -> NominateJob:
+    """Return the write that keeps places for a job until its victims have left them."""
+    victims = tuple(Victim(namespace=v.key[0], name=v.key[1], uid=v.uid) for v in found.victims)
+    nomination = Nomination(_roles(job, found.plan, names), victims, nominated_at=at)
+    placed = _condition(job, "False", verdict, at)
+    return NominateJob(job, nomination, placed, verdict_status(job, verdict, at))
+
+
+def preempt_job(job: Job, other: Job, priority: int, at: str) -> PreemptJob:
+    """Return the request that a job gives its place back for another one of this priority."""
+    progress, meta = job.status.progress, other.metadata
+    preemption = Preemption(
+        meta.namespace, meta.name, meta.uid, priority, requested_at=at,
+        checkpoint_step=progress.checkpoint_step if progress is not None else None,
+    )  # fmt: skip
+    return PreemptJob(job, preemption)
+
+
+def preempted_message(action: PreemptJob) -> str:
+    """Return what a victim's event says."""
+    verdict = preempted_verdict(status_after(action))
+    return verdict.message if verdict is not None else ""
+
+
+def _roles(job: Job, plan: Plan, names: list[str]) -> tuple[RolePlacement, ...]:
+    return tuple(
+        RolePlacement(role=role.name, nodes=tuple(names[slot] for slot in slots.tolist()))
+        for role, slots in zip(job.spec.roles, plan.slots, strict=True)
+    )
 
 
 def status_after(action: Action) -> JobStatus:
@@ -57,13 +92,21 @@ def status_after(action: Action) -> JobStatus:
     match action:
         case RecordActualPlacement():
             return replace(status, placement=action.placement)
+        case WithdrawNomination():
+            return replace(status, nomination=None)
+        case PreemptJob():
+            return replace(status, preemption=action.preemption)
+        case WithdrawPreemption():
+            return replace(status, preemption=None)
         case PlaceJob():
             if action.begun is not None:
                 now = parse_time(action.begun.begun_at)
                 status = StatusDraft.of(action.job, now).opened(action.begun).status
-            status = replace(status, placement=action.placement)
+            status = replace(status, placement=action.placement, nomination=None)
         case ReleaseJob():
-            status = replace(status, placement=None)
+            status = replace(status, placement=None, nomination=None, preemption=None)
+        case NominateJob():
+            status = replace(status, nomination=action.nomination)
         case WriteVerdict():
             pass
         case _:
@@ -78,7 +121,7 @@ def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
     if verdict is None and phase is Phase.HELD:
         verdict = Verdict(Reason.HELD)
     elif verdict is None and phase is Phase.UNADMITTED:
-        verdict = refusal_verdict(job.status)
+        verdict = preempted_verdict(job.status) or refusal_verdict(job.status)
     if verdict is not None:
         condition = _condition(job, "False", verdict, at)
         return ReleaseJob(job, condition, verdict_status(job, verdict, at))

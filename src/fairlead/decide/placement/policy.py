@@ -14,6 +14,14 @@ class PlacementPolicy:
     starvation_seconds: float = 900.0
     #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
     repair_hold_seconds: float = 300.0
+    #: Jobs of higher priority preempt running ones of lower priority.
+    preempts: bool = True
+    #: Groups of other tools' pods may be preempted: their pods are deleted for it.
+    preempts_adopted: bool = False
+    #: A job that has run for less since its start is not preempted.
+    preemption_min_run_seconds: float = 60.0
+    #: Places kept for jobs that preempt, per decision; the next one goes on.
+    nominations_max: int = 8
     #: A verdict near the head of the queue is made again at most this often.
     refresh_seconds: float = 10.0
     #: Pause between rounds of looking again at verdicts deep in the queue.

@@ -94,6 +94,8 @@ class Group:
     shape: Shape
     lane: _Lane
     ages: list[Age] = field(default_factory=list[Age])
+    #: What the last search for victims found none on, and when protected jobs may be victims.
+    no_victims: tuple[tuple[object, ...], float] | None = None
 
     def order(self, index: int) -> OrderKey:
         """Return the place in the queue of one of its jobs."""

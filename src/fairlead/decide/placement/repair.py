@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.api.job import Job, Placement
+from fairlead.api.job import Job
+from fairlead.api.placement import Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.policy import PlacementPolicy

@@ -51,7 +51,8 @@ class HeadReservation:
         while (order := self._next) is not None and order < before:
             key = order.job_key
             judge = partial(self._blocks_no_one, context.state.jobs[key])
-            if key not in context.placed and not context.contained(key, judge, otherwise=True):
+            is_kept = key in context.placed or key in context.state.nominees
+            if not is_kept and not context.contained(key, judge, otherwise=True):
                 return order
             self._next = next(self._in_order, None)
         return None

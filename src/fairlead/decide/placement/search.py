@@ -83,26 +83,32 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
     return order[:used], counts
 
 
-def plan_gang(capacity: Capacity, table: NodeTable, gang: GangRequest) -> Plan | None:
-    """Place the gang in `capacity`, which then holds it; None leaves `capacity` as it was."""
+def plan_gang(
+    capacity: Capacity, table: NodeTable, gang: GangRequest, *, order: Ints | None = None
+) -> Plan | None:
+    """Place the gang in `capacity`, which then holds it; None leaves `capacity` as it was.
+
+    `order`, int64[N], goes before the packing order: the nodes with the smallest value first.
+    """
     if not gang.topology_key:
-        return plan_within(capacity, table, gang.roles, None)
+        return plan_within(capacity, table, gang.roles, None, order=order)
     domains = domains_of(table, gang.topology_key)
     for domain in _sufficient(capacity, domains, gang):
-        plan = plan_within(capacity, table, gang.roles, domains.cells == domain)
+        plan = plan_within(capacity, table, gang.roles, domains.cells == domain, order=order)
         if plan is not None:
             return plan
     if gang.topology_required:
         return None
-    order = _domain_order(capacity, domains, gang)
+    if order is None:
+        order = _domain_order(capacity, domains, gang)
     return plan_within(capacity, table, gang.roles, None, order=order)
 
 
-def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan) -> None:
-    """Take the places of a plan."""
+def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan, *, sign: int = 1) -> None:
+    """Take the places of a plan; sign -1 gives them back."""
     for role, slots in zip(gang.roles, plan.slots, strict=True):
         distinct, counts = np.unique(slots, return_counts=True)
-        capacity.take(distinct, counts, role.member)
+        capacity.take(distinct, sign * counts, role.member)
 
 
 def plan_within(

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job, Placement
+from fairlead.api.job import Job
+from fairlead.api.placement import Placement
 from fairlead.decide.placement.order import LaneKey, Order, age_of
 from fairlead.decide.placement.queue import QueueEntry, WaitQueue
 from fairlead.model.cluster import ClusterState, JobEntry
@@ -52,6 +53,11 @@ class PlacementState:
         self.write_blocked: dict[JobKey, None] = {}
         #: Jobs with a placement of an earlier attempt, to confirm or repair.
         self.repairable: dict[JobKey, None] = {}
+        #: Jobs that a place is kept for, and jobs that give theirs back for another one.
+        self.nominees: dict[JobKey, None] = {}
+        self.preempted: dict[JobKey, None] = {}
+        #: Jobs that have a place and are about to give it back.
+        self.leaving: dict[JobKey, None] = {}
         for key, entry in self.cluster.jobs.items():
             try:
                 self._job_changed(key, entry)
@@ -95,7 +101,8 @@ class PlacementState:
             self._forget(key, before)
             return
         job, priority = entry.job, entry.priority
-        lane = LaneKey(entry.team_name, priority if isinstance(priority, int) else 0)
+        level = priority if isinstance(priority, int) else 0
+        lane = LaneKey(entry.team_name, level, entry.may_preempt)
         after = self.jobs[key] = QueueEntry(job, entry.gang, lane, age_of(job))
         unresolved = _unresolved(entry)
         self.unresolved.pop(key, None)
@@ -110,13 +117,19 @@ class PlacementState:
         _put(self.repairable, key, present=phase is Phase.REPAIRING and not is_forfeited)
         is_held = phase is Phase.HELD and job.status.attempt > 0
         _put(self.held, key, present=is_held and not is_placed)
+        _put(self.nominees, key, present=job.status.nomination is not None)
+        _put(self.preempted, key, present=job.status.preemption is not None)
+        _put(self.leaving, key, present=is_placed and _is_leaving(job, phase))
 
     def _forget(self, key: JobKey, before: QueueEntry | None) -> None:
         if before is not None:
             self.queue.remove(before)
             del self.jobs[key]
         self.unresolved.pop(key, None)
-        for keys in (self.releasable, self.repairable, self.held, self.write_blocked):
+        for keys in (
+            self.releasable, self.repairable, self.held, self.write_blocked, self.nominees,
+            self.preempted, self.leaving,
+        ):  # fmt: skip
             keys.pop(key, None)
 
     def _enqueue(self, before: QueueEntry | None, entry: QueueEntry, *, waits: bool) -> None:
@@ -149,6 +162,15 @@ def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:
         return False
     is_over = phase is Phase.FINISHED
     return job.status.placement is not None or (is_over and job.status.verdict is not None)
+
+
+def _is_leaving(job: Job, phase: Phase) -> bool:
+    """True for a job that gives its place back within its grace period.
+
+    Of a group of other tools' pods its owner decides when those end.
+    """
+    is_stopping = phase is Phase.STOPPING and job.spec.adopts is None
+    return is_stopping or phase in RELEASABLE or job.status.preemption is not None
 
 
 def _is_equal(entry: QueueEntry, other: QueueEntry) -> bool:

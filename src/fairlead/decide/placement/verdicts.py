@@ -65,7 +65,8 @@ class Verdicts:
         written, left = 0, list[OrderKey]()
         for order in sorted(dict.fromkeys([*fresh, *unwritten])):
             key = order.job_key
-            if key in context.placed or context.is_left_alone(key):
+            is_kept = key in context.placed or self._fit.preempting.is_nominated(key)
+            if is_kept or context.is_left_alone(key):
                 continue
             if written >= policy.writes_max:
                 context.wakes.append(context.now)

@@ -1,0 +1,73 @@
+"""Where a job's members run: the place that it has, and the one that is kept for it.
+
+    placement     the job has these nodes
+    nomination    these nodes are kept for the job; others, its victims, still have to leave them
+    preemption    the job is a victim and gives its placement back
+
+The scheduler alone writes them (docs/design/preemption.md).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta as Doc
+
+from fairlead.api.meta import Instant, Wire
+
+
+class RolePlacement(Wire, frozen=True):
+    """Places of one role: `nodes[i]` is the node of member i."""
+
+    role: Annotated[str, Doc(description="Name of the role.")]
+    nodes: Annotated[
+        tuple[str, ...], Doc(description="Node of each member, in the order of their index.")
+    ]
+
+
+class Placement(Wire, frozen=True):
+    """Every member's node, for one attempt. Its presence is the reservation."""
+
+    attempt: Annotated[int, Doc(description="The attempt that this placement is for.")]
+    roles: Annotated[
+        tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
+    ]
+    placed_at: Annotated[Instant | None, Doc(description="When the scheduler placed the gang.")] = (
+        None
+    )
+
+
+class Victim(Wire, frozen=True):
+    """A job that gives its nodes back for another one."""
+
+    namespace: Annotated[str, Doc(description="Namespace of the job.")]
+    name: Annotated[str, Doc(description="Name of the job.")]
+    uid: Annotated[str, Doc(description="Uid of the job: a namesake is another job.")]
+
+
+class Nomination(Wire, frozen=True):
+    """A whole gang's places, kept for it while its victims leave them."""
+
+    roles: Annotated[
+        tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
+    ]
+    victims: Annotated[
+        tuple[Victim, ...], Doc(description="The jobs of lower priority that have to leave.")
+    ] = ()
+    nominated_at: Annotated[
+        Instant | None, Doc(description="When the scheduler chose the places and the victims.")
+    ] = None
+
+
+class Preemption(Wire, frozen=True):
+    """A request to give the placement back, for the sake of another job."""
+
+    namespace: Annotated[str, Doc(description="Namespace of the job that needs the nodes.")]
+    name: Annotated[str, Doc(description="Name of the job that needs the nodes.")]
+    uid: Annotated[str, Doc(description="Uid of that job.")]
+    priority: Annotated[int, Doc(description="Its priority.")] = 0
+    requested_at: Annotated[Instant | None, Doc(description="When it was requested.")] = None
+    checkpoint_step: Annotated[
+        int | None,
+        Doc(description="Step of the latest checkpoint then: a later one is the answer to it."),
+    ] = None

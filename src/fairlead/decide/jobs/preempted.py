@@ -1,0 +1,43 @@
+"""A job that the scheduler has asked to give its place back for one of higher priority.
+
+`status.preemption` is the request. A gang that reports checkpoints has some time to save one more:
+a checkpoint after the request is the answer to it. Then the attempt ends, for a reason that counts
+against no limit, and with the same write the job is no longer Admitted: that is what lets the
+scheduler take the place back. Taking it back ends the request, and the job queues again.
+"""
+
+from __future__ import annotations
+
+from fairlead.api.job import JobState
+from fairlead.api.times import parse_time
+from fairlead.decide.attempts.status import StatusDraft, preempted_verdict
+from fairlead.decide.jobs.progress import fold_progress
+from fairlead.decide.jobs.view import JobView
+from fairlead.decide.reasons import Reason
+
+
+def ends_at(view: JobView) -> float | None:
+    """Return when the open attempt ends for another job; None when it is not asked to."""
+    status, request = view.job.status, view.job.status.preemption
+    if request is None:
+        return None
+    asked_at = parse_time(request.requested_at) if request.requested_at else view.now
+    record, progress = status.current_attempt, fold_progress(status.progress, view.reported)
+    has_begun = record is not None and bool(record.started_at)
+    if not has_begun or progress is None or progress.checkpoint_step is None:
+        return asked_at
+    before = request.checkpoint_step
+    is_saved = before is None or progress.checkpoint_step > before
+    return asked_at if is_saved else asked_at + view.policy.checkpoint_wait_seconds
+
+
+def message(view: JobView) -> str:
+    """Return for whom the job gives its place back."""
+    verdict = preempted_verdict(view.job.status)
+    return verdict.message if verdict is not None else ""
+
+
+def give_way(view: JobView, draft: StatusDraft) -> StatusDraft:
+    """Return the status of a job that has no pods to be stopped and wants its place no more."""
+    draft = draft.not_admitted(Reason.PREEMPTED.value, message(view))
+    return draft.state(JobState.WAITING)

@@ -1,0 +1,71 @@
+"""The cluster as it would be with some uses taken away, on an array of its own.
+
+A preemption asks for many such clusters, one after the other. Changing the shared columns for each
+would bring every row of the fit table up to date every time; here only the member classes of one
+gang are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.model.cluster import ClusterState
+from fairlead.model.nodes import Bools, Ints
+from fairlead.model.requests import MemberClass, Request
+
+
+class FreedCapacity:
+    """A `Capacity` over `free`, int64[D, N] in base units, which it changes as members are taken.
+
+    Only nodes that can start pods now are used, and none that is barred.
+    """
+
+    def __init__(self, state: ClusterState, free: Ints, barred: Bools | None = None) -> None:
+        self._state = state
+        self.free = free
+        self.barred = barred
+        self._taken: list[tuple[Ints, Ints, MemberClass]] = []
+
+    @classmethod
+    def of(
+        cls,
+        state: ClusterState,
+        uses: Iterable[tuple[Ints, Ints, Request]],
+        barred: Bools | None = None,
+    ) -> FreedCapacity:
+        """Return the cluster as it is now without these uses: slots, counts and a request each."""
+        found, table = list(uses), state.table
+        vectors = [table.vector(request) for _, _, request in found]
+        free = table.free().copy()
+        for (slots, counts, _), vector in zip(found, vectors, strict=True):
+            free[:, slots] += vector[:, None] * counts
+        return cls(state, free, barred)
+
+    def fits(self, member: MemberClass) -> Ints:
+        """Return int64[N]: members that each node could take."""
+        admitted = self._state.fits.mask(member.constraints).eligible
+        if self.barred is not None:
+            admitted = admitted & ~self.barred
+        return self._state.fits.compute(member, self.free, admitted)
+
+    @property
+    def key(self) -> Ints:
+        """The packing order."""
+        return self._state.table.packing_key(self.free)
+
+    def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
+        """Put members on distinct slots."""
+        self._add(slots, -counts, member)
+        self._taken.append((slots, counts, member))
+
+    def mark(self) -> int:
+        """Return a point to roll back to."""
+        return len(self._taken)
+
+    def rollback_to(self, mark: int) -> None:
+        """Undo what was taken since the mark."""
+        while len(self._taken) > mark:
+            self._add(*self._taken.pop())
+
+    def _add(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
+        self.free[:, slots] += self._state.table.vector(member.request)[:, None] * counts

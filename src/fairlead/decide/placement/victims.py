@@ -1,0 +1,235 @@
+"""Which gangs make room for another one: the cheapest set of whole jobs that is found.
+
+    cost      level by level, the highest priority first: jobs that are not borrowed, GPU-seconds
+              that are lost, jobs (`cost_of`)
+
+The candidates are put in an order, and the shortest prefix is found whose removal makes room: its
+highest priority is then the lowest possible. The gang is planned in that room, on nodes that are
+free anyway first, and every candidate that the plan does not need stays, the dearest first. So a
+set of victims always comes with the places that it makes free. Several orders are tried and the
+cheapest set is taken, since no order is best for all clusters: jobs that share nodes must leave
+together, jobs that have nodes of their own are weighed by what they make free.
+
+The cheapest set overall is a covering problem, which is NP-hard; tests compare with an exact
+solver (docs/design/preemption.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.search import Plan, domains_of, plan_gang
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.nodes import Ints
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+#: A level is a priority: (priority, jobs that are not borrowed, GPU-seconds lost, jobs).
+Level: TypeAlias = tuple[int, int, float, int]
+#: The levels of the victims, the highest priority first. Smaller is better; () costs nothing.
+Cost: TypeAlias = tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that may be preempted.
+
+    `uses` are slots, counts and what one of these counts holds, int64[D]. `is_borrowed` is True for
+    a job that its team may keep only while no other team needs the nodes.
+    """
+
+    key: JobKey
+    uid: str
+    priority: int
+    is_borrowed: bool
+    lost_gpu_seconds: float
+    uses: tuple[tuple[Ints, Ints, Ints], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The jobs that have to leave, and the places that the gang has then."""
+
+    victims: tuple[Candidate, ...]
+    plan: Plan
+
+    @property
+    def cost(self) -> Cost:
+        """What it costs."""
+        return cost_of(self.victims)
+
+
+def cost_of(victims: Iterable[Candidate]) -> Cost:
+    """Return what it costs to preempt these jobs; see the module."""
+    levels: dict[int, list[Candidate]] = {}
+    for victim in victims:
+        levels.setdefault(victim.priority, []).append(victim)
+    return tuple(
+        (
+            priority,
+            sum(not v.is_borrowed for v in at),
+            sum(sorted(v.lost_gpu_seconds for v in at)),
+            len(at),
+        )
+        for priority, at in sorted(levels.items(), reverse=True)
+    )
+
+
+def find_victims(
+    state: ClusterState,
+    gang: GangRequest,
+    candidates: Sequence[Candidate],
+    room: FreedCapacity,
+) -> Victims | None:
+    """Return the cheapest victims that are found; None when all candidates are not enough.
+
+    `room` is what is left once all that leaves anyway has left: the gang does not fit into that.
+    Of one role a set is found if there is one; of several the planner's own limits hold.
+    """
+    if not candidates:
+        return None
+    search = _Search(state, gang, candidates, room)
+    if not search.has_room(np.zeros(len(candidates), dtype=np.int64), 1):
+        return None
+    found = [each for ranks in search.orders() if (each := search.run(ranks)) is not None]
+    return min(found, key=lambda each: (each.cost, [v.key for v in each.victims]), default=None)
+
+
+class _Search:
+    """The uses of all candidates side by side, `entry` by `entry`, and what their removal makes."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        gang: GangRequest,
+        candidates: Sequence[Candidate],
+        room: FreedCapacity,
+    ) -> None:
+        self._state, self._gang, self._candidates = state, gang, candidates
+        self._free, self._barred = room.free, room.barred
+        uses = [use for candidate in candidates for use in candidate.uses]
+        lengths = [len(slots) for slots, _, _ in uses]
+        owners = [i for i, candidate in enumerate(candidates) for _ in candidate.uses]
+        #: int64[E]: slot and candidate of each entry; int64[D, E]: what it holds.
+        self._slots = np.concatenate([slots for slots, _, _ in uses])
+        self._owners = np.repeat(np.array(owners, dtype=np.int64), lengths)
+        counts = np.concatenate([counts for _, counts, _ in uses])
+        vectors = np.repeat(np.stack([vector for _, _, vector in uses], axis=1), lengths, axis=1)
+        self._uses = vectors * counts
+        #: Resources that any candidate holds.
+        self._rows: list[int] = np.flatnonzero(self._uses.any(axis=1)).tolist()
+        self._node_count = state.table.capacity
+
+    def orders(self) -> list[Ints]:
+        """Return int64[candidates] each: the place of every candidate in an order to try."""
+        lost = np.array([c.lost_gpu_seconds for c in self._candidates])
+        kept = np.array([not c.is_borrowed for c in self._candidates])
+        priorities = np.array([c.priority for c in self._candidates])
+        names = np.arange(len(self._candidates))
+        orders: list[Ints] = []
+        for worth in (lost, lost / self._gains(), self._node_costs(lost)):
+            ranks = np.empty(len(names), dtype=np.int64)
+            ranks[np.lexsort((names, lost, worth, kept, priorities))] = names
+            orders.append(ranks)
+        return orders
+
+    def run(self, ranks: Ints) -> Victims | None:
+        """Return the victims by one order; None when the planner finds no place in the room."""
+        low, high = 0, len(self._candidates)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if self.has_room(ranks, middle):
+                high = middle
+            else:
+                low = middle
+        capacity = FreedCapacity(self._state, self._freed(ranks, high), self._barred)
+        order = self._last_to_leave(ranks, high)
+        plan = plan_gang(capacity, self._state.table, self._gang, order=order)
+        if plan is None:
+            return None
+        needed = self._needed(ranks, high, plan, capacity.free)
+        by_name = self._state.table.rank
+        slots = tuple(each[np.argsort(by_name[each], kind="stable")] for each in plan.slots)
+        return Victims(tuple(self._candidates[i] for i in sorted(needed)), Plan(slots))
+
+    def has_room(self, ranks: Ints, count: int) -> bool:
+        """True when the gang has room without the first `count` candidates of an order.
+
+        By ranks of zero and a count of one: without all of them.
+        """
+        capacity = FreedCapacity(self._state, self._freed(ranks, count), self._barred)
+        table, gang = self._state.table, self._gang
+        role, *others = gang.roles
+        if others:
+            return plan_gang(capacity, table, gang) is not None
+        fits = capacity.fits(role.member)
+        if gang.topology_required:
+            rooms = domains_of(table, gang.topology_key).room(fits)
+            return int(rooms.max(initial=0)) >= role.count
+        return int(fits.sum()) >= role.count
+
+    def _freed(self, ranks: Ints, count: int) -> Ints:
+        """Return what is free without the first candidates of an order."""
+        leaves = ranks[self._owners] < count
+        free, slots = self._free.copy(), self._slots[leaves]
+        for row in self._rows:
+            uses = self._uses[row, leaves]
+            free[row] += np.bincount(slots, weights=uses, minlength=self._node_count).astype(
+                np.int64
+            )
+        return free
+
+    def _last_to_leave(self, ranks: Ints, count: int) -> Ints:
+        """Return int64[N]: 0 for nodes that no candidate has to leave, more for dearer ones."""
+        places = ranks[self._owners]
+        leaves = places < count
+        last = np.zeros(self._node_count, dtype=np.int64)
+        np.maximum.at(last, self._slots[leaves], places[leaves] + 1)
+        return last
+
+    def _needed(self, ranks: Ints, count: int, plan: Plan, free: Ints) -> list[int]:
+        """Return the candidates whose return would take room from the plan; `free` is changed."""
+        is_used = np.zeros(self._node_count, dtype=np.bool_)
+        is_used[plan.distinct_slots] = True
+        entries = np.flatnonzero(is_used[self._slots] & (ranks[self._owners] < count))
+        owners = self._owners[entries]
+        needed: list[int] = []
+        touched = np.unique(owners)
+        for owner in touched[np.argsort(-ranks[touched])].tolist():
+            own = entries[owners == owner]
+            slots, uses = self._slots[own], self._uses[:, own]
+            for row in self._rows:
+                np.subtract.at(free[row], slots, uses[row])
+            if (free[:, slots] < 0).any():
+                for row in self._rows:
+                    np.add.at(free[row], slots, uses[row])
+                needed.append(owner)
+        return needed
+
+    def _gains(self) -> Floats:
+        """Return float64[candidates]: members that fit in the place of each, at least a little."""
+        role = self._gang.roles[self._gang.placing_order()[0]]
+        admitted = self._state.fits.mask(role.member.constraints).eligible[self._slots]
+        now = self._free[:, self._slots]
+        after = self._state.fits.compute(role.member, now + self._uses, admitted)
+        more = after - self._state.fits.compute(role.member, now, admitted)
+        gains = np.bincount(self._owners, weights=more, minlength=len(self._candidates))
+        return np.maximum(gains, 1 / len(self._slots))
+
+    def _node_costs(self, lost: Floats) -> Floats:
+        """Return float64[candidates]: the least that it costs to empty one of its nodes.
+
+        A job's loss is shared out among its nodes.
+        """
+        per_node = lost / np.bincount(self._owners, minlength=len(lost))
+        costs = np.bincount(self._slots, weights=per_node[self._owners])
+        least = np.full(len(lost), np.inf)
+        np.minimum.at(least, self._owners, costs[self._slots])
+        return least

@@ -1,0 +1,81 @@
+"""The claim of a job: one place for each of its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fairlead.api.job import Job
+from fairlead.api.placement import Placement
+from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.nodes import is_device
+from fairlead.model.requests import Request
+
+#: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
+#: follows the job's name, which is that of a group.
+Owner: TypeAlias = tuple[str, str, bool]
+#: (role, index)
+Member: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The places of one job's members. `roles` holds (role, request of a member, node by index)."""
+
+    key: JobKey
+    uid: str
+    roles: tuple[tuple[str, Request, tuple[str, ...]], ...]
+    is_adopted: bool = False
+    priority: int = 0
+    #: The team of the job, and whether its team holds this only until another team needs it.
+    team: str = ""
+    is_borrowed: bool = False
+    #: Node and request by (role, index).
+    places: dict[Member, tuple[str, Request]] = field(compare=False, default_factory=dict)
+
+    @property
+    def owner(self) -> Owner:
+        """What pods must be of to be covered."""
+        if self.is_adopted:
+            return adopted_owner(self.key, self.uid)
+        return (self.key[0], self.uid, False)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Devices and milli-CPU that the claim holds."""
+        devices = cpu = 0
+        for _, request, nodes in self.roles:
+            devices += len(nodes) * sum(a for r, a in request if is_device(r))
+            cpu += len(nodes) * next((a for r, a in request if r == "cpu"), 0)
+        return devices, cpu
+
+    def amount(self, resource: str) -> int:
+        """Return what the claim holds of one resource."""
+        return sum(
+            len(nodes) * next((a for r, a in request if r == resource), 0)
+            for _, request, nodes in self.roles
+        )
+
+
+def claim_of(
+    job: Job, gang: GangRequest, placement: Placement, *, priority: int = 0, team: str = ""
+) -> Claim:
+    """Return the claim of a placement; members of roles that the job no longer has are left out."""
+    requests = {role.name: role.member.request for role in gang.roles}
+    roles = tuple(
+        (role.role, requests[role.role], role.nodes)
+        for role in placement.roles
+        if role.role in requests
+    )
+    places = {
+        (role, i): (node, request) for role, request, nodes in roles for i, node in enumerate(nodes)
+    }
+    return Claim(
+        job.metadata.key, job.metadata.uid, roles, is_adopted=job.spec.adopts is not None,
+        priority=priority, team=team, places=places,
+    )  # fmt: skip
+
+
+def adopted_owner(key: JobKey, uid: str) -> Owner:
+    """Return what pods of another tool must be of to be covered by the job that stands for them."""
+    return (key[0], f"{key[1]}/{uid}", True)

@@ -1,0 +1,441 @@
+"""Preemption: whole gangs of lower priority give their nodes to one of higher priority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.job import Adopts, Attempt, Job, JobStatus, Progress, Topology
+from fairlead.api.meta import Condition
+from fairlead.api.names import ADMITTED
+from fairlead.api.placement import Preemption
+from fairlead.api.times import format_time
+from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import (
+    Action,
+    NominateJob,
+    PlaceJob,
+    PreemptJob,
+    WithdrawNomination,
+    WithdrawPreemption,
+)
+from fairlead.decide.placement.preempt import PotentialRises, check_potential, potential
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Reason
+from fairlead.model.cluster import ClusterState
+from fairlead.model.priorities import PriorityTable
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_pod,
+    make_priority_class,
+)
+
+HOUR = 3600.0
+POLICY = PlacementPolicy()
+
+
+def running(name: str, nodes: list[str], *, since: float = EPOCH - HOUR, **more: object) -> Job:
+    """A gang that runs, one member per entry of `nodes`."""
+    at = format_time(since)
+    record = Attempt(number=1, begun_at=at, started_at=at)
+    more.setdefault("priority", 0)
+    status = {"attempts": (record,), **more.pop("status", {})}  # type: ignore[dict-item] # passed on
+    return make_job(
+        name, count=len(nodes), placement=make_placement(nodes), status=status, **more,  # type: ignore[arg-type] # passed on
+    )  # fmt: skip
+
+
+@dataclass
+class Cluster:
+    """Objects, and a planner whose writes are made; `leave` plays the jobs controller."""
+
+    state: PlacementState
+    policy: PlacementPolicy = POLICY
+    now: float = EPOCH
+    #: Names of the jobs that were asked to leave, in order.
+    asked: list[str] = field(default_factory=list)
+
+    def step(self) -> list[Action]:
+        """Decide once and write."""
+        decision = decide(self.state, self.policy, self.now)
+        for action in decision.actions:
+            if isinstance(action, PreemptJob):
+                self.asked.append(action.job.metadata.name)
+            self.state.cluster.job_changed(as_written(action))
+        return list(decision.actions)
+
+    def settle(self) -> None:
+        """Decide until nothing is left to write."""
+        for _ in range(20):
+            if not self.step():
+                return
+        raise AssertionError("the planner never settles")
+
+    def job(self, name: str) -> Job:
+        return self.state.jobs["default", name].job
+
+    def put(self, job: Job) -> None:
+        self.state.cluster.job_changed(job)
+
+    def leave(self, name: str) -> None:
+        """The attempt ends for another job, the place is taken back, the job queues again."""
+        job = self.job(name)
+        assert job.status.preemption is not None
+        record = replace(job.status.attempts[-1], finished_at=format_time(self.now))
+        status = replace(job.status, attempts=(record,), conditions=(_admitted("False"),))
+        self.put(replace(job, status=status))
+        self.settle()
+        job = self.job(name)
+        assert job.status.placement is None
+        assert job.status.preemption is None
+        number = job.status.attempt + 1
+        status = replace(job.status, attempt=number, conditions=(_admitted("True"),))
+        self.put(replace(job, status=status))
+
+    def nodes_of(self, name: str) -> set[str]:
+        placement = self.job(name).status.placement
+        return {n for role in placement.roles for n in role.nodes} if placement else set()
+
+    def reason(self, name: str) -> str:
+        verdict = self.job(name).status.verdict
+        return verdict.reason if verdict is not None else ""
+
+    def nominated(self, name: str) -> set[str]:
+        nomination = self.job(name).status.nomination
+        return {n for r in nomination.roles for n in r.nodes} if nomination is not None else set()
+
+
+def _admitted(status: str) -> Condition:
+    return Condition(type=ADMITTED, status=status)
+
+
+def cluster(nodes: int, *jobs: Job, policy: PlacementPolicy = POLICY) -> Cluster:
+    names = [make_node(f"n{i}") for i in range(nodes)]
+    return Cluster(PlacementState.of(names, jobs), policy)
+
+
+def test_a_job_of_higher_priority_gets_the_nodes_of_a_running_one() -> None:
+    world = cluster(2, running("low", ["n0", "n1"]), make_job("high", priority=100, count=2))
+    first = world.step()
+    assert [type(action) for action in first] == [NominateJob]
+    assert world.nominated("high") == {"n0", "n1"}
+    assert world.reason("high") == Reason.PREEMPTING.value
+    second = world.step()
+    assert [type(action) for action in second] == [PreemptJob]
+    assert world.job("low").status.preemption.priority == 100
+    world.settle()
+    assert world.job("high").status.placement is None
+    world.leave("low")
+    world.settle()
+    assert world.nodes_of("high") == {"n0", "n1"}
+    assert world.job("high").status.nomination is None
+    assert world.reason("low") == Reason.INSUFFICIENT_CAPACITY.value
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_jobs_of_equal_or_higher_priority_are_no_victims(priority: int) -> None:
+    world = cluster(1, running("other", ["n0"]), make_job("job", priority=priority))
+    world.settle()
+    assert world.job("job").status.nomination is None
+    assert world.reason("job") == Reason.INSUFFICIENT_CAPACITY.value
+
+
+def test_two_gangs_that_interleave_leave_whole() -> None:
+    """Taking a member of each would break two gangs and place the job nowhere whole."""
+    first, second = running("a", ["n0", "n2"]), running("b", ["n1", "n3"])
+    world = cluster(4, first, second, make_job("high", priority=1, count=2))
+    world.settle()
+    assert world.asked == ["a"]
+    assert world.nominated("high") == {"n0", "n2"}
+
+
+def test_a_gang_one_short_of_preempting_enough_preempts_none() -> None:
+    world = cluster(
+        4, running("a", ["n0", "n1"]), running("b", ["n2"]), running("equal", ["n3"], priority=1),
+        make_job("high", priority=1, count=4),
+    )  # fmt: skip
+    world.settle()
+    assert world.asked == []
+    assert world.reason("high") == Reason.INSUFFICIENT_CAPACITY.value
+
+
+def test_idle_nodes_count_before_any_victim() -> None:
+    world = cluster(
+        4, running("a", ["n0"]), running("b", ["n1"]), make_job("high", priority=1, count=3)
+    )
+    world.settle()
+    assert len(world.asked) == 1
+    assert {"n2", "n3"} < world.nominated("high")
+
+
+def test_a_big_job_gets_its_nodes_behind_an_endless_stream_of_small_ones() -> None:
+    """What becomes free is kept for it, however many small jobs of lower priority wait."""
+    small = [running(f"s{i}", [f"n{i}"]) for i in range(4)]
+    waiting = [make_job(f"w{i}", priority=0, created=EPOCH - 100) for i in range(8)]
+    world = cluster(4, *small, *waiting, make_job("big", priority=1, count=4))
+    world.settle()
+    for number, job in enumerate(small):
+        world.leave(job.metadata.name)
+        world.put(make_job(f"late{number}", priority=0))
+        world.settle()
+        assert [n for n in world.state.jobs if n[1][0] in "wl" and world.nodes_of(n[1])] == []
+    assert len(world.nodes_of("big")) == 4
+
+
+def test_the_place_of_a_nominated_job_goes_to_no_other_while_its_victims_leave() -> None:
+    world = cluster(3, running("low", ["n0", "n1"]), make_job("high", priority=1, count=3))
+    world.settle()
+    world.put(make_job("small", priority=0))
+    world.put(make_job("higher", priority=2))
+    world.settle()
+    assert world.nodes_of("small") == set()
+    assert world.job("high").status.nomination is not None
+    world.leave("low")
+    world.settle()
+    assert len(world.nodes_of("high")) == 3
+
+
+def test_the_slot_of_a_wounded_gang_is_not_taken_while_it_waits_for_a_replacement() -> None:
+    """Not by preemption either: it keeps its healthy nodes, and holds them for a bounded time."""
+    record = Attempt(number=1, finished_at=format_time(EPOCH), nodes_lost=("gone",))
+    wounded = make_job(
+        "wounded", count=2, attempt=2, priority=0, placement=make_placement(["n0", "gone"]),
+        status={"attempts": (record,)},
+    )  # fmt: skip
+    world = cluster(1, wounded, make_job("high", priority=100))
+    world.settle()
+    assert world.asked == []
+    assert world.reason("wounded") == Reason.REPAIRING.value
+
+
+def test_several_nodes_lost_at_once_cost_no_other_gang_its_place_while_others_wait() -> None:
+    """Three of four nominated nodes go; the job is planned again, once, on what there is."""
+    jobs = [running("a", ["n0", "n1"]), running("b", ["n2", "n3"]), running("c", ["n4", "n5"])]
+    world = cluster(6, *jobs, make_job("high", priority=1, count=4))
+    world.settle()
+    assert len(world.asked) == 2
+    lost = sorted(world.nominated("high"))[:3]
+    for name in lost:
+        world.state.cluster.node_deleted(name)
+    world.settle()
+    assert world.job("high").status.nomination is None
+    assert world.reason("high") == Reason.EXCEEDS_CLUSTER.value
+    still_asked = [j for j in world.state.jobs if world.job(j[1]).status.preemption is not None]
+    assert still_asked == []
+
+
+def test_reclaim_between_two_jobs_does_not_go_back_and_forth() -> None:
+    """What was preempted queues again and preempts nothing: the next decisions are empty."""
+    world = cluster(2, running("low", ["n0", "n1"]), make_job("high", priority=1, count=2))
+    world.settle()
+    world.leave("low")
+    world.settle()
+    for _ in range(5):
+        world.now += HOUR
+        world.settle()
+    assert world.asked == ["low"]
+    assert world.nodes_of("high") == {"n0", "n1"}
+
+
+def test_the_least_lost_work_goes_first() -> None:
+    saved = Progress(10, 10, checkpointed_at=format_time(EPOCH - 60))
+    old = Progress(10, 10, checkpointed_at=format_time(EPOCH - 1800))
+    world = cluster(
+        2, running("old", ["n0"], status={"progress": old}),
+        running("saved", ["n1"], status={"progress": saved}), make_job("high", priority=1),
+    )  # fmt: skip
+    world.settle()
+    assert world.asked == ["saved"]
+
+
+def test_a_silent_job_is_charged_as_the_median_of_those_that_report() -> None:
+    saved = Progress(10, 10, checkpointed_at=format_time(EPOCH - 1800))
+    world = cluster(
+        2, running("reports", ["n0"], status={"progress": saved}),
+        running("silent", ["n1"], since=EPOCH - 10 * HOUR), make_job("high", priority=1),
+    )  # fmt: skip
+    world.settle()
+    assert world.asked == ["reports"]  # equal losses: the name decides, silence is no shelter
+
+
+def test_the_lowest_priority_goes_first_whatever_it_has_done() -> None:
+    world = cluster(
+        2, running("young", ["n0"], priority=5, since=EPOCH - 100),
+        running("old", ["n1"], since=EPOCH - 100 * HOUR), make_job("high", priority=10),
+    )  # fmt: skip
+    world.settle()
+    assert world.asked == ["old"]
+
+
+def test_a_job_is_protected_for_its_first_minute() -> None:
+    world = cluster(1, running("new", ["n0"], since=EPOCH - 30), make_job("high", priority=1))
+    decision = decide(world.state, world.policy, EPOCH)
+    assert decision.wake_at == EPOCH + 30
+    world.settle()
+    assert world.asked == []
+    world.now = EPOCH + 30
+    world.settle()
+    assert world.asked == ["new"]
+
+
+def test_a_class_that_never_preempts_waits() -> None:
+    patient = replace(make_priority_class("patient", 100), preemption_policy="Never")
+    state = ClusterState(PriorityTable([patient]))
+    state.node_changed(make_node("n0"))
+    state.job_changed(running("low", ["n0"]))
+    state.job_changed(make_job("high", spec={"priority_class_name": "patient"}))
+    world = Cluster(PlacementState(state))
+    world.settle()
+    assert world.asked == []
+    assert world.reason("high") == Reason.INSUFFICIENT_CAPACITY.value
+
+
+def test_preemption_can_be_switched_off() -> None:
+    policy = PlacementPolicy(preempts=False)
+    world = cluster(1, running("low", ["n0"]), make_job("high", priority=1), policy=policy)
+    world.settle()
+    assert world.asked == []
+
+
+def test_groups_of_other_tools_are_victims_only_where_the_settings_say_so() -> None:
+    adopted = running("group", ["n0"], spec={"adopts": Adopts(kind="StatefulSet", name="web")})
+    world = cluster(1, adopted, make_job("high", priority=1))
+    world.settle()
+    assert world.asked == []
+    world.policy = PlacementPolicy(preempts_adopted=True)
+    world.put(replace(world.job("high")))
+    world.state = PlacementState.of([make_node("n0")], [adopted, make_job("high", priority=1)])
+    world.settle()
+    assert world.asked == ["group"]
+
+
+def test_pods_of_others_are_never_preempted() -> None:
+    state = PlacementState.of(
+        [make_node("n0")], [make_job("high", priority=100)], [make_pod("web", node="n0", gpus=8)]
+    )
+    world = Cluster(state)
+    world.settle()
+    assert world.job("high").status.nomination is None
+
+
+def test_one_domain_is_emptied_where_the_gang_needs_one() -> None:
+    nodes = [make_node(f"n{i}", labels={"rack": f"r{i % 2}"}) for i in range(4)]
+    jobs = [running("a", ["n0"]), running("b", ["n1"]), running("c", ["n3"], priority=1)]
+    rack = Topology(key="rack", required=True)
+    gang = make_job("high", priority=2, count=2, topology=rack)
+    world = Cluster(PlacementState.of(nodes, [*jobs, gang]))
+    world.settle()
+    assert world.asked == ["a"]
+    assert world.nominated("high") == {"n0", "n2"}
+
+
+def test_jobs_that_share_a_node_leave_together() -> None:
+    """Eight small jobs fill each of two nodes: those of one node go, not some of both."""
+    small = [
+        running(f"s{n}{i}", [f"n{n}"], gpus=1, since=EPOCH - HOUR * (1 + n + i / 10))
+        for n in range(2) for i in range(8)
+    ]  # fmt: skip
+    world = cluster(2, *small, make_job("high", priority=1))
+    world.settle()
+    assert sorted(world.asked) == [f"s0{i}" for i in range(8)]
+
+
+def test_a_job_that_stops_anyway_makes_room_without_a_victim() -> None:
+    stopping = running("stopping", ["n0"], cancel=True)
+    world = cluster(2, stopping, running("low", ["n1"]), make_job("high", priority=1))
+    world.settle()
+    assert world.asked == []
+    assert world.nominated("high") == {"n0"}
+    assert world.reason("high") == Reason.RESERVED.value
+
+
+def test_a_gang_that_finds_room_elsewhere_lets_its_victims_run_on() -> None:
+    world = cluster(1, running("low", ["n0"]), make_job("high", priority=1))
+    world.settle()
+    assert world.job("low").status.preemption is not None
+    world.state.cluster.node_changed(make_node("new"))
+    actions = world.step()
+    assert [type(action) for action in actions] == [PlaceJob]
+    actions = world.step()
+    assert [type(action) for action in actions] == [WithdrawPreemption]
+    assert world.nodes_of("low") == {"n0"}
+
+
+def test_a_job_that_is_held_gives_up_its_nomination() -> None:
+    world = cluster(1, running("low", ["n0"]), make_job("high", priority=1))
+    world.settle()
+    high = world.job("high")
+    world.put(replace(high, spec=replace(high.spec, suspend=True)))
+    actions = world.step()
+    assert {type(action) for action in actions} == {WithdrawNomination, WithdrawPreemption}
+    world.settle()
+    assert world.job("high").status.nomination is None
+    assert world.job("low").status.preemption is None
+
+
+def test_the_verdict_tells_a_checkpoint_from_mere_stopping() -> None:
+    saved = Progress(10, 10, checkpointed_at=format_time(EPOCH - 60))
+    world = cluster(
+        1, running("low", ["n0"], status={"progress": saved}), make_job("h", priority=1)
+    )
+    world.settle()
+    assert world.reason("h") == Reason.WAITING_FOR_CHECKPOINT.value
+
+
+def test_a_place_whose_pods_still_stop_is_reserved() -> None:
+    low = running("low", ["n0"])
+    world = cluster(1, low, make_job("high", priority=1))
+    pod = make_pod("p", node="n0", gpus=8, owner=low, labels={}, deleted=True)
+    later = format_time(EPOCH + 30)
+    pod = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=later))
+    world.settle()
+    world.state.cluster.pod_changed(pod)
+    world.leave("low")
+    world.settle()
+    assert world.nodes_of("high") == set()
+    assert world.reason("high") == Reason.RESERVED.value
+    world.state.cluster.pod_deleted(pod.metadata.key)
+    world.settle()
+    assert world.nodes_of("high") == {"n0"}
+
+
+def test_a_preemption_that_no_nomination_wants_is_withdrawn() -> None:
+    late = Preemption(namespace="default", name="gone", uid="u", priority=9)
+    world = cluster(1, running("low", ["n0"], status={"preemption": late}))
+    world.settle()
+    assert world.job("low").status.preemption is None
+
+
+def test_more_nominations_than_one_decision_makes_follow_in_the_next() -> None:
+    nodes = make_nodes(12)
+    low = [running(f"low{i:02}", [node.metadata.name]) for i, node in enumerate(nodes)]
+    high = [make_job(f"high{i:02}", priority=1) for i in range(12)]
+    world = Cluster(PlacementState.of(nodes, [*low, *high]))
+    world.settle()
+    assert len(world.asked) == 12
+
+
+def test_the_potential_falls_with_every_preemption_or_it_is_an_error() -> None:
+    check_potential(5, [4, 4, 0])
+    check_potential(5, [])
+    for victims in ([5], [4, 6], [5, 0]):
+        with pytest.raises(PotentialRises):
+            check_potential(5, victims)
+    assert potential([1, 3, 2]) == (3, 2, 1)
+
+
+def test_status_of_a_nominated_job_survives_a_new_scheduler() -> None:
+    world = cluster(2, running("low", ["n0", "n1"]), make_job("high", priority=1, count=2))
+    world.step()
+    jobs = [entry.job for entry in world.state.jobs.values()]
+    reborn = Cluster(PlacementState.of([make_node("n0"), make_node("n1")], jobs))
+    actions = reborn.step()
+    assert [type(action) for action in actions] == [PreemptJob]
+    assert isinstance(reborn.job("low").status, JobStatus)
