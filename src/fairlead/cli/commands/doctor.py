@@ -121,8 +121,10 @@ def checks(common_: Common, *, output_: str) -> int:
       fairlead doctor audit --objects pods=100000,events=50000 audit.log -o json
       fairlead doctor audit --flow-schema audit.log | kubectl apply --dry-run=server -f -
       fairlead doctor audit diff before.log after.log
+      fairlead doctor audit policy --nodes 7500 audit.log > policy.yaml
+      fairlead doctor audit --follow /var/log/kubernetes/audit.log
 
-    A file named diff is given as ./diff.
+    A file named diff or policy is given as ./diff or ./policy.
     """
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
@@ -139,12 +141,17 @@ def checks(common_: Common, *, output_: str) -> int:
 @click.option("--engine", default="auto", show_default=True, metavar="NAME",
               type=click.Choice(["auto", "plain", "compiled"]),
               help="auto, plain or compiled (with the package numba).")  # fmt: skip
+@click.option("--follow", is_flag=True,
+              help="Report on what is appended from now on, every --interval.")  # fmt: skip
+@click.option("--interval", metavar="SECONDS", type=click.FloatRange(0.1), default=10.0,
+              show_default=True, help="With --follow: seconds of a report.")  # fmt: skip
 @click.option("--flow-schema", is_flag=True,
               help="Print a FlowSchema and its level for the dearest caller found.")  # fmt: skip
 @common(output=False, cluster=False)
 def audit(
     common_: Common, *, files: tuple[str, ...], output_: str, objects: tuple[str, ...],
-    nodes: int, seats: int, processes: int, engine: str, flow_schema: bool,
+    nodes: int, seats: int, processes: int, engine: str, follow: bool, interval: float,
+    flow_schema: bool,
 ) -> int:  # fmt: skip
     """Say who costs the API server how much, from its audit log.
 
@@ -152,13 +159,24 @@ def audit(
     in seat-seconds: what API priority and fairness rations. Lines that cannot be used are counted.
     Logs over 1 GiB are read by compiled code where the package numba is installed.
     """
-    from fairlead.cli.doctor.audit import Reading, model_of, run_audit, run_diff
+    from fairlead.cli.doctor.audit import (
+        Reading,
+        model_of,
+        run_audit,
+        run_diff,
+        run_follow,
+        run_policy,
+    )
     from fairlead.doctor.audit.parallel import Engine
 
     format_ = _format(output_, ("text", "json", "yaml"))
     model = model_of(objects, nodes, seats)
     if files[0] == "diff":
         return run_diff(common_, files[1:], format_, model=model)
+    if files[0] == "policy":
+        return run_policy(common_, files[1:], model=model)
+    if follow:
+        return run_follow(common_, files, format_, model=model, seconds=interval)
     return run_audit(common_, files, format_, model=model, shows_flow_schema=flow_schema,
                      reading=Reading(processes, Engine(engine)))  # fmt: skip
 

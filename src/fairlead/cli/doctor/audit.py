@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.cli.common import Common, Format, dump
+from fairlead.cli.common import Common, Format, dump, now
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
 from fairlead.doctor.audit.files import UnreadableLog
+from fairlead.doctor.audit.follow import Follower, windows
 from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
+from fairlead.doctor.audit.policy import policy_text
 from fairlead.doctor.audit.report import (
     audit_lines,
     audit_values,
@@ -17,7 +22,7 @@ from fairlead.doctor.audit.report import (
     flow_schema,
 )
 from fairlead.doctor.audit.summary import AuditSummary
-from fairlead.doctor.examine import examine
+from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts
 from fairlead.doctor.registry import AUDIT_CHECKS
 from fairlead.input.errors import Code, Exit, fail
@@ -104,3 +109,47 @@ def run_diff(common: Common, files: Sequence[str], format_: str, *, model: Model
     else:
         common.emit(dump(rows, Format(format_)))
     return Exit.OK
+
+
+def run_policy(common: Common, files: Sequence[str], *, model: Model) -> int:
+    """Write an audit policy; with logs, what it would leave out of them."""
+    summary = analyse(common, files, model) if files else None
+    nodes = model.nodes or (summary.nodes if summary else 0)
+    common.emit(policy_text(summary, nodes))
+    return Exit.OK
+
+
+def run_follow(
+    common: Common, files: Sequence[str], format_: str, *, model: Model, seconds: float
+) -> int:
+    """Report on each window of a growing log until the user interrupts."""
+    if len(files) != 1 or files[0] == "-":
+        raise fail(
+            Code.BAD_VALUE, "--follow takes one file",
+            help=("fairlead doctor audit --follow /var/log/kubernetes/audit.log",),
+        )  # fmt: skip
+    try:
+        follower = Follower(files[0])
+    except UnreadableLog as error:
+        raise fail(Code.MANIFEST_UNREADABLE, str(error)) from error
+    common.note(f"following {files[0]}, a report every {seconds:g} s; Ctrl-C ends it")
+    try:
+        for tally in windows(follower, seconds, now=time.monotonic, sleep=time.sleep):
+            summary = summarise(tally, model)
+            report = examine(AUDIT_CHECKS, Facts(nodes=summary.nodes or None, audit=summary))
+            common.emit(_window(summary, report, format_))
+    finally:
+        follower.close()
+    return Exit.OK
+
+
+def _window(summary: AuditSummary, report: Report, format_: str) -> str:
+    """Return one report: JSON in one line, YAML as a document, or text."""
+    if format_ == "text":
+        at = datetime.datetime.fromtimestamp(now(), datetime.UTC).strftime("%H:%M:%S")
+        lines = "".join(f"{line}\n" for line in audit_lines(summary, report))
+        return f"-- {at} --\n{lines}"
+    values = audit_values(summary, report)
+    if format_ == "json":
+        return json.dumps(values, ensure_ascii=False) + "\n"
+    return "---\n" + dump(values, Format.YAML)
