@@ -11,7 +11,7 @@ GPU = "nvidia.com/gpu"
 
 def pod_body(name: str, *, node: str = "", namespace: str = "default") -> dict[str, Any]:
     """Return a member's pod: about 1.5 kB of JSON with the environment of a gang member."""
-    variables = ("JOB", "ATTEMPT", "ROLE", "INDEX", "CHECKPOINT_DIR", "PROGRESS_FILE")
+    variables = ("JOB", "JOB_UID", "ATTEMPT", "ROLE", "INDEX", "CHECKPOINT_DIR", "PROGRESS_FILE")
     env: list[dict[str, Any]] = [
         {"name": f"FAIRLEAD_{variable}", "value": f"some-value-{variable.lower()}"}
         for variable in variables

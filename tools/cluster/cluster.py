@@ -78,6 +78,17 @@ class Cluster:
         enter = ["nsenter", f"--target={self.init(machine)}", "--mount", "--net", "--uts", "--"]
         return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
 
+    def daemon(self, machine: str, name: str) -> int:
+        """Return the process of a daemon, as this machine counts it; FailedError if it is down."""
+        for pid in sorted(processes.members(self.layout.namespace(machine))):
+            try:
+                program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+            except OSError:
+                continue
+            if program.rpartition(b"/")[2] == name.encode():
+                return pid
+        raise FailedError(f"{name} does not run on {machine}")
+
     def import_images(self, archive: Path, nodes: Sequence[str] = ()) -> None:
         """Import all images of an archive on all nodes, or on some."""
 
@@ -94,6 +105,10 @@ class Cluster:
     def start_node(self, machine: str) -> None:
         """Switch on a node that is off."""
         start(self.layout, machine)
+
+    def set_link(self, node: str, state: str) -> None:
+        """Set the wire between a node and all others `up` or `down`; the node itself goes on."""
+        network.ip("-n", self.layout.namespace(CONTROL_PLANE), "link", "set", node, state)
 
     def pull_plug(self, node: str) -> None:
         """Kill the first process of a node: all that it runs ends with it, at once."""

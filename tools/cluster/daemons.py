@@ -100,6 +100,8 @@ def _controller_manager(layout: Layout) -> list[str]:
         "--bind-address=127.0.0.1", "--leader-elect=false",
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={layout.directory / 'pki/service-accounts.key'}",
+        # Kubelets renew their leases every 10 s; the default of 50 s suits slow networks.
+        "--node-monitor-grace-period=20s",
         # Without it no pod starts: each namespace needs kube-root-ca.crt.
         f"--root-ca-file={layout.ca}",
         f"--cert-dir={home / 'kube-controller-manager'}",

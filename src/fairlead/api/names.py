@@ -62,6 +62,7 @@ SET_ASIDE = "SetAside"
 
 # Job environment (set on every container of every member).
 ENV_JOB = "FAIRLEAD_JOB"
+ENV_JOB_UID = "FAIRLEAD_JOB_UID"
 ENV_ATTEMPT = "FAIRLEAD_ATTEMPT"
 ENV_ROLE = "FAIRLEAD_ROLE"
 ENV_INDEX = "FAIRLEAD_INDEX"

@@ -26,11 +26,12 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn
 
-#: This member was stopped because another one ended (EX_TEMPFAIL of sysexits.h).
-EXIT_STOPPED = 75
+from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
+
 #: The other members, or the names of the gang, could not be reached in time (EX_UNAVAILABLE).
 EXIT_UNAVAILABLE = 69
 #: What mpirun needs is not installed, or this is no Fairlead job (a shell's "command not found").
@@ -267,10 +268,7 @@ def _kill_descendants() -> None:
 
 
 def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | None) -> int:
-    """Return this member's exit code, or end by the signal that ended its rank.
-
-    Process 1 of a container ignores the signals that it sends itself; it returns 128 + signal.
-    """
+    """Return this member's exit code, or -N when its rank was ended by signal N."""
     kind, _, number = (result.read_text() if result.exists() else "").partition(" ")
     mpiexec_code = 0
     if mpiexec is not None:
@@ -280,9 +278,7 @@ def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | No
             mpiexec_code = EXIT_STOPPED
     _kill_descendants()
     if kind == "signal":
-        signal.signal(int(number), signal.SIG_DFL) if int(number) not in (9, 19) else None
-        os.kill(os.getpid(), int(number))
-        return 128 + int(number)
+        return -int(number)
     if kind == "exit" and int(number):
         return int(number)
     if kind == "exit" and proxy_code == 0 and mpiexec_code == 0:
@@ -294,10 +290,42 @@ def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | No
 
 
 def run(command: list[str]) -> int:
-    """Run `command` as this member's rank; return the exit code of the member."""
-    member = Member.from_environment()
+    """Run `command` as this member's rank, under the lock of its attempt; return the exit code."""
+    member, lock = Member.from_environment(), AttemptLock.of_this_member()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, partial(_terminate, lock))
+    if lock is not None:
+        acquire(lock, _superseded)
+        os.environ[HELD] = "1"
+    try:
+        code = _run(member, command)
+    finally:
+        _kill_descendants()
+        if lock is not None:
+            lock.end()
+    return _end(code)
+
+
+def _end(code: int) -> int:
+    """Return an exit code as it is; for -N end by signal N, as the rank did.
+
+    Process 1 of a container ignores the signals that it sends itself; it returns 128 + N.
+    """
+    if code >= 0:
+        return code
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 128 - code
+
+
+def _superseded() -> None:
+    sys.stderr.write("fairlead mpirun: stopped, because a later attempt of the job has begun\n")
+    _kill_descendants()
+    os._exit(EXIT_STOPPED)
+
+
+def _run(member: Member, command: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="fairlead-mpi-") as directory:
         scratch = Path(directory)
         result = scratch / "result"
@@ -314,8 +342,10 @@ def run(command: list[str]) -> int:
         return _finish(result, proxy.wait(), mpiexec)
 
 
-def _terminate(*_: object) -> NoReturn:
+def _terminate(lock: AttemptLock | None, *_: object) -> NoReturn:
     _kill_descendants()
+    if lock is not None:
+        lock.end()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
     raise SystemExit(128 + signal.SIGTERM)
@@ -329,6 +359,9 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         return run(command)
+    except Superseded:
+        sys.stderr.write("fairlead mpirun: a later attempt of the job has begun\n")
+        return EXIT_STOPPED
     except (MpiError, OSError) as error:
         sys.stderr.write(f"fairlead mpirun: {error}\n")
         _kill_descendants()

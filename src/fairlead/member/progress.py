@@ -14,9 +14,12 @@ directory is the one given as default.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from pathlib import Path
+
+from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
 
 KEPT_BYTES = 4096
 
@@ -66,7 +69,19 @@ def resume_step() -> int | None:
 
 
 def checkpoint_directory(default: str = "checkpoints") -> Path:
-    """Return the directory that is the same for all attempts of this job; it exists."""
+    """Return the directory that is the same for all attempts of this job; it exists.
+
+    It is returned once no member of an earlier attempt works on it; when a later attempt begins,
+    this process ends with EXIT_STOPPED.
+    """
     path = Path(os.environ.get("FAIRLEAD_CHECKPOINT_DIR") or default)
     path.mkdir(parents=True, exist_ok=True)
+    lock = AttemptLock.of_this_member()
+    if lock is not None:
+        try:
+            acquire(lock, lambda: os._exit(EXIT_STOPPED))
+        except Superseded:
+            raise SystemExit(EXIT_STOPPED) from None
+        os.environ[HELD] = "1"
+        atexit.register(lock.end)
     return path

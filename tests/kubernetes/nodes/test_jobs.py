@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,45 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kubernetes.nodes.running import (
+    CONTROLLER,
+    IMAGE,
+    MOST_OF_A_NODE,
+    SECONDS_MAX,
+    STAYS,
+    apply,
+    leader,
+    places,
+    pods,
+    submit,
+)
 from tools.cluster.cluster import Cluster
-from tools.cluster.images import version
 from tools.cluster.install import NAMESPACE
 from tools.cluster.jobs import Client
 
 pytestmark = pytest.mark.kubernetes
-IMAGE = f"fairlead-examples:{version()}"
-#: More than half of a node, so that two members never share one.
-MOST_OF_A_NODE = f"{550 * (os.cpu_count() or 1)}m"
-#: As the first process of its container a shell ignores SIGTERM, unless it handles it.
-STAYS = "trap 'exit 1' TERM; sleep 600 & wait"
-CONTROLLER = "deployment/fairlead-controller"
-SECONDS_MAX = 120.0
-
-
-def submit(client: Client, directory: Path, script: str, *options: str) -> None:
-    """Submit a script under the name that --name gives."""
-    file = directory / "job.sh"
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    client.run("submit", str(file), "--image", IMAGE, "--chdir", "/work", *options)
-
-
-def apply(cluster: Cluster, name: str, pod: dict[str, Any], **spec: Any) -> None:
-    """Create a job of one role from a pod's spec; `count` is of its members."""
-    role = {"name": "worker", "count": spec.pop("count", 1), "template": {"spec": pod}}
-    job = {
-        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Job",
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"roles": [role], **spec},
-    }  # fmt: skip
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps(job))
-
-
-def places(job: dict[str, Any]) -> list[str]:
-    return [node for role in job["status"]["placement"]["roles"] for node in role["nodes"]]
-
-
-def pods(cluster: Cluster, job: str) -> list[dict[str, Any]]:
-    selector = f"fairlead.dev/job-name={job}"
-    return json.loads(cluster.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
 
 
 def test_a_gang_runs_on_three_nodes_and_its_members_reach_each_other(
@@ -99,6 +76,17 @@ def test_a_program_that_crashes_under_mpirun_does_not_restart_without_end(
     job = client.until_state("crash", "Failed", "Succeeded")
     (attempt,) = job["status"]["attempts"]
     assert (attempt["cause"], attempt["reason"]) == ("User", "Crashed"), attempt
+
+
+def test_a_member_that_exceeds_its_memory_ends_the_job_with_the_remedy(
+    client: Client, tmp_path: Path
+) -> None:
+    script = "exec python -c 'block = bytearray(400 << 20); print(len(block))'"
+    submit(client, tmp_path, script, "--name", "hungry", "--cpus", "100m", "--memory", "64Mi")
+    job = client.until_state("hungry", "Failed", "Succeeded")
+    (attempt,) = job["status"]["attempts"]
+    assert (attempt["cause"], attempt["reason"]) == ("User", "OutOfMemory"), attempt
+    assert "ran out of memory and was killed; ask for more with --memory" in attempt["message"]
 
 
 def test_a_member_without_rights_saves_reports_and_resumes(
@@ -163,11 +151,6 @@ def test_a_drained_nodes_gang_moves_and_stays_off(
     assert job["status"]["attempts"][0]["reason"] == "Drained"
     assert {pod["spec"]["nodeName"] for pod in pods(cluster, "moving")} == set(places(job))
     client.run("cancel", "moving")
-
-
-def leader(cluster: Cluster) -> str:
-    lease = cluster.kubectl("-n", NAMESPACE, "get", "lease", "fairlead-controller", "-o", "json")
-    return json.loads(lease)["spec"].get("holderIdentity") or ""
 
 
 def test_logs_follow_a_job_over_the_loss_of_the_leader_and_its_restart(

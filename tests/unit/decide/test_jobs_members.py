@@ -46,6 +46,7 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
     pod = _pods(_placed(), JobsPolicy(checkpoint_root="/ckpt"), step=40)[2]
     assert _env(pod) == {
         "FAIRLEAD_JOB": "train",
+        "FAIRLEAD_JOB_UID": "job-default-train",
         "FAIRLEAD_ATTEMPT": "1",
         "FAIRLEAD_ROLE": "worker",
         "FAIRLEAD_INDEX": "1",

@@ -78,7 +78,7 @@ FINISH = """
 import sys
 from pathlib import Path
 from fairlead.member import mpirun
-sys.exit(mpirun._finish(Path(sys.argv[1]), 0, None))
+sys.exit(mpirun._end(mpirun._finish(Path(sys.argv[1]), 0, None)))
 """
 
 

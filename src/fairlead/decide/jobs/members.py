@@ -246,6 +246,7 @@ def _shared_env(
     port = str(names.MASTER_PORT)
     env = [
         EnvVar(names.ENV_JOB, job.metadata.name),
+        EnvVar(names.ENV_JOB_UID, job.metadata.uid),
         EnvVar(names.ENV_ATTEMPT, str(attempt)),
         EnvVar(names.ENV_ROLE, role.name),
         EnvVar(names.ENV_HOSTFILE, HOSTFILE),
