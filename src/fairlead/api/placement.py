@@ -35,6 +35,8 @@ class Placement(Wire, frozen=True):
     placed_at: Annotated[Instant | None, Doc(description="When the scheduler placed the gang.")] = (
         None
     )
+    team: Annotated[str, Doc(description="Team of the job, whose taint its pods tolerate.")] = ""
+    may_borrow: Annotated[bool, Doc(description="Its pods tolerate all teams' taints.")] = False
 
 
 class Victim(Wire, frozen=True):

@@ -132,12 +132,26 @@ class AdoptionSettings(Section, frozen=True):
     ] = 3600  # fmt: skip
 
 
+class TeamsSettings(Section, frozen=True):
+    """Shares of teams: how fast nodes change hands, and what is kept together."""
+
+    changes_max: Annotated[
+        int, Meta(ge=1, le=1000, description="Nodes that change hands per second.")
+    ] = 50
+    block_key: Annotated[
+        str,
+        Meta(max_length=317, description="Node label of the block in which the nodes of a team are "
+             "kept together."),
+    ] = "topology.kubernetes.io/zone"  # fmt: skip
+
+
 class ControllerSettings(Section, frozen=True):
     """Settings of the controllers."""
 
     placement: PlacementSettings = PlacementSettings()
     jobs: JobsSettings = JobsSettings()
     adoption: AdoptionSettings = AdoptionSettings()
+    teams: TeamsSettings = TeamsSettings()
 
     def policies(self, jobs: JobsPolicy) -> Policies:
         """Return the controllers' policies; `jobs` has what is no setting."""
@@ -145,12 +159,14 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.app.controllers import Policies
         from fairlead.decide.adoption.view import AdoptionPolicy
         from fairlead.decide.placement.policy import PlacementPolicy
+        from fairlead.decide.teams.policy import TeamsPolicy
 
         fields = msgspec.structs.asdict
         return Policies(
             replace(jobs, **fields(self.jobs)),
             PlacementPolicy(**fields(self.placement)),
             AdoptionPolicy(**fields(self.adoption)),
+            TeamsPolicy(**fields(self.teams)),
         )
 
 

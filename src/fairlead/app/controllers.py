@@ -23,9 +23,11 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.teams import TeamsController
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.unscheduled import UnscheduledPods
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
@@ -46,6 +48,7 @@ class Policies:
     jobs: JobsPolicy = field(default_factory=JobsPolicy)
     placement: PlacementPolicy = field(default_factory=PlacementPolicy)
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
+    teams: TeamsPolicy = field(default_factory=TeamsPolicy)
 
 
 class Controllers:
@@ -91,6 +94,7 @@ class Controllers:
             Service("events", self._events.run),
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
+            Service("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
         ]
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
@@ -145,6 +149,14 @@ class Controllers:
             policy=self._policies.jobs, clock=self._clock, reader=reader,
         )  # fmt: skip
         await self._run(controller, reader, own=own.all)
+
+    async def _run_teams(self) -> None:
+        reader = self._begin("teams")
+        controller = TeamsController(
+            self._client, self.world, events=self._events, policy=self._policies.teams,
+            reader=reader,
+        )  # fmt: skip
+        await self._run(controller, reader)
 
     async def _run_adoption(self) -> None:
         reader = self._begin("adoption")

@@ -21,16 +21,17 @@ from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.api.team import Team
-from fairlead.model.claims import claim_of
+from fairlead.model.claims import Claim, claim_of
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger
-from fairlead.model.nodes import NodeTable
-from fairlead.model.phase import OPEN, phase_of
+from fairlead.model.nodes import NodeTable, is_gpu
+from fairlead.model.phase import OPEN, Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import RequestReader
-from fairlead.model.teams import TeamTable, UnresolvedTeam
+from fairlead.model.team_use import JobUse, TeamUses
+from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.transaction import Transaction
 
 
@@ -87,6 +88,7 @@ class ClusterState:
         self.ledger = Ledger(self.table, self.reader)
         self.quotas = QuotaTable()
         self.teams = TeamTable()
+        self.uses = TeamUses()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         self._forfeits: dict[JobKey, _Forfeit] = {}
@@ -125,11 +127,13 @@ class ClusterState:
 
     def node_changed(self, node: Node) -> None:
         """Take in a node, new or changed."""
+        self.uses.set_owner(node.metadata.name, owner_of(node.spec.taints))
         for resource in self.table.set_node(node):
             self.ledger.book_resource(resource)
 
     def node_deleted(self, name: str) -> None:
         """Take in that a node is gone."""
+        self.uses.set_owner(name, "")
         self.table.remove_node(name)
 
     def pod_changed(self, pod: Pod) -> None:
@@ -191,6 +195,7 @@ class ClusterState:
         self._forfeits.pop(key, None)
         self.ledger.set_claim(key, None)
         self.ledger.set_nomination(key, None)
+        self.uses.set_job(key, None)
         self._notify(key, None)
 
     def forfeit(self, job: Job, *, is_final: bool) -> None:
@@ -233,6 +238,7 @@ class ClusterState:
         if is_free or isinstance(entry.gang, InvalidGang):
             self.ledger.set_nomination(key, None)
             self.ledger.set_claim(key, None)
+            self.uses.set_job(key, JobUse(entry.team_name))
             return
         priority = entry.priority if isinstance(entry.priority, int) else 0
         claim = kept = None
@@ -245,6 +251,14 @@ class ClusterState:
             kept = claim_of(job, entry.gang, places, priority=priority)
         self.ledger.set_claim(key, claim)
         self.ledger.set_nomination(key, kept)
+        self.uses.set_job(key, self._use_of(entry, claim))
+
+    def _use_of(self, entry: JobEntry, claim: Claim | None) -> JobUse:
+        if claim is None:
+            return JobUse(entry.team_name, waits=phase_of(entry.job) is Phase.QUEUED)
+        nodes = frozenset(node for _, _, nodes in claim.roles for node in nodes)
+        gpus = sum(claim.amount(name) for name in self.table.resources if is_gpu(name))
+        return JobUse(entry.team_name, nodes, gpus)
 
     def _gang_of(
         self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam

@@ -8,7 +8,7 @@ of equal taint sets are judged once. Semantics: k8s.io/component-helpers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -144,6 +144,13 @@ class LabelTable:
         if constraints.affinity is not None:
             out &= self._affinity(constraints.affinity, slots)
         return out
+
+    def by_taints(self, judge: Callable[[tuple[Taint, ...]], int]) -> Slots:
+        """Return int64[N]: what `judge` says of each node's hard taints; asked once per set."""
+        numbers = np.zeros(len(self._taint_sets), dtype=np.int64)
+        for taints, number in self._taint_sets.items():
+            numbers[number] = judge(taints)
+        return numbers[self._taints]
 
     def tolerated(self, constraints: Constraints, slots: Slots) -> tuple[Bools, Bools, Bools]:
         """Return which slots' taints are tolerated: lasting ones, passing ones, NoExecute ones."""

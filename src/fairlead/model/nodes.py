@@ -57,6 +57,11 @@ def is_device(resource: str) -> bool:
     return resource not in _ORDINARY and not resource.startswith("hugepages-")
 
 
+def is_gpu(resource: str) -> bool:
+    """True for GPUs of any vendor: nvidia.com/gpu, amd.com/gpu and the like."""
+    return resource.endswith("/gpu")
+
+
 class NodeTable:
     """Columns over node slots. All arrays have one column (or cell) per slot, used or not."""
 

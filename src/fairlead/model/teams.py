@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.api.core import Toleration
+from fairlead.api.core import Taint, Toleration
 from fairlead.api.names import TEAM
 from fairlead.api.team import Team
 from fairlead.api.validate_team import validate_team
@@ -117,8 +117,6 @@ class TeamTable:
         self, own: Sequence[Toleration], team: str, priority: int
     ) -> tuple[Toleration, ...]:
         """Return what a member of this team tolerates, given its template's own tolerations."""
-        if not self._teams:
-            return tuple(own)
         may_borrow = self.may_borrow(team, priority)
         return with_team(own, team if team in self._teams else "", may_borrow=may_borrow)
 
@@ -131,3 +129,18 @@ def with_team(own: Sequence[Toleration], team: str, *, may_borrow: bool) -> tupl
     if may_borrow:
         kept.append(Toleration(TEAM, "Exists", "", NO_SCHEDULE))
     return tuple(kept)
+
+
+def owners_of(taints: Iterable[Taint]) -> list[str]:
+    """Return the teams that taints give a node to, by name: one at most, unless people write."""
+    return sorted(t.value for t in taints if is_team_taint(t))
+
+
+def owner_of(taints: Iterable[Taint]) -> str:
+    """Return the team that a node's taints give it to; the first by name, "" for none."""
+    return next(iter(owners_of(taints)), "")
+
+
+def is_team_taint(taint: Taint) -> bool:
+    """True for the taint that says whose a node is."""
+    return taint.key == TEAM and taint.effect == NO_SCHEDULE

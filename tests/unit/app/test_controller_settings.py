@@ -168,6 +168,9 @@ def test_an_installation_passes_the_settings_and_replaces_pods_when_they_change(
 
 def _row(section: str, name: str, type_: Any, default: object) -> str:
     (limits,) = [each for each in get_args(type_) if isinstance(each, Meta)]
+    if isinstance(default, str):
+        accepted = f"{limits.max_length} characters"
+        return f"| `{section}.{name}` | {default} | {accepted} | {description_of(type_)} |"
     accepted, shown = "true, false", str(default).lower()
     if not isinstance(default, bool):
         accepted, shown = f"{limits.ge:,} to {limits.le:,}", f"{default:,}"

@@ -6,7 +6,7 @@ from fairlead.api.core import Taint, Toleration
 from fairlead.api.names import TEAM
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
-from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable
+from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable, owner_of
 from fairlead.testing.builders import make_job, make_node, make_team
 
 
@@ -42,6 +42,13 @@ def test_a_change_of_the_status_alone_is_no_change() -> None:
     version = teams.version
     assert not teams.put(make_team("vision", resource_version=2))
     assert teams.version == version
+
+
+def test_the_owner_of_a_node_is_read_from_its_taint_alone() -> None:
+    other = Taint("nvidia.com/gpu", "NoSchedule", "present")
+    assert owner_of([other, Taint(TEAM, "NoSchedule", "vision")]) == "vision"
+    assert owner_of([other, Taint(TEAM, "NoExecute", "vision")]) == ""
+    assert owner_of([]) == ""
 
 
 def _room(state: ClusterState, namespace: str, name: str = "job") -> int:

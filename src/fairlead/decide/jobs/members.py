@@ -39,6 +39,7 @@ from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.progress import progress_file
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
+from fairlead.model.teams import with_team
 
 PEERS_VOLUME = "fairlead-peers"
 CHECKPOINT_VOLUME = "fairlead-checkpoint"
@@ -144,8 +145,11 @@ class PodFactory:
         job, template = self._job, role.template
         labels = {**template.metadata.labels, **_labels(job, self._attempt)}
         labels[names.ROLE] = role.name
-        if job.spec.team:
-            labels[names.TEAM] = job.spec.team
+        placement = job.status.placement
+        team = placement.team if placement is not None else ""
+        if team or job.spec.team:
+            labels[names.TEAM] = team or job.spec.team
+        may_borrow = placement is not None and placement.may_borrow
         checkpoint = checkpoint_volume(job, self._policy)
         volumes, mounts = _volumes(peers_name(job, self._attempt), checkpoint)
         env = _shared_env(job, role, self._resume_step, checkpoint)
@@ -157,6 +161,7 @@ class PodFactory:
             restart_policy="Never",
             priority_class_name=template.spec.priority_class_name or job.spec.priority_class_name,
             subdomain=subdomain or template.spec.subdomain,
+            tolerations=with_team(template.spec.tolerations, team, may_borrow=may_borrow),
         )
         if self._group:
             assert self._policy.binding is not None

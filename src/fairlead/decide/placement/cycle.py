@@ -143,8 +143,13 @@ class _Cycle:
     def _place(self, entry: QueueEntry, plan: Plan) -> None:
         slots = plan.distinct_slots
         verdict = Verdict(Reason.PLACED, placed_facts(plan, len(slots)))
-        names = self._state.cluster.table.names
-        self._actions.append(place_job(entry.job, plan, verdict, names, now=self._context.now))
+        cluster, lane = self._state.cluster, entry.lane
+        may_borrow = cluster.teams.may_borrow(lane.team, lane.priority)
+        action = place_job(
+            entry.job, plan, verdict, cluster.table.names, now=self._context.now,
+            team=lane.team, may_borrow=may_borrow,
+        )  # fmt: skip
+        self._actions.append(action)
         self._verdicts[entry.age.job_key] = verdict
         self._context.placed[entry.age.job_key] = slots
 

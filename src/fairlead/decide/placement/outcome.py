@@ -40,13 +40,23 @@ class ReleaseCause(Enum):
     OUTDATED = "PlacementOutdated"  # the job's roles are no longer those that were placed
 
 
-def place_job(job: Job, plan: Plan, verdict: Verdict, names: list[str], *, now: float) -> PlaceJob:
+def place_job(
+    job: Job,
+    plan: Plan,
+    verdict: Verdict,
+    names: list[str],
+    *,
+    now: float,
+    team: str = "",
+    may_borrow: bool = False,
+) -> PlaceJob:
     """Return the write that places the job's current attempt; `names` are the nodes by slot.
 
-    The attempt begins with it if it is the job's first: nothing can be left of an earlier one.
+    `team` and `may_borrow` say which teams' nodes its members tolerate. The attempt begins with it
+    if it is the job's first: nothing can be left of an earlier one.
     """
     at = format_time(now)
-    placement = Placement(attempt=job.status.attempt, roles=_roles(job, plan, names), placed_at=at)
+    placement = Placement(job.status.attempt, _roles(job, plan, names), at, team, may_borrow)
     is_first = not job.status.attempts and is_true(job.status.conditions, ADMITTED)
     begun = new_record(job, now) if is_first and job.spec.adopts is None else None
     placed = _condition(job, "True", verdict, at)

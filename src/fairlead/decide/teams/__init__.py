@@ -1,0 +1,1 @@
+"""Which node belongs to which team: the shares of the teams as taints of nodes."""

@@ -1,0 +1,21 @@
+"""Options of the teams controller, read once and passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TeamsPolicy:
+    """How fast nodes change hands, and what is kept together."""
+
+    #: Nodes whose taint is written per `interval_seconds`.
+    changes_max: int = 50
+    interval_seconds: float = 1.0
+    #: Node label that names the block in which the nodes of a team are kept together; "": none.
+    block_key: str = "topology.kubernetes.io/zone"
+    #: With fewer healthy nodes than this part of all nodes no node changes hands: that so many are
+    #: out at once is more likely a fault of what reports their health.
+    healthy_part_min: float = 0.5
+    #: What a team uses, borrows and lends is written at most this often.
+    use_seconds: float = 10.0

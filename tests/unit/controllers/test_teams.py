@@ -1,0 +1,161 @@
+"""The teams controller on the in-process API: taints and statuses follow teams and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fairlead.api import crd
+from fairlead.api.core import Taint
+from fairlead.api.meta import to_wire
+from fairlead.api.names import TEAM
+from fairlead.api.resources import CRDS, NODES, TEAMS
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.teams import TeamsController
+from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
+from fairlead.model.teams import owner_of
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.loop import ControllerLoop
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_node, make_team
+
+THEIRS = Taint("nvidia.com/gpu", "NoSchedule", "present")
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.clock, self.rng = LoopClock(EPOCH), random.Random(1)
+        self.writes: list[str] = []
+        service = Service(
+            Store.open(None), Registry.with_builtins(), self.clock,
+            ids=lambda: f"{self.rng.getrandbits(128):032x}", rng=self.rng,
+        )  # fmt: skip
+        self.service, self.client = service, InProcessClient(service)
+
+    async def play(
+        self, main: Callable[[], Awaitable[None]], policy: TeamsPolicy | None = None
+    ) -> None:
+        await self.service.bootstrap()
+        for manifest in crd.manifests():
+            await self.client.create(CRDS, manifest)
+        world = ClusterWorld.make(self.client, clock=self.clock, rng=self.rng)
+        controller = TeamsController(self.client, world, policy=policy)
+        loop = ControllerLoop(controller, clock=self.clock, rng=self.rng)
+        others = (world.mirrors.pods, world.mirrors.priority_classes)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each.run()) for each in (*others, loop)]
+            await main()
+            for task in tasks:
+                task.cancel()
+
+    async def add_nodes(self, count: int, **node: Any) -> None:
+        for i in range(count):
+            made = make_node(f"n{i}", **node)
+            await self.client.create(NODES, {"metadata": {"name": f"n{i}"}})
+            taints = [to_wire(t) for t in made.spec.taints]
+            await self.client.patch(NODES, f"n{i}", {"spec": {"taints": taints}})
+            status = to_wire(made.status)
+            await self.client.patch(NODES, f"n{i}", {"status": status}, subresource="status")
+
+    async def add_team(self, name: str, nodes: int) -> None:
+        team = make_team(name, nodes=nodes)
+        body = {"metadata": {"name": name}, "spec": to_wire(team.spec)}
+        await self.client.create(TEAMS, body)
+
+    async def owners(self) -> Counter[str]:
+        nodes = (await self.client.list(NODES)).items
+        return Counter(owner_of(node.spec.taints) for node in nodes)
+
+
+def test_nodes_get_their_taints_and_the_status_says_so() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(4, taints=[THEIRS])
+        await cluster.add_team("vision", 3)
+        await asyncio.sleep(20)
+        assert await cluster.owners() == {"vision": 3, "": 1}
+        nodes = (await cluster.client.list(NODES)).items
+        assert all(THEIRS in node.spec.taints for node in nodes)
+        status = (await cluster.client.get(TEAMS, "vision")).status
+        assert (status.nodes, status.conditions[0].reason) == (3, "SharesMet")
+
+    run(cluster.play(main))
+
+
+def test_a_lost_node_is_replaced_within_seconds_and_the_shortage_is_said() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(4)
+        await cluster.add_team("vision", 3)
+        await asyncio.sleep(20)
+        [spare] = [n for n in (await cluster.client.list(NODES)).items if not n.spec.taints]
+        lost = "n0" if spare.metadata.name != "n0" else "n1"
+        down = to_wire(make_node(lost, ready=False).status)
+        await cluster.client.patch(NODES, lost, {"status": down}, subresource="status")
+        await asyncio.sleep(5)
+        found = await cluster.client.get(NODES, spare.metadata.name)
+        assert found.spec.taints == (Taint(TEAM, "NoSchedule", "vision"),)
+        other = next(n for n in ("n2", "n3") if n != spare.metadata.name)
+        down = to_wire(make_node(other, ready=False).status)
+        await cluster.client.patch(NODES, other, {"status": down}, subresource="status")
+        await asyncio.sleep(5)
+        team = await cluster.client.get(TEAMS, "vision")
+        assert (team.status.nodes, team.status.nodes_missing) == (2, 1)
+        assert team.status.conditions[0].reason == "SharesUnmet"
+
+    run(cluster.play(main))
+
+
+def test_a_deleted_team_gives_its_nodes_back() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(3, taints=[THEIRS])
+        await cluster.add_team("vision", 2)
+        await asyncio.sleep(20)
+        await cluster.client.delete(TEAMS, "vision")
+        await asyncio.sleep(20)
+        nodes = (await cluster.client.list(NODES)).items
+        assert [node.spec.taints for node in nodes] == [(THEIRS,)] * 3
+
+    run(cluster.play(main))
+
+
+def test_nodes_change_hands_at_a_bounded_rate() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(10)
+        await asyncio.sleep(20)
+        await cluster.add_team("vision", 9)
+        await asyncio.sleep(3.5)
+        assert (await cluster.owners())["vision"] in (6, 8)
+        await asyncio.sleep(5)
+        assert (await cluster.owners())["vision"] == 9
+
+    run(cluster.play(main, TeamsPolicy(changes_max=2)))
+
+
+def test_a_taint_that_a_person_writes_is_put_right_and_others_stay() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(2)
+        await cluster.add_team("vision", 2)
+        await asyncio.sleep(20)
+        stray = [to_wire(THEIRS), {"key": TEAM, "effect": "NoSchedule", "value": "speech"}]
+        await cluster.client.patch(NODES, "n0", {"spec": {"taints": stray}})
+        await asyncio.sleep(20)
+        found = (await cluster.client.get(NODES, "n0")).spec.taints
+        assert found == (THEIRS, Taint(TEAM, "NoSchedule", "vision"))
+
+    run(cluster.play(main))
