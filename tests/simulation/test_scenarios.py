@@ -227,3 +227,21 @@ def test_the_recorder_fills_its_grid_without_events() -> None:
     recorder = Recorder(0.0, sample_seconds=10.0, tenants={})
     recorder.finish(35.0)
     assert [sample.at for sample in recorder.samples] == [0.0, 10.0, 20.0, 30.0]
+
+
+def test_requests_are_counted_by_controller_and_decisions_are_timed(tmp_path: Path) -> None:
+    trace = written([BareJob(0.0, 8, 60.0), BareJob(5.0, 4, 60.0)], tmp_path / "jobs.csv")
+    result = run(ideal(trace))
+    requests = result.summary.requests_by_service
+    assert requests["scheduler"]["patch jobs/status"] >= 2
+    assert requests["jobs"]["create pods"] == 2
+    assert requests["events"]["create events"] >= 2  # sent, though not stored
+    assert "events" not in result.summary.writes_by_kind
+    assert sum(sum(counts.values()) for counts in requests.values()) > 20
+    times = result.recorder.decision_times["scheduler"]
+    assert times.count > 0
+    assert 0.0 < times.seconds_max <= times.seconds
+    write_results(result, tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "API requests by controller" in page
+    assert "Decisions, in real time" in page

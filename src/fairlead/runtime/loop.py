@@ -131,6 +131,10 @@ class ActionResult(Enum):
 class LoopObserver(Protocol):
     """Counts decisions and actions; `fairlead.runtime.metrics.Metrics` is one."""
 
+    def stopwatch(self) -> float:
+        """Return an instant for durations: steady, and of no known epoch."""
+        ...
+
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision and how long it took."""
         ...
@@ -150,6 +154,9 @@ class _Workers(Generic[A]):
 
 
 class _NoObserver:
+    def stopwatch(self) -> float:
+        return 0.0
+
     def decided(self, controller: str, seconds: float) -> None: ...
 
     def acted(self, controller: str, action: str, result: ActionResult) -> None: ...
@@ -276,9 +283,10 @@ class ControllerLoop(Generic[A]):
             self._controller.changed(key)
         self._woken.clear()
         self.cycle_count += 1
-        started_at = self._clock.now()
+        started_at = self._observer.stopwatch()
         decision = self._controller.decide(now)
-        self._observer.decided(self._controller.name, self._clock.now() - started_at)
+        seconds = self._observer.stopwatch() - started_at
+        self._observer.decided(self._controller.name, seconds)
         return decision
 
     async def _wait(self, wake_at: float | None) -> float:
@@ -334,7 +342,7 @@ class ControllerLoop(Generic[A]):
 
     def _start_worker(self, workers: _Workers[A]) -> None:
         workers.size += 1
-        workers.group.create_task(self._work(workers))
+        workers.group.create_task(self._work(workers), name=self._controller.name)
 
     async def _work(self, workers: _Workers[A]) -> None:
         """Act on objects, one after another; each that is done makes room for one more worker."""

@@ -8,6 +8,7 @@ happens.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -159,6 +160,10 @@ class Metrics:
     def watch_events(self, recorder: Recorder) -> None:
         """Report at each scrape how many events this recorder dropped."""
         self._scraped.events = recorder
+
+    def stopwatch(self) -> float:
+        """Return an instant for durations."""
+        return time.perf_counter()
 
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision."""

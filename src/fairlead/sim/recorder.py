@@ -15,6 +15,7 @@ from fairlead.api.job import Job
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.replicas import DecisionTimes
 
 #: Verdict reasons that the report tells apart; the rest is summed up.
 REASONS_MAX = 32
@@ -71,6 +72,9 @@ class Recorder:
         self.samples: list[Sample] = []
         self.lost_by_cause: Counter[str] = Counter()
         self.writes_by_kind: Counter[str] = Counter()
+        #: Set at the end: calls by (service, verb and kind), and decisions by controller.
+        self.requests: dict[tuple[str, str], int] = {}
+        self.decision_times: dict[str, DecisionTimes] = {}
         self.busy_gpu_seconds = 0.0
         self.capacity_gpu_seconds = 0.0
         self.last_end = 0.0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ A = TypeVar("A")
 _STOPPED_SHARE = 0.2
 #: Calls about the lease come all the time: few of them count, so that processes end amid work.
 _LEASE_SHARE = 0.05
+# Taken before a run: inside one, Fairlead's own code must not read the wall clock.
+_stopwatch = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,21 @@ class ReplicaOptions:
     calls_between_kills_mean: float = 0.0
     steps_between_crashes_mean: float = 0.0  # a step is a decision or an action of a controller
     down_seconds_max: float = 20.0
+
+
+@dataclass(slots=True)
+class DecisionTimes:
+    """Decisions of one controller in all its lives; real seconds, which differ from run to run."""
+
+    count: int = 0
+    seconds: float = 0.0
+    seconds_max: float = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Take in one decision."""
+        self.count += 1
+        self.seconds += seconds
+        self.seconds_max = max(self.seconds_max, seconds)
 
 
 class PlantedCrash(Exception):
@@ -91,16 +109,26 @@ class _WatchedMetrics(Metrics):
     """Metrics of a process: the checkers learn when a controller works, and it crashes here."""
 
     def __init__(
-        self, countdown: Countdown, met: Counter[str], works: Callable[[str], None]
+        self,
+        countdown: Countdown,
+        met: Counter[str],
+        works: Callable[[str], None],
+        times: defaultdict[str, DecisionTimes],
     ) -> None:
         super().__init__(CollectorRegistry(), version="simulated")
+        self._times = times
         self._countdown = countdown
         self._met = met
         self._works = works
 
+    def stopwatch(self) -> float:
+        """Return a real instant: what a decision costs is no part of the simulated world."""
+        return _stopwatch()
+
     def decided(self, controller: str, seconds: float) -> None:
         """See `LoopObserver`; may raise PlantedCrash."""
         super().decided(controller, seconds)
+        self._times[controller].note(seconds)
         self._works(controller)
         self._step(controller, "a decision")
 
@@ -175,17 +203,26 @@ class _Process:
 
 
 class _WatchedClient(ClientWrapper):
-    """The client of one process; reports what is written without leading."""
+    """The client of one process; counts calls, and reports what is written without leading."""
 
     def __init__(
-        self, inner: Client, process: _Process, report: Callable[[BaseException], None]
+        self,
+        inner: Client,
+        process: _Process,
+        report: Callable[[BaseException], None],
+        requests: Counter[tuple[str, str]],
     ) -> None:
         super().__init__(inner)
+        self._requests = requests
         self._process = process
         self._report = report
 
     async def call(self, request: Request[A]) -> A:
-        """Pass the request on."""
+        """Pass the request on. Tasks have the names of the services that they belong to."""
+        task = asyncio.current_task()
+        service = task.get_name() if task is not None else ""
+        what = f"{request.verb.value} {request.resource.plural}"
+        self._requests[service, f"{what}/{request.subresource}".rstrip("/")] += 1
         is_lease = request.resource.name == LEASES.name
         if request.is_write and not is_lease and not self._process.is_leading():
             verb, plural = request.verb.value, request.resource.plural
@@ -212,6 +249,9 @@ class Replicas:
     ) -> None:
         """`report` is called with faults of our own code, and with promises that are broken."""
         self.met: Counter[str] = Counter()
+        #: Calls by (service, verb and kind), and decisions by controller, of all replicas.
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.decision_times: defaultdict[str, DecisionTimes] = defaultdict(DecisionTimes)
         self._options = options
         self._client = client
         self._switch = switch
@@ -274,14 +314,14 @@ class Replicas:
         faulty = FaultyClient(self._client, self._switch, streams("faults"), step=process.step)
         context = ProcessContext(
             self._clock,
-            _WatchedMetrics(self._crashes, self.met, self._works),
+            _WatchedMetrics(self._crashes, self.met, self._works, self.decision_times),
             _WatchedLog(self._report, self._ended),
             streams,
         )
         leader = LeaderOptions(times=LeaseTimes.of(options.lease_seconds))
         replica = Replica(
             ReplicaSettings(identity, leader, options.policies),
-            _WatchedClient(faulty, process, self._report),
+            _WatchedClient(faulty, process, self._report, self.requests),
             self._history,
             context=context,
         )

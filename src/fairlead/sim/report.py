@@ -49,6 +49,8 @@ def render_report(
             for cause, seconds in summary.lost_gpu_seconds_by_cause.items()
         }),
         _counts("API writes by kind", summary.writes_by_kind),
+        _requests(summary),
+        _decisions(recorder),
         f'<p class="soft">Seed {summary.seed}, log hash <code>{summary.log_hash}</code>. Equal '
         "seed, scenario and version give an equal hash.</p>",
     ]  # fmt: skip
@@ -175,6 +177,39 @@ def _load(load: LoadReport) -> str:
         lines += [f"line {problem.line}: {problem.message}" for problem in load.problems]
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return f"<h2>What was assumed of the load</h2><ul>{items}</ul>" if items else ""
+
+
+def _requests(summary: Summary) -> str:
+    """Return the table of the API requests of each controller, its largest first."""
+    rows = [
+        (service, what, count)
+        for service, counts in summary.requests_by_service.items()
+        for what, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    if not rows:
+        return ""
+    jobs = max(summary.jobs, 1)
+    cells = "".join(
+        f"<tr><td>{html.escape(service)}</td><td>{html.escape(what)}</td>"
+        f'<td class="n">{count:,}</td><td class="n">{count / jobs:.2f}</td></tr>'
+        for service, what, count in rows
+    )
+    head = "<tr><th>Controller</th><th>Request</th><th>Count</th><th>Per job</th></tr>"
+    return f"<h2>API requests by controller</h2><table>{head}{cells}</table>"
+
+
+def _decisions(recorder: Recorder) -> str:
+    """Return the table of what the decisions of each controller took, in real time."""
+    if not recorder.decision_times:
+        return ""
+    cells = "".join(
+        f'<tr><td>{html.escape(name)}</td><td class="n">{times.count:,}</td>'
+        f'<td class="n">{times.seconds / max(times.count, 1) * 1000:.3f}</td>'
+        f'<td class="n">{times.seconds_max * 1000:.1f}</td></tr>'
+        for name, times in recorder.decision_times.items()
+    )
+    head = "<tr><th>Controller</th><th>Decisions</th><th>Mean, ms</th><th>Longest, ms</th></tr>"
+    return f"<h2>Decisions, in real time</h2><table>{head}{cells}</table>"
 
 
 def _counts(title: str, counts: dict[str, int] | dict[str, float]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,8 @@ class Run:
         world = self._world
         assert world is not None
         self._recorder.finish(world.last_write_at)
+        self._recorder.requests = dict(sorted(world.replicas.requests.items()))
+        self._recorder.decision_times = dict(sorted(world.replicas.decision_times.items()))
         self._progress(replace(self._state(), is_over=True))
         facts = RunFacts(
             seed=self.scenario.seed, writes=world.writes,
@@ -136,6 +138,7 @@ class Run:
             kills=world.kills, api_faults=world.faults_injected, violations=violations,
             is_complete=not violations and not world.is_stopped, log_hash=world.log_hash,
             wall_seconds=_clock() - self._begun,
+            requests_by_service=_by_service(self._recorder.requests),
         )  # fmt: skip
         summary = summarize(self._recorder, facts)
         return RunResult(self.scenario, self.load, summary, self._recorder)
@@ -294,6 +297,13 @@ def _dns(name: str) -> str:
     """Return the name with all that a DNS label refuses replaced."""
     text = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
     return text.strip("-")[:40] or "job"
+
+
+def _by_service(requests: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (service, what), count in requests.items():
+        found.setdefault(service, {})[what] = count
+    return found
 
 
 # Results

@@ -42,6 +42,7 @@ class Summary:
     node_failures: int
     kills: int
     api_faults: int
+    requests_by_service: dict[str, dict[str, int]]
     violations: tuple[str, ...]
     is_complete: bool
     log_hash: str
@@ -76,6 +77,7 @@ class RunFacts:
     is_complete: bool
     log_hash: str
     wall_seconds: float
+    requests_by_service: dict[str, dict[str, int]]
 
 
 def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
@@ -99,6 +101,7 @@ def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
         attempts=sum(r.attempts for r in records), writes=facts.writes,
         writes_by_kind=dict(sorted(recorder.writes_by_kind.items())),
         node_failures=facts.node_failures, kills=facts.kills, api_faults=facts.api_faults,
+        requests_by_service=facts.requests_by_service,
         violations=facts.violations, is_complete=facts.is_complete, log_hash=facts.log_hash,
         seed=facts.seed, simulated_seconds=recorder.seconds, wall_seconds=facts.wall_seconds,
     )  # fmt: skip

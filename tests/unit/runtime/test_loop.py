@@ -132,6 +132,9 @@ class Tally:
     def __init__(self) -> None:
         self.results: list[str] = []
 
+    def stopwatch(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def decided(self, controller: str, seconds: float) -> None:
         assert seconds >= 0
 
