@@ -16,7 +16,7 @@ from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
 from fairlead.sim.workload import WorkloadOptions
-from fairlead.sim.world import World, simulate
+from fairlead.sim.world import Outcome, World, simulate
 from fairlead.sim.world_options import WorldOptions
 
 CALM = WorldOptions(
@@ -121,3 +121,17 @@ def test_two_leaders_at_once_are_reported(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(LeaderElector, "_renew", hopeful)
     with pytest.raises(PromiseBroken, match=r"^8: replicas \[0, 1\] lead at the same time"):
         simulate(STALLING, seed=1)
+
+
+def test_clocks_that_jump_by_an_hour_depose_no_leader_and_fail_no_job() -> None:
+    options = replace(CALM, clock_jumps_per_day=5000.0, clock_jump_seconds_max=3600.0)
+    worlds: list[_Observed] = []
+
+    async def main() -> Outcome:
+        worlds.append(_Observed(options, 1))
+        return await worlds[0].run()
+
+    outcome = run(main())
+    assert worlds[0].faults_met["jumped clock"] > 10
+    assert (outcome.jobs, outcome.succeeded) == (10, 10)
+    assert len(set(worlds[0].leaders[5:])) == 1

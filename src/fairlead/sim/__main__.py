@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--node-failures-per-day", type=float, default=20.0)
     parser.add_argument("--drains-per-day", type=float, default=50.0)
     parser.add_argument("--user-acts-per-day", type=float, default=100.0)
+    parser.add_argument("--clock-jumps-per-day", type=float, default=0.0)
     parser.add_argument("--stall", type=float, default=ROUGH.stall, metavar="PROBABILITY")
     given = parser.parse_args()
     options = WorldOptions(
@@ -38,6 +39,7 @@ def main() -> int:
         node_failures_per_day=given.node_failures_per_day,
         drains_per_day=given.drains_per_day,
         user_acts_per_day=given.user_acts_per_day,
+        clock_jumps_per_day=given.clock_jumps_per_day,
         faults=replace(ROUGH, stall=given.stall),
     )
     try:

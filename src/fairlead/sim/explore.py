@@ -88,6 +88,7 @@ def options_of(number: int) -> WorldOptions:
         drains_per_day=rng.choice((0.0, 50.0, 500.0)),
         user_acts_per_day=rng.choice((0.0, 300.0, 3000.0, 40_000.0)),
         groups=rng.choice((0, 0, 3, 10)),
+        clock_jumps_per_day=rng.choice((0.0, 0.0, 500.0)),
     )
     if options.binding is None or nodes == 1:  # no adoption; a group may be enlarged to two nodes
         options = replace(options, groups=0)

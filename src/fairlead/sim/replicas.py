@@ -41,6 +41,7 @@ from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.faults import FaultSwitch, FaultyClient
+from fairlead.sim.world_options import DAY_SECONDS
 
 A = TypeVar("A")
 #: Of the ends of processes, the share that is in order.
@@ -60,6 +61,9 @@ class ReplicaOptions:
     calls_between_kills_mean: float = 0.0
     steps_between_crashes_mean: float = 0.0  # a step is a decision or an action of a controller
     down_seconds_max: float = 20.0
+    count: int = 2
+    clock_jumps_per_day: float = 0.0  # of any replica's clock, to within so many seconds
+    clock_jump_seconds_max: float = 300.0
 
 
 @dataclass(slots=True)
@@ -75,6 +79,18 @@ class DecisionTimes:
         self.count += 1
         self.seconds += seconds
         self.seconds_max = max(self.seconds_max, seconds)
+
+
+class JumpingClock:
+    """The wall clock of one replica's machine, which may be wrong; timers are not affected."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.offset_seconds = 0.0
+
+    def now(self) -> float:
+        """Return what this machine takes for the present instant."""
+        return self._clock.now() + self.offset_seconds
 
 
 class PlantedCrash(Exception):
@@ -263,6 +279,7 @@ class Replicas:
         self._crashes = Countdown(streams("crashes"), options.steps_between_crashes_mean)
         self._kills = Countdown(streams("kills"), options.calls_between_kills_mean)
         self._latest: dict[int, _Process] = {}
+        self._clocks: defaultdict[int, JumpingClock] = defaultdict(lambda: JumpingClock(clock))
 
     @property
     def kills(self) -> int:
@@ -278,6 +295,20 @@ class Replicas:
         """Let replicas live from now on."""
         self._crashes.stop()
         self._kills.stop()
+
+    async def jump_clocks(self, until: float) -> None:
+        """Set the clocks of random replicas forward and back; all are right at the end."""
+        rng, rate = self._streams("clocks"), self._options.clock_jumps_per_day / DAY_SECONDS
+        loop, most = asyncio.get_running_loop(), self._options.clock_jump_seconds_max
+        while rate > 0 and (wait := rng.expovariate(rate)) < until - loop.time():
+            await asyncio.sleep(wait)
+            self.met["jumped clock"] += 1
+            self._clocks[rng.randrange(self._options.count)].offset_seconds = rng.uniform(
+                -most, most
+            )
+        await asyncio.sleep(max(0.0, until - loop.time()))
+        for clock in self._clocks.values():
+            clock.offset_seconds = 0.0
 
     def check_leaders(self) -> None:
         """At most one replica leads. PromiseBroken."""
@@ -312,8 +343,9 @@ class Replicas:
 
         process = _Process(self._kills, streams("end"), self.met)
         faulty = FaultyClient(self._client, self._switch, streams("faults"), step=process.step)
+        clock = self._clocks[number]
         context = ProcessContext(
-            self._clock,
+            clock,
             _WatchedMetrics(self._crashes, self.met, self._works, self.decision_times),
             _WatchedLog(self._report, self._ended),
             streams,
@@ -326,7 +358,7 @@ class Replicas:
             context=context,
         )
         supervisor = Supervisor(
-            replica.services(), clock=self._clock, rng=streams("supervisor"), log=context.log
+            replica.services(), clock=clock, rng=streams("supervisor"), log=context.log
         )
         process.is_leading = partial(_is_leading, replica)
         process.stop = supervisor.stop

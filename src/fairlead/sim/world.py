@@ -252,6 +252,7 @@ class World:
         end = self.options.workload.seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self.disturbances.run(end))
+            group.create_task(self.replicas.jump_clocks(end))
             await self._submit(arrivals)
         await self._settle()
         self._over.set()
@@ -272,6 +273,9 @@ class World:
             options.calls_between_kills_mean,
             options.steps_between_crashes_mean,
             options.down_seconds_max,
+            options.replicas,
+            options.clock_jumps_per_day,
+            options.clock_jump_seconds_max,
         )
 
     async def _submit(self, arrivals: Sequence[Arrival]) -> None:
@@ -397,5 +401,6 @@ def replay_command(options: WorldOptions, seed: int) -> str:
         f"--node-failures-per-day {options.node_failures_per_day:g} "
         f"--drains-per-day {options.drains_per_day:g} "
         f"--user-acts-per-day {options.user_acts_per_day:g} "
+        f"--clock-jumps-per-day {options.clock_jumps_per_day:g} "
         f"--groups {options.groups} --stall {options.faults.stall:g}"
     )

@@ -40,6 +40,8 @@ class WorldOptions:
     calls_between_kills_mean: float = 800.0  # of a replica, which dies
     steps_between_crashes_mean: float = 200.0  # of a controller, which its supervisor restarts
     down_seconds_max: float = 20.0
+    clock_jumps_per_day: float = 0.0  # of a replica's wall clock, forward or back
+    clock_jump_seconds_max: float = 300.0
     node_failures_per_day: float = 20.0
     node_repair_seconds: float = 3600.0
     drains_per_day: float = 50.0  # a random node is cordoned and its pods are evicted
