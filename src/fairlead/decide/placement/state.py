@@ -76,10 +76,13 @@ class PlacementState:
 
     @property
     def is_settled(self) -> bool:
-        """True while there is no job to decide on: no change of a node or a pod can matter."""
-        waiting = self.queue or self.held or self.unresolved
-        due = self.releasable or self.repairable or self.cluster.ledger.has_misplaced
-        return not waiting and not due
+        """True while there is no job to decide on: no change of a node or a pod can matter.
+
+        A stage that acts on jobs which do not wait adds what it acts on here.
+        """
+        waiting = self.queue or self.held or self.unresolved or self.nominees
+        due = self.releasable or self.repairable or self.preempted
+        return not waiting and not due and not self.cluster.ledger.has_misplaced
 
     def reserve_uncertain(self, job: Job, placement: Placement) -> None:
         """Reserve a placement whose write has an unknown outcome, and leave the job alone.
