@@ -44,6 +44,8 @@ from fairlead.webhook.configuration import SERVICE as WEBHOOK
 WRITE_TRIES_MAX = 20
 RETRY_SECONDS = 0.1
 GONE_SECONDS_MAX = 60.0
+#: The cluster empties a namespace after it has accepted the deletion.
+NAMESPACE_SECONDS_MAX = 30.0
 MERGE = "application/merge-patch+json"
 HELM_RELEASE = "meta.helm.sh/release-name"
 #: Never deleted, whatever label they carry.
@@ -234,6 +236,10 @@ def uninstall(api: BlockingClient, options: UninstallOptions, *, say: Say) -> No
         remove_all([each])
         if each["kind"] == "CustomResourceDefinition":
             _await_kind_gone(api, each, say)
+        if each["kind"] == "Namespace" and not wait_until(
+            lambda gone=each: get(api, gone) is None, NAMESPACE_SECONDS_MAX
+        ):
+            say(f"{label_of(each)}: still terminating; its status says what it waits for")
 
 
 def _is_available(deployment: Manifest) -> bool:
