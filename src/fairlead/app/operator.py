@@ -102,11 +102,12 @@ class Operator:
         )  # fmt: skip
 
     def _archive_api(self) -> ArchiveApi:
-        if self._archive is not None:
-            return ArchiveApi(self._client, self._history, self._archive.store)
-        # In memory: what ended is known to who leads.
-        elector = self.elector
-        return ArchiveApi(self._client, self._history, None, is_here=lambda: elector.is_leading)
+        archive, elector = self._archive, self.elector
+        logs = archive.store if archive is not None else None
+        if archive is not None and archive.is_durable:
+            return ArchiveApi(self._client, self._history, logs)
+        # In memory: only the leader has the records and the logs.
+        return ArchiveApi(self._client, self._history, logs, is_here=lambda: elector.is_leading)
 
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is done."""

@@ -13,6 +13,7 @@ from fairlead.app.operator import Operator, OperatorSettings, ProbesFailed
 from fairlead.app.replica import LogSource
 from fairlead.app.signals import stop_on_signals
 from fairlead.app.stores import open_stores
+from fairlead.controllers.logs import KeeperOptions
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
@@ -22,6 +23,8 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.history import HistoryError
 from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
+#: What is kept of logs in memory, below the limit of `history.memory.BYTES_MAX` for all.
+IN_MEMORY = KeeperOptions(member_bytes_max=256 << 10, attempt_bytes_max=16 << 20)
 NAMESPACE_DEFAULT = "fairlead-system"
 #: Actions of all controllers and their events, side by side, with room for the lease.
 CONNECTIONS_MAX = 160
@@ -51,9 +54,10 @@ def run_operator(
         client = HttpClient(connection, HttpOptions(connections_max=CONNECTIONS_MAX))
         try:
             async with open_stores(store) as stores:
-                # In memory alone a thousand logs would be gigabytes: none are kept.
-                source = LogSource(stores.logs, HttpLogReader(client))
-                archive = source if stores.is_durable else None
+                kept = KeeperOptions() if stores.is_durable else IN_MEMORY
+                archive = LogSource(
+                    stores.logs, HttpLogReader(client), kept, is_durable=stores.is_durable
+                )
                 operator = Operator(
                     settings, client, stores.history, archive=archive, clock=clock, log=log
                 )

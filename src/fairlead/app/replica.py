@@ -19,7 +19,7 @@ from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
-from fairlead.controllers.logs import KeepingClient, LogKeeper
+from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.runtime.client import Client
 from fairlead.runtime.discovery import discover_groups
@@ -49,6 +49,9 @@ class LogSource:
 
     store: LogStore
     reader: LogReader
+    options: KeeperOptions = field(default_factory=KeeperOptions)
+    #: False when records and logs end with the leader.
+    is_durable: bool = True
 
 
 class Replica:
@@ -102,7 +105,10 @@ class Replica:
         client = LeaderClient(self._client, term)
         keeper: LogKeeper | None = None
         if (archive := self._archive) is not None:
-            keeper = LogKeeper(archive.reader, archive.store, clock=context.clock, log=context.log)
+            keeper = LogKeeper(
+                archive.reader, archive.store, clock=context.clock, options=archive.options,
+                log=context.log,
+            )  # fmt: skip
             client = KeepingClient(self._client, term, keeper)
         if policies.jobs.binding is not None:
             served = await discover_groups(client)

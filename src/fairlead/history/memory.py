@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from fairlead.history.sql import RECORDS_MAX
 from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery, MemberLog
 
+#: Of all logs in memory together: what the controllers' memory limit has room for.
+BYTES_MAX = 64 << 20
+
 
 class MemoryHistory:
     """A history that ends with the process, for tests and simulations."""
@@ -43,19 +46,24 @@ def _matches(query: HistoryQuery, record: JobRecord) -> bool:
 
 
 class MemoryLogs:
-    """A store that ends with the process."""
+    """A store that ends with the process; beyond its limits what was kept first is dropped."""
 
-    def __init__(self, *, logs_max: int = 1_000) -> None:
+    def __init__(self, *, logs_max: int = 10_000, bytes_max: int = BYTES_MAX) -> None:
         self._logs: dict[str, MemberLog] = {}
         self._logs_max = logs_max
+        self._bytes_max = bytes_max
+        self._byte_count = 0
 
     async def keep(self, log: MemberLog) -> None:
         """See `LogStore`."""
         before = self._logs.pop(log.pod_uid, None)
-        is_longer = before is not None and len(before.text) > len(log.text)
-        self._logs[log.pod_uid] = before if before is not None and is_longer else log
-        if len(self._logs) > self._logs_max:
-            del self._logs[next(iter(self._logs))]
+        if before is not None:
+            self._byte_count -= len(before.text)
+            log = before if len(before.text) > len(log.text) else log
+        self._logs[log.pod_uid] = log
+        self._byte_count += len(log.text)
+        while len(self._logs) > self._logs_max or self._byte_count > self._bytes_max:
+            self._byte_count -= len(self._logs.pop(next(iter(self._logs))).text)
 
     async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         """See `LogStore`."""

@@ -121,6 +121,7 @@ cat "$FAIRLEAD_CHECKPOINT_DIR/state\""""
     progress = job["status"]["progress"]
     assert (progress["step"], progress["checkpointStep"]) == (3, 3)
     assert client.run("logs", "saves").splitlines() == ["resumes from 2", "3"]
+    assert client.run("logs", "saves", "--previous") == "resumes from the start\n"
 
 
 def test_a_command_that_is_run_shows_its_output_and_ends_with_its_exit_code(

@@ -36,6 +36,22 @@ def test_logs_are_found_by_attempt_and_only_grow(store: LogStore) -> None:
     run(check_logs(store))
 
 
+def test_memory_drops_the_logs_that_it_kept_first_beyond_its_bytes() -> None:
+    async def main() -> None:
+        store = MemoryLogs(bytes_max=1_000)
+        for attempt in (1, 2, 3):
+            await store.keep(log("worker-0", attempt=attempt, text=b"x" * 400))
+        assert await store.logs(LogQuery("default", "train", attempt=1)) == ()
+        assert len(await store.logs(LogQuery("default", "train", attempt=2))) == 1
+        await store.keep(log("worker-0", attempt=3, text=b"x" * 500))
+        assert len(await store.logs(LogQuery("default", "train", attempt=2))) == 1
+        await store.keep(log("worker-0", attempt=3, text=b"x" * 700))
+        assert await store.logs(LogQuery("default", "train", attempt=2)) == ()
+        assert len(await store.logs(LogQuery("default", "train", attempt=3))) == 1
+
+    run(main())
+
+
 def test_logs_are_there_after_a_reopening(tmp_path: Path) -> None:
     async def main() -> None:
         first = SqliteLogs.open(tmp_path / "logs.db", runner=_at_once)
