@@ -28,12 +28,14 @@ from tests.kubernetes.operating import http_client
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
 
-from fairlead.install.manifests import NAME, NAMESPACE, USER_ID, Install, manifests
+from fairlead.install.manifests import NAME, NAMESPACE, Install, manifests
 
 pytestmark = pytest.mark.kubernetes
 MOUNTED_SETTINGS = "/etc/fairlead/settings.yaml"
 READY_SECONDS_MAX = 60.0
 PIP_SECONDS_MAX = 300.0
+POD = manifests(Install())[-1]["spec"]["template"]["spec"]
+USER_ID: int = POD["securityContext"]["runAsUser"]
 #: $1 holds the token; the command of the pod follows.
 CLOSED_IN = f"""
 mount -t tmpfs -o mode=755 tmpfs /run

@@ -178,7 +178,7 @@ class After(Wire, frozen=True):
 
 
 class Adopts(Wire, frozen=True):
-    """The object of another tool whose pods a job stands for."""
+    """The object of another tool whose pods a job represents."""
 
     kind: Annotated[
         str, bounded("Kind of the object, such as StatefulSet.", maxLength=OBJECT_NAME_MAX)

@@ -30,7 +30,7 @@ class WebhookClientConfig(Wire, frozen=True):
 
 
 class RuleWithOperations(Wire, frozen=True):
-    """Which requests are sent to the webhook; "*" stands for all."""
+    """Which requests are sent to the webhook; "*" means all."""
 
     operations: tuple[str, ...] = ()
     api_groups: tuple[str, ...] = ()

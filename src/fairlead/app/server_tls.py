@@ -22,10 +22,10 @@ from fairlead.webhook.certificates import (
     Step,
     Times,
     from_secret,
-    life_of,
     make,
     next_step,
     to_secret,
+    validity_of,
 )
 from fairlead.webhook.tls import load_pair, server_context
 
@@ -63,7 +63,7 @@ def server_tls(data: Path, host: str, now: float) -> ServerTls:
 
 def _is_due(material: Material, hosts: tuple[str, ...], now: float) -> bool:
     step = next_step(material, Observed(now, now), hosts, now=now, times=TIMES)
-    return step is not Step.KEEP or now < life_of(material.serving).began_at
+    return step is not Step.KEEP or now < validity_of(material.serving).began_at
 
 
 def _hosts(host: str) -> tuple[str, ...]:

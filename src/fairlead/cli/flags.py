@@ -1,6 +1,6 @@
 """The flags that describe a job, wherever written: command line, #FAIRLEAD or #SBATCH lines.
 
-All three end up as `Given` values under a `Flag`, so that one parser (`cli.request`) reads them and
+All three become a `FlagValue` under a `Flag`, so that one parser (`cli.request`) reads them and
 says of a wrong one where it came from.
 """
 
@@ -68,7 +68,7 @@ FLAGS: dict[Flag, FlagInfo] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FlagValue:
     """One value, and where it was written: `--gpus` or `train.sh:3`."""
 
     value: str
@@ -80,12 +80,12 @@ class Given:
         return not self.origin.startswith("-")
 
 
-Givens = Mapping[Flag, tuple[Given, ...]]
+FlagValues = Mapping[Flag, tuple[FlagValue, ...]]
 
 
-def merge(first: Givens, then: Givens) -> Givens:
+def merge(first: FlagValues, then: FlagValues) -> FlagValues:
     """Return both, where `first` wins flag by flag; a repeatable flag keeps the values of both."""
-    out: dict[Flag, tuple[Given, ...]] = {}
+    out: dict[Flag, tuple[FlagValue, ...]] = {}
     for flag in Flag:
         mine, other = first.get(flag, ()), then.get(flag, ())
         chosen = (*other, *mine) if FLAGS[flag].is_repeatable else (mine or other)

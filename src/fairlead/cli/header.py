@@ -15,7 +15,7 @@ import shlex
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fairlead.cli.flags import FLAGS, Flag, Given, Givens
+from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues
 from fairlead.cli.text import parse_slurm_time
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -114,7 +114,7 @@ _DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "failed"}
 class Header:
     """What the lines ask for, what was noted, and what is wrong."""
 
-    givens: Givens
+    givens: FlagValues
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -125,14 +125,16 @@ class _Reading:
 
     file: str
     ignore_unknown: bool
-    givens: dict[Flag, tuple[Given, ...]] = field(default_factory=dict[Flag, tuple[Given, ...]])
+    givens: dict[Flag, tuple[FlagValue, ...]] = field(
+        default_factory=dict[Flag, tuple[FlagValue, ...]]
+    )
     notes: list[str] = field(default_factory=list[str])
     problems: list[Problem] = field(default_factory=list[Problem])
     origins: dict[Flag, str] = field(default_factory=dict[Flag, str])
 
     def give(self, flag: Flag, value: str, line: int) -> None:
         """Keep a value; a later line replaces an earlier one unless the flag is repeatable."""
-        given = Given(value, f"{self.file}:{line}")
+        given = FlagValue(value, f"{self.file}:{line}")
         before = self.givens.get(flag, ()) if FLAGS[flag].is_repeatable else ()
         self.givens[flag] = (*before, given)
 

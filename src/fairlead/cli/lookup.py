@@ -20,7 +20,7 @@ def clean_reference(name: str) -> str:
 
 
 def find_job(api: Api, namespace: str, name: str) -> Job:
-    """Return the job of this name, or the one that stands for another tool's object of this name.
+    """Return the job of this name, or the one that represents another tool's object of this name.
 
     CliError E300, with the nearest name and recent ones, if there is none.
     """
@@ -35,7 +35,7 @@ def find_job(api: Api, namespace: str, name: str) -> Job:
 
 
 def _adopted_job(jobs: Iterable[Job], reference: str) -> Job | None:
-    """Return the latest job that stands for `train`, `job/train` or `job.batch/train`."""
+    """Return the latest job that represents `train`, `job/train` or `job.batch/train`."""
     kind, _, name = reference.rpartition("/")
     kind = kind.partition(".")[0].lower()
     found = [

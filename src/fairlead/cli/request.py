@@ -9,7 +9,7 @@ from enum import Enum
 
 from fairlead.api import quantity
 from fairlead.api.job import MEMBERS_MAX, After, AfterState
-from fairlead.cli.flags import Flag, Given, Givens
+from fairlead.cli.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -60,12 +60,12 @@ class JobRequest:
 class _Reader:
     """Reads one value after the other and collects what is wrong."""
 
-    def __init__(self, givens: Givens, environment: Mapping[str, str]) -> None:
+    def __init__(self, givens: FlagValues, environment: Mapping[str, str]) -> None:
         self._givens = givens
         self._environment = environment
         self.problems: list[Problem] = []
 
-    def complain(self, given: Given, message: str, *, help_: str = "") -> None:
+    def complain(self, given: FlagValue, message: str, *, help_: str = "") -> None:
         """Add a problem with the place where the value was written."""
         in_file = given.is_in_file
         text = message if in_file else f"{given.origin}: {message}"
@@ -76,7 +76,7 @@ class _Reader:
             )
         )  # fmt: skip
 
-    def last(self, flag: Flag) -> Given | None:
+    def last(self, flag: Flag) -> FlagValue | None:
         """Return the value that counts, or None."""
         values = self._givens.get(flag, ())
         return values[-1] if values else None
@@ -257,7 +257,7 @@ def _two_spellings(text: str, number: str, unit: str) -> str:
 
 
 def parse_request(
-    givens: Givens, environment: Mapping[str, str]
+    givens: FlagValues, environment: Mapping[str, str]
 ) -> tuple[JobRequest, tuple[Problem, ...]]:
     """Return the request and all that is wrong with it; `environment` serves `--env NAME`."""
     reader = _Reader(givens, environment)

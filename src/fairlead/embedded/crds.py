@@ -21,7 +21,7 @@ _NAMESPACED_META = {**_META, "metadata.namespace": SelectableField(("metadata", 
 
 
 class _Part(msgspec.Struct, rename="camel", gc=False):
-    """The types of what is read of a definition; null stands for what is missing."""
+    """The types of what is read of a definition; null means missing."""
 
 
 class _Names(_Part):

@@ -155,7 +155,7 @@ CODES: dict[Code, CodeInfo] = {
     Code.NO_SUCH_POD: CodeInfo(Exit.NOT_FOUND, "There is no pod of this name in the namespace."),
     Code.NO_SUCH_NAMESPACE: CodeInfo(Exit.NOT_FOUND, "The namespace does not exist."),
     Code.JOB_ADOPTED: CodeInfo(
-        Exit.CONFLICT, "The job stands for pods of another tool; that tool's object decides."
+        Exit.CONFLICT, "The job represents pods of another tool; that tool's object decides."
     ),
     Code.UNAUTHORIZED: CodeInfo(
         Exit.REFUSED, "The cluster does not accept the kubeconfig's credentials."

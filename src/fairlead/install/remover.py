@@ -117,7 +117,7 @@ def take_inventory(api: BlockingClient, options: UninstallOptions) -> Inventory:
 
 
 def _jobs(api: BlockingClient, *, of_groups: bool | None = None) -> list[Manifest]:
-    """Return all jobs, or those that do, or do not, stand for pods of other tools."""
+    """Return all jobs, or those that do, or do not, represent pods of other tools."""
     try:
         jobs = list(api.list(JOBS.raw))
     except NotFound:

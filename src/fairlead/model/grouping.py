@@ -1,6 +1,6 @@
 """Which group a pod of another tool belongs to, read from what that tool writes on its pods.
 
-A group is named by the key of the Job that stands for it, which follows from the pod alone: no
+A group is named by the key of the Job that represents it, which follows from the pod alone: no
 look-up, so it is the same after every restart and for every replica. Conventions are tried from the
 most explicit to the least: a group that a user named, then tools that make other controllers'
 objects, then controllers, then the pod by itself. How large a group is, the pod may say, or the

@@ -80,7 +80,7 @@ class QuotaTable:
     def excess(self, job: Job, gang: GangRequest, memos: dict[Asked, Memo]) -> Excess | None:
         """Return the limit that a job without pods exceeds, if all of its pods were created now.
 
-        None for a job that stands for the pods of another tool: they exist and are counted.
+        None for a job that represents the pods of another tool: they exist and are counted.
         `memos` keeps answers about this gang: jobs of one shape wait by the thousand.
         """
         quotas = self._quotas.get(job.metadata.namespace)

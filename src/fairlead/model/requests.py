@@ -136,13 +136,14 @@ class RequestReader:
 
     def request(self, spec: PodSpec) -> Request:
         """Return the effective request of a pod, with its one of `pods`; RequestError."""
-        _check_names(spec)
         if len(spec.containers) != 1 or spec.init_containers or spec.overhead:
+            _check_names(spec)
             return self._sum(spec)
         resources = spec.containers[0].resources
         key = (tuple(resources.limits.items()), tuple(resources.requests.items()))
         known = self._requests.get(key)
         if known is None:
+            _check_names(spec)
             known = self._sum(spec)
             if len(self._requests) >= _REQUESTS_MAX:
                 self._requests.clear()

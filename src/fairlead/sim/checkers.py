@@ -48,7 +48,7 @@ class _JobModel:
     uid: str
     attempt: int = 0
     finished: bool = False
-    #: Stands for pods of another tool: those that run stay while others move as the next attempt.
+    #: Represents pods of another tool: those that run stay while others move as the next attempt.
     adopts: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -343,7 +343,7 @@ class Checkers:
                 self._check_gang(key, model, now)
 
     def adopts(self, key: ObjectKey) -> bool:
-        """True for a job that stands for pods of another tool."""
+        """True for a job that represents pods of another tool."""
         model = self._jobs.get(key)
         return model is not None and model.adopts
 

@@ -182,7 +182,7 @@ class GateChecker:
         self._pods: dict[ObjectKey, Pod] = {}
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
-        """Note a job that stands for a group."""
+        """Note a job that represents a group."""
         if new is None:
             self._jobs.pop(key, None)
         elif new.spec.adopts is not None:

@@ -14,10 +14,10 @@ from typing import Any, assert_never
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
 from fairlead.decide.admission.pod_gates import (
+    GateDecision,
     OptIn,
     PodShape,
     Rules,
-    Ruling,
     judge_pod,
     opt_in_of,
 )
@@ -158,7 +158,7 @@ class Answers:
             "Judged pod", namespace=space, pod=pod.shown_name, ruling=judged.ruling.value,
             dry_run=bool(asked.dry_run),
         )  # fmt: skip
-        is_gated = judged.ruling is Ruling.GATED
+        is_gated = judged.ruling is GateDecision.GATED
         outcome = Outcome.GATED if is_gated else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, judged.patch, judged.warnings))
 

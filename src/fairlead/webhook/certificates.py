@@ -176,16 +176,16 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class Validity:
     """From when to when a certificate is valid, in seconds since the epoch."""
 
     began_at: float
     ends_at: float
 
 
-def life_of(pair: Pair) -> Life:
+def validity_of(pair: Pair) -> Validity:
     """Return the life of a pair's certificate; BadCertificate."""
-    return _life(_read_pair(pair))
+    return _validity(_read_pair(pair))
 
 
 def check_pair(pair: Pair) -> None:
@@ -193,8 +193,8 @@ def check_pair(pair: Pair) -> None:
     _read_pair(pair)
 
 
-def _life(certificate: x509.Certificate) -> Life:
-    return Life(
+def _validity(certificate: x509.Certificate) -> Validity:
+    return Validity(
         certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     )
 
@@ -290,9 +290,9 @@ def next_step(
     """Return the next step; the same for every replica that has observed the same."""
     if material is None or _is_unusable(material.serving, material.bundle, hosts):
         return Step.MAKE
-    serving, following = life_of(material.serving), material.next
+    serving, following = validity_of(material.serving), material.next
     if following is not None:
-        if _is_unusable(following, material.bundle, hosts) or now >= life_of(following).ends_at:
+        if _is_unusable(following, material.bundle, hosts) or now >= validity_of(following).ends_at:
             return Step.MAKE if now >= serving.ends_at else Step.BEGIN
         since = observed.bundle_since
         is_known = since is not None and now - since >= times.overlap_seconds
@@ -351,5 +351,5 @@ def _still_valid(material: Material | None, now: float) -> bytes:
         authorities = _read_bundle(material.bundle)
     except BadCertificate:
         return b""
-    kept = [each for each in authorities if now < _life(each).ends_at]
+    kept = [each for each in authorities if now < _validity(each).ends_at]
     return b"".join(_pem(each) for each in kept[: AUTHORITIES_MAX - 1])

@@ -24,7 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook.answers import Answer, Answers, Outcome, Path, failed, path_of
-from fairlead.webhook.certificates import Pair, life_of
+from fairlead.webhook.certificates import Pair, validity_of
 from fairlead.webhook.metrics import WebhookMetrics
 from fairlead.webhook.tls import load_pair, server_context
 
@@ -95,7 +95,7 @@ class WebhookServer:
     def use(self, pair: Pair) -> None:
         """Show this certificate from now on; BadCertificate, and the old one stays."""
         load_pair(self._context, pair)
-        life = life_of(pair)
+        life = validity_of(pair)
         self._ends_at = life.ends_at
         self._log.info("Serving certificate", ends_at=life.ends_at)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.flags import Flag, Given, merge
+from fairlead.cli.flags import Flag, FlagValue, merge
 from fairlead.cli.header import (
     SBATCH_HARMLESS,
     SBATCH_HONOURED,
@@ -34,7 +34,7 @@ def test_fairlead_lines_carry_the_flags_of_submit() -> None:
 
 
 def test_lines_after_the_first_command_do_not_count() -> None:
-    assert read("#SBATCH --nodes=2").givens[Flag.NODES] == (Given("2", "train.sh:2"),)
+    assert read("#SBATCH --nodes=2").givens[Flag.NODES] == (FlagValue("2", "train.sh:2"),)
 
 
 def test_honoured_sbatch_options_become_our_flags() -> None:
@@ -110,8 +110,8 @@ def test_each_option_is_in_one_table_and_short_forms_lead_to_one() -> None:
 
 
 def test_a_flag_beats_the_script_and_lists_add_up() -> None:
-    flags = {Flag.NODES: (Given("8", "--nodes"),), Flag.ENV: (Given("B=2", "--env"),)}
-    script = {Flag.NODES: (Given("4", "s:1"),), Flag.ENV: (Given("A=1", "s:1"),)}
+    flags = {Flag.NODES: (FlagValue("8", "--nodes"),), Flag.ENV: (FlagValue("B=2", "--env"),)}
+    script = {Flag.NODES: (FlagValue("4", "s:1"),), Flag.ENV: (FlagValue("A=1", "s:1"),)}
     merged = merge(flags, script)
     assert [g.value for g in merged[Flag.NODES]] == ["8"]
     assert [g.value for g in merged[Flag.ENV]] == ["A=1", "B=2"]

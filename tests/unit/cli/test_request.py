@@ -7,7 +7,7 @@ import pytest
 from fairlead.api.core import Toleration
 from fairlead.api.job import AfterState, RestartPolicy
 from fairlead.api.validate import validate_job
-from fairlead.cli.flags import Flag, Given
+from fairlead.cli.flags import Flag, FlagValue
 from fairlead.cli.jobspec import (
     Origin,
     Program,
@@ -29,7 +29,7 @@ ORIGIN = Origin("/home/ana/vision", "ana", {"PATH": "/venv/bin:/bin", "SECRET": 
 def parse(**flags: str | list[str]) -> tuple[JobRequest, list[str]]:
     givens = {
         Flag(name.replace("_", "-")): tuple(
-            Given(v, f"--{name}") for v in (value if isinstance(value, list) else [value])
+            FlagValue(v, f"--{name}") for v in (value if isinstance(value, list) else [value])
         )
         for name, value in flags.items()
     }
@@ -155,7 +155,7 @@ def test_names_count_up_from_the_highest_in_use() -> None:
 
 def test_a_name_in_a_header_is_a_stem_and_one_on_the_command_line_is_exact() -> None:
     def read(value: str, origin: str) -> tuple[str | None, str | None]:
-        request, problems = parse_request({Flag.NAME: (Given(value, origin),)}, {})
+        request, problems = parse_request({Flag.NAME: (FlagValue(value, origin),)}, {})
         assert problems == ()
         return request.name, request.stem
 

@@ -11,11 +11,11 @@ import pytest
 from fairlead.api import names
 from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
 from fairlead.decide.admission.pod_gates import (
+    GateDecision,
     OptIn,
     PodAnswer,
     PodShape,
     Rules,
-    Ruling,
     judge_pod,
     opt_in_of,
     reason_of,
@@ -62,7 +62,7 @@ def test_whatever_is_there_the_pod_ends_with_one_gate_and_the_label_and_keeps_th
     assert [gate for gate in gates if gate != GATE] == others
     assert made["metadata"]["labels"] == {**(pod["metadata"].get("labels") or {}), **ENABLED}
     assert judge(made).patch == (), "asked again, it would change the pod again"
-    assert judge(made).ruling is Ruling.GATED_ALREADY
+    assert judge(made).ruling is GateDecision.GATED_ALREADY
 
 
 OWNER = {"name": "o", "uid": "u"}
@@ -71,32 +71,35 @@ OWNER = {"name": "o", "uid": "u"}
 @pytest.mark.parametrize(
     ("pod", "namespace", "ruling", "shown"),
     [
-        ({"spec": {"nodeName": "n7"}}, "default", Ruling.HAS_NODE, "n7"),
-        ({"spec": {"schedulerName": "volcano"}}, "default", Ruling.OTHER_SCHEDULER, "volcano"),
-        ({}, "kube-system", Ruling.SYSTEM, "kube-system"),
-        ({}, "ours", Ruling.SYSTEM, "ours"),
+        ({"spec": {"nodeName": "n7"}}, "default", GateDecision.HAS_NODE, "n7"),
+        (
+            {"spec": {"schedulerName": "volcano"}},
+            "default", GateDecision.OTHER_SCHEDULER, "volcano",
+        ),
+        ({}, "kube-system", GateDecision.SYSTEM, "kube-system"),
+        ({}, "ours", GateDecision.SYSTEM, "ours"),
         (
             {"metadata": {"labels": {names.GANG_SCHEDULING: "disabled"}}},
-            "default", Ruling.DISABLED, "disabled",
+            "default", GateDecision.DISABLED, "disabled",
         ),
         (
             {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
-            "default", Ruling.MIRROR, "kubelet",
+            "default", GateDecision.MIRROR, "kubelet",
         ),
         (
             {"metadata": {"ownerReferences": [
                 {"apiVersion": names.API_VERSION, "kind": "Job", **OWNER}]}},
-            "default", Ruling.MEMBER, "job o",
+            "default", GateDecision.MEMBER, "job o",
         ),
         (
             {"metadata": {"ownerReferences": [
                 {"apiVersion": "apps/v1", "kind": "DaemonSet", **OWNER}]}},
-            "default", Ruling.DAEMON, "DaemonSet o",
+            "default", GateDecision.DAEMON, "DaemonSet o",
         ),
     ],
 )  # fmt: skip
 def test_what_must_not_wait_for_a_gang_is_left_alone_and_told_why(
-    pod: dict[str, Any], namespace: str, ruling: Ruling, shown: str
+    pod: dict[str, Any], namespace: str, ruling: GateDecision, shown: str
 ) -> None:
     answer = judge(pod, namespace)
     assert (answer.ruling, answer.patch) == (ruling, ())
@@ -105,16 +108,16 @@ def test_what_must_not_wait_for_a_gang_is_left_alone_and_told_why(
 
 def test_a_job_of_another_group_is_no_job_of_ours() -> None:
     owners = [{"apiVersion": "batch/v1", "kind": "Job", **OWNER}]
-    assert judge({"metadata": {"ownerReferences": owners}}).ruling is Ruling.GATED
+    assert judge({"metadata": {"ownerReferences": owners}}).ruling is GateDecision.GATED
 
 
 def test_a_pod_asks_by_itself_or_by_its_namespace_or_not_at_all() -> None:
     own = judge({"metadata": {"labels": ENABLED}}, labels={})
-    assert (own.ruling, own.opt_in) == (Ruling.GATED, OptIn.POD)
+    assert (own.ruling, own.opt_in) == (GateDecision.GATED, OptIn.POD)
     assert [each["path"] for each in own.patch] == ["/spec/schedulingGates"]
     assert judge({}).opt_in is OptIn.NAMESPACE
     for labels in ({}, {names.GANG_SCHEDULING: "disabled"}, {names.GANG_SCHEDULING: "true"}):
-        assert judge({}, labels=labels).ruling is Ruling.NOT_ASKED
+        assert judge({}, labels=labels).ruling is GateDecision.NOT_ASKED
 
 
 def test_a_label_that_means_nothing_is_replaced_with_a_warning() -> None:

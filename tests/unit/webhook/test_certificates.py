@@ -20,11 +20,11 @@ from fairlead.webhook.certificates import (
     Times,
     check_pair,
     from_secret,
-    life_of,
     make,
     next_step,
     take_step,
     to_secret,
+    validity_of,
 )
 
 NOW = 1_800_000_000.0
@@ -148,7 +148,7 @@ def test_a_certificate_for_other_names_is_made_anew_and_the_old_one_stays_truste
 def test_a_rotation_is_over_before_two_thirds_of_the_life() -> None:
     assert step_of(FIRST, at=DUE - 2 * TIMES.skew_seconds) is Step.KEEP
     assert step_of(FIRST, at=DUE) is Step.BEGIN
-    life = life_of(FIRST.serving)
+    life = validity_of(FIRST.serving)
     ended_at = DUE + 3 * TIMES.overlap_seconds
     assert ended_at < life.began_at + (life.ends_at - life.began_at) * 2 / 3
 
@@ -178,7 +178,7 @@ def test_the_next_pair_is_served_once_its_authority_has_been_known_for_long_enou
     assert after(DUE + 5 * overlap - 1) is Step.KEEP
     assert after(DUE + 4 * overlap) is Step.PROMOTE
     ended = Observed(DUE, None)
-    assert step_of(begun, at=life_of(FIRST.serving).ends_at, observed=ended) is Step.PROMOTE
+    assert step_of(begun, at=validity_of(FIRST.serving).ends_at, observed=ended) is Step.PROMOTE
 
 
 def test_the_old_authority_goes_once_every_replica_had_time_to_see_the_new_pair() -> None:
@@ -191,7 +191,7 @@ def test_the_old_authority_goes_once_every_replica_had_time_to_see_the_new_pair(
 
 
 def test_after_a_long_sleep_it_begins_afresh() -> None:
-    late = life_of(FIRST.serving).ends_at
+    late = validity_of(FIRST.serving).ends_at
     assert step_of(FIRST, at=late) is Step.MAKE
     begun = take(Step.BEGIN, FIRST, DUE)
     assert step_of(begun, at=DUE + TIMES.life_seconds) is Step.MAKE

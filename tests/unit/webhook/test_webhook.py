@@ -34,7 +34,7 @@ from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_priority_class
 from fairlead.webhook.answers import Answers, Outcome, Path, path_of
-from fairlead.webhook.certificates import Pair, Times, life_of
+from fairlead.webhook.certificates import Pair, Times, validity_of
 from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
 from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
 
@@ -338,7 +338,7 @@ def test_over_a_year_every_certificate_shown_is_in_date_and_trusted_with_a_repli
                 for pairs in world.served.values():
                     leaf = x509.load_pem_x509_certificate(pairs[-1].certificate)
                     assert leaf.issuer in [authority.subject for authority in known]
-                    life = life_of(pairs[-1])
+                    life = validity_of(pairs[-1])
                     part = (CLOCK.now() - life.began_at) / (life.ends_at - life.began_at)
                     assert part < 2 / 3 or world.down
 

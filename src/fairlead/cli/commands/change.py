@@ -101,7 +101,7 @@ def adopted_problem(job: Job, change: Change) -> Problem:
     if adopts.kind == NAMED_KIND:
         help_ = f"kubectl delete pods -n {space} of the group {adopts.name}"
     return Problem(
-        Code.JOB_ADOPTED, f"job '{name}' stands for the pods of {adopts.kind} '{adopts.name}'; "
+        Code.JOB_ADOPTED, f"job '{name}' represents the pods of {adopts.kind} '{adopts.name}'; "
         f"only that can be {change.done}", help=(help_,),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.fit import check_fit
-from fairlead.cli.flags import FLAGS, Flag, Given, Givens, merge
+from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.follow import follow_job
 from fairlead.cli.header import parse_header
 from fairlead.cli.jobspec import (
@@ -65,15 +65,15 @@ def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _givens(options: dict[str, Any]) -> Givens:
+def _givens(options: dict[str, Any]) -> FlagValues:
     """Take the job's flags out of `options` as they were given."""
-    out: dict[Flag, tuple[Given, ...]] = {}
+    out: dict[Flag, tuple[FlagValue, ...]] = {}
     for flag in Flag:
         value = options.pop(flag.value.replace("-", "_"))
         values = value if isinstance(value, tuple) else (value,)
         texts = ["true" if v is True else str(v) for v in values if v not in (None, False)]
         if texts:
-            out[flag] = tuple(Given(text, f"--{flag.value}") for text in texts)
+            out[flag] = tuple(FlagValue(text, f"--{flag.value}") for text in texts)
     return out
 
 

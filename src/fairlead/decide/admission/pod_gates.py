@@ -81,7 +81,7 @@ class OptIn(Enum):
     NAMESPACE = "namespace"
 
 
-class Ruling(Enum):
+class GateDecision(Enum):
     """What becomes of a pod's start, and why; only GATED changes it."""
 
     GATED = "gated"
@@ -94,11 +94,6 @@ class Ruling(Enum):
     DAEMON = "daemon"
     MIRROR = "mirror"
     OTHER_SCHEDULER = "other-scheduler"
-
-    @property
-    def is_held(self) -> bool:
-        """True when the pod waits for its gang's place."""
-        return self in (Ruling.GATED, Ruling.GATED_ALREADY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ class Rules:
 class PodAnswer:
     """What happens to a new pod. `detail` is the value behind the ruling, such as a node's name."""
 
-    ruling: Ruling
+    ruling: GateDecision
     opt_in: OptIn
     detail: str = ""
     patch: tuple[Operation, ...] = ()
@@ -152,34 +147,34 @@ def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> Pod
             f'label {names.GANG_SCHEDULING}: "{label[:63]}" was replaced by "{ENABLED}", which '
             f'the namespace says; accepted: "{ENABLED}", "{DISABLED}"',
         )
-    ruling = Ruling.GATED_ALREADY if has_gate else Ruling.GATED
+    ruling = GateDecision.GATED_ALREADY if has_gate else GateDecision.GATED
     return PodAnswer(ruling, opt_in, patch=tuple(patch), warnings=warnings)
 
 
 def _exception(
     pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules
-) -> tuple[Ruling, str] | None:
+) -> tuple[GateDecision, str] | None:
     """Return why the pod is left alone; None when it is not."""
     metadata, spec = pod.metadata, pod.spec
     if (metadata.labels or {}).get(names.GANG_SCHEDULING) == DISABLED:
-        return Ruling.DISABLED, ""
+        return GateDecision.DISABLED, ""
     if opt_in is OptIn.NONE:
-        return Ruling.NOT_ASKED, ""
+        return GateDecision.NOT_ASKED, ""
     if namespace in SYSTEM_NAMESPACES or namespace == rules.own_namespace:
-        return Ruling.SYSTEM, namespace
+        return GateDecision.SYSTEM, namespace
     if MIRROR in (metadata.annotations or {}):
-        return Ruling.MIRROR, ""
+        return GateDecision.MIRROR, ""
     for owner in metadata.owner_references or ():
         group = owner.api_version.partition("/")[0]
         if owner.kind == "Job" and group == names.GROUP:
-            return Ruling.MEMBER, owner.name
+            return GateDecision.MEMBER, owner.name
         if owner.kind == "DaemonSet":  # of any group: others make them, too
-            return Ruling.DAEMON, owner.name
+            return GateDecision.DAEMON, owner.name
     if spec.node_name:
-        return Ruling.HAS_NODE, spec.node_name
+        return GateDecision.HAS_NODE, spec.node_name
     scheduler = spec.scheduler_name or SCHEDULER
     if scheduler not in rules.scheduler_names:
-        return Ruling.OTHER_SCHEDULER, scheduler
+        return GateDecision.OTHER_SCHEDULER, scheduler
     return None
 
 
@@ -202,26 +197,26 @@ def reason_of(answer: PodAnswer) -> str:
     """Return the ruling in words that complete "the pod ..."."""
     label, detail = names.GANG_SCHEDULING, answer.detail
     match answer.ruling:
-        case Ruling.GATED:
+        case GateDecision.GATED:
             by = "its label" if answer.opt_in is OptIn.POD else "its namespace's label"
             return f"waits for its gang's place: {by} {label}={ENABLED} asks for it"
-        case Ruling.GATED_ALREADY:
+        case GateDecision.GATED_ALREADY:
             return f"waits for its gang's place: it has the gate {names.GANG_GATE} already"
-        case Ruling.NOT_ASKED:
+        case GateDecision.NOT_ASKED:
             return f"is left alone: neither it nor its namespace has the label {label}={ENABLED}"
-        case Ruling.DISABLED:
+        case GateDecision.DISABLED:
             return f"is left alone: its label {label}={DISABLED} says so"
-        case Ruling.SYSTEM:
+        case GateDecision.SYSTEM:
             return f"is left alone: pods of namespace {detail} never wait for Fairlead"
-        case Ruling.HAS_NODE:
+        case GateDecision.HAS_NODE:
             return f"is left alone: spec.nodeName is {detail}, so no scheduler looks at it"
-        case Ruling.MEMBER:
+        case GateDecision.MEMBER:
             return f"is left alone: it is a member of Fairlead's job {detail}"
-        case Ruling.DAEMON:
+        case GateDecision.DAEMON:
             return f"is left alone: DaemonSet {detail} wants it on each of its nodes"
-        case Ruling.MIRROR:
+        case GateDecision.MIRROR:
             return "is left alone: a kubelet runs it from a file, whatever the API says"
-        case Ruling.OTHER_SCHEDULER:
+        case GateDecision.OTHER_SCHEDULER:
             return f"is left alone: spec.schedulerName {detail} is not kube-scheduler's"
         case _:
             assert_never(answer.ruling)

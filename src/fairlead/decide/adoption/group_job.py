@@ -1,4 +1,4 @@
-"""The Job that stands for a group of other tools' pods, and how to read the group back from it."""
+"""The Job that represents a group of other tools' pods, and how to read the group back from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED_KIND = "Gang"
 
 
 @dataclass(frozen=True, slots=True)
-class StandIn:
+class GroupRequest:
     """What a job is made of: a group, the members that make the gang, and its owner's uid."""
 
     group: Group
@@ -26,9 +26,9 @@ class StandIn:
     uid: str
 
 
-def job_for(stand_in: StandIn) -> Job:
-    """Return the job that stands for a group, to be collected with the group's owner."""
-    group, members, uid = stand_in.group, stand_in.members, stand_in.uid
+def job_for(request: GroupRequest) -> Job:
+    """Return the job that represents a group, to be collected with the group's owner."""
+    group, members, uid = request.group, request.members, request.uid
     source = group.source or Source(names.API_VERSION, NAMED_KIND, group.name)
     owners: tuple[OwnerReference, ...] = ()
     if uid:
@@ -43,7 +43,7 @@ def job_for(stand_in: StandIn) -> Job:
             finalizers=(names.JOB_FINALIZER,),
         ),
         spec=JobSpec(
-            roles=roles_of(members, stand_in.expected),
+            roles=roles_of(members, request.expected),
             team=pod.metadata.labels.get(names.TEAM, ""),
             adopts=Adopts(source.kind, source.name, source.api_version, uid),
         ),
@@ -55,7 +55,7 @@ def single_member_job(member: Member) -> CreateJob:
     membership = alone(member.pod)
     single = replace(member, membership=membership)
     uid = member.pod.metadata.uid
-    return CreateJob(job_for(StandIn(membership.group, (single,), Expected(total=1), uid)))
+    return CreateJob(job_for(GroupRequest(membership.group, (single,), Expected(total=1), uid)))
 
 
 _TOOLS = {
@@ -72,7 +72,7 @@ _TOOLS = {
 
 
 def group_of(job: Job) -> Group | None:
-    """Return the group that a job stands for, read from the job alone."""
+    """Return the group that a job represents, read from the job alone."""
     adopts = job.spec.adopts
     if adopts is None:
         return None

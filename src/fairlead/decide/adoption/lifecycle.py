@@ -1,6 +1,6 @@
 """What a group of other tools' pods needs next: `decide_group`, a function of what there is of it.
 
-One Job object stands for a group, so the one planner places it and `status.placement` is the
+One Job object represents a group, so the one planner places it and `status.placement` is the
 reservation, as for any job. Every decision either writes down what was learned or, once the status
 says it, changes the world accordingly. After a crash, the status is enough to resume.
 
@@ -29,7 +29,7 @@ from fairlead.decide.adoption.actions import (
     EvictMember,
 )
 from fairlead.decide.adoption.ending import ended_draft, finish_gone, wait_again
-from fairlead.decide.adoption.group_job import StandIn, job_for, single_member_job
+from fairlead.decide.adoption.group_job import GroupRequest, job_for, single_member_job
 from fairlead.decide.adoption.members import (
     Member,
     chosen,
@@ -80,7 +80,7 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
 
 
 def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision[Action]:
-    """Create the job that stands for the group, as soon as its size is known."""
+    """Create the job that represents the group, as soon as its size is known."""
     gated, group = take_census(view.members.values(), "").gated, view.group
     if not gated or group is None:
         return NOTHING
@@ -103,7 +103,7 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         if not members:
             return Decision(tuple(single_member_job(member) for member in gated))
         uid = source.uid if source is not None and source.uid else (facts.uid if facts else "")
-        return Decision((CreateJob(job_for(StandIn(group, tuple(members), expected, uid))),))
+        return Decision((CreateJob(job_for(GroupRequest(group, tuple(members), expected, uid))),))
     warning = EmitPodWarning(view.key, gated[0].pod, reason.value, text)
     if source is None or reading is None:
         return Decision((warning,))
@@ -238,7 +238,7 @@ def _finished(group: GroupContext) -> Decision[Action]:
     """Keep the job until its owner is collected, or for a time; a new round gets a new job."""
     job = group.job
     if group.census.gated:
-        return Decision((DeleteJob(job),))  # its tool goes on: another job stands for that
+        return Decision((DeleteJob(job),))  # its tool goes on: another job represents it
     if job.metadata.owner_references:
         return NOTHING
     ended_at = parse_time(job.status.finished_at) if job.status.finished_at else group.now

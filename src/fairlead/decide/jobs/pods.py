@@ -197,7 +197,7 @@ class AttemptPods:
         return self.live_count == 0
 
 
-#: Stands for an attempt without pods; never added to.
+#: For an attempt without pods; never added to.
 NO_PODS = AttemptPods()
 
 

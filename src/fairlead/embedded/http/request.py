@@ -41,7 +41,7 @@ class PathNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class ResourcePath:
-    """What a path names; "" stands for what it leaves out."""
+    """What a path names; "" for what it leaves out."""
 
     group: str
     version: str

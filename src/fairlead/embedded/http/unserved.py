@@ -23,7 +23,7 @@ class Unserved:
     namespaced: bool = True
 
     def refuse(self, method: str, name: str) -> ApiError:
-        """Return the error that answers a request for it; it stands for every body."""
+        """Return the error that answers a request for it; one error serves every body."""
         full, details = f"{self.plural}.{self.group}", StatusDetails(name=name, kind=self.plural)
         why = f"nothing on this embedded cluster runs a {self.kind}; {self.instead}"
         if method == "POST":

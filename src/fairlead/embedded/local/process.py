@@ -281,9 +281,9 @@ class Run:
         if self._descriptor is None:
             return
         await _readable(self._descriptor)
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close the handle; the processes stay as they are."""
         if self._descriptor is not None:
             os.close(self._descriptor)

@@ -35,7 +35,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One finding; a `%s` at the start of `detail` stands for the path."""
+    """One finding; a `%s` at the start of `detail` is replaced by the path."""
 
     kind: FaultKind
     value: Any = None

@@ -118,7 +118,7 @@ class Schema:
     def require_decodable(self, value: Any, *, kind: str, version: str) -> None:
         """Raise the 400 of the real server when a field has a type that can't be decoded.
 
-        `version` is the whole apiVersion. Nulls pass: they stand for a missing field.
+        `version` is the whole apiVersion. Nulls pass: they mean a missing field.
         """
         faults = None if self._decode is None else _bounded(self._decode, value)
         for fault in faults or ():

@@ -23,7 +23,7 @@ _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class _Given(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Metadata as a client may write it; null stands for what is missing.
+    """Metadata as a client may write it; null means missing.
 
     What maps and lists hold is looked at when the object is decoded.
     """

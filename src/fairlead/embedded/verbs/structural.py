@@ -2,7 +2,7 @@
 
 Every object is decoded into its read model when it is encoded for the store, which is proof enough
 of its types. Only one that fails goes through the compiled schema, which words the error as the API
-server does and knows which nulls stand for a missing field.
+server does and knows which nulls mean a missing field.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def report_unknown_fields(info: ResourceInfo, obj: Obj, options: WriteOptions) -
 
 
 def repair(info: ResourceInfo, obj: Obj) -> Obj:
-    """Return the object without nulls that stand for missing fields.
+    """Return the object without nulls that mean missing fields.
 
     BadRequest names the field whose type is wrong. Of custom resources only metadata is looked at.
     """
