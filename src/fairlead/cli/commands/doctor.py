@@ -215,3 +215,32 @@ def preflight(common_: Common, *, output_: str, **options: Any) -> int:
     from fairlead.cli.doctor.preflight import run_preflight
 
     return run_preflight(common_, _format(output_, ("text", "json", "yaml")), options)
+
+
+@doctor.command(
+    epilog="""Examples:
+
+    \b
+      fairlead doctor metrics http://127.0.0.1:9090 --uses dashboards/ --uses rules.yaml
+      fairlead doctor metrics http://127.0.0.1:9090 --uses dashboards/ -o json
+
+    Exit codes: 0 little is unused, 1 over 30 % is unused or something is large, 3 no answer.
+    """
+)
+@click.argument("url", metavar="URL")
+@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
+@click.option("--uses", metavar="PATH", multiple=True,
+              help="Dashboards, rules, autoscalers or queries: files or directories.")  # fmt: skip
+@click.option("--token-file", metavar="FILE", default="",
+              help="Bearer token for the server.")  # fmt: skip
+@common(output=False, cluster=False)
+def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
+    """Say which series of a Prometheus server nothing uses, and write the rules that drop them.
+
+    A metric is used when a rule of the server or an expression of --uses names it. The rules are
+    replayed over the status of the TSDB before they are shown; nothing is changed.
+    """
+    from fairlead.cli.doctor.metrics import run_metrics
+
+    return run_metrics(common_, url, _format(output_, ("text", "json", "yaml")), options)

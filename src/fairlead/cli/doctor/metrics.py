@@ -1,0 +1,72 @@
+"""Runs `doctor metrics`: asks one Prometheus server, reads who uses it, and reports."""
+
+from __future__ import annotations
+
+import urllib.error
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairlead.cli.common import Common, Format, dump
+from fairlead.doctor.metrics import BadPage
+from fairlead.doctor.prometheus.drops import drop_rules, replay, unused
+from fairlead.doctor.prometheus.promql import uses_of
+from fairlead.doctor.prometheus.reader import BadAnswer, PrometheusReader, expressions_of
+from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
+from fairlead.doctor.readers.pages import Page
+from fairlead.input.errors import Code, fail
+
+
+def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, Any]) -> int:
+    """Report on a server; 1 when much is unused or large, 3 when it could not be asked."""
+    if not url.startswith(("http://", "https://")):
+        raise fail(
+            Code.BAD_VALUE, f"'{url}' is not the URL of a Prometheus server",
+            help=("fairlead doctor metrics http://127.0.0.1:9090",),
+        )  # fmt: skip
+    expressions = [each for name in options["uses"] for each in _expressions(name)]
+    token = _text(options["token_file"]).strip() if options["token_file"] else ""
+    page = Page(url, token)
+    reader = PrometheusReader(lambda path: page.fetch(url.rstrip("/") + path))
+    try:
+        report = analyse(reader, expressions)
+    except (OSError, urllib.error.URLError, BadAnswer, BadPage, KeyError, TypeError) as error:
+        common.note(f"{url} could not be read: {str(error)[:300]}")
+        return 3
+    if not options["uses"]:
+        common.note("no dashboard was given (--uses): only rules of the server count as use")
+    if format_ == "text":
+        common.emit("".join(f"{line}\n" for line in metrics_lines(report)))
+    else:
+        common.emit(dump(metrics_values(report), Format(format_)))
+    return report.exit_code()
+
+
+def analyse(reader: PrometheusReader, expressions: list[str]) -> MetricsReport:
+    """Return the report of a server for these expressions and its own rules."""
+    series = reader.series()
+    known = [*expressions, *reader.rules()]
+    uses = uses_of(known)
+    candidates = unused(series, uses)
+    jobs = reader.jobs(candidates)
+    rules = drop_rules(candidates, jobs)
+    plan = replay(series, jobs, rules, uses)
+    return MetricsReport(series, uses, len(known), candidates, jobs, rules, plan)
+
+
+def _expressions(name: str) -> list[str]:
+    try:
+        return expressions_of(Path(name))
+    except OSError as error:
+        message = f"--uses: '{name}' cannot be read: {error.strerror}"
+        raise fail(Code.MANIFEST_UNREADABLE, message) from error
+    except ValueError as error:
+        raise fail(Code.MANIFEST_SYNTAX, f"--uses: '{name}': {error}") from error
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text()
+    except OSError as error:
+        message = f"--token-file: '{name}' cannot be read: {error.strerror}"
+        raise fail(Code.MANIFEST_UNREADABLE, message) from error

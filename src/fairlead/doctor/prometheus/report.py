@@ -1,0 +1,112 @@
+"""What a Prometheus server carries without use, as values and as text (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.doctor.prometheus.drops import (
+    REPLAY_BYTES_PER_SECOND,
+    SERIES_BYTES,
+    DropRule,
+    Replay,
+    Series,
+    large,
+)
+from fairlead.doctor.prometheus.promql import Uses
+from fairlead.input.yamlwrite import to_yaml
+
+SHOWN_MAX = 20
+#: A warning where this share of the series is unused.
+UNUSED_WARNING = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsReport:
+    """The analysis of one server. `unused` are series by metric, `jobs` by metric and job."""
+
+    series: Series
+    uses: Uses
+    expressions: int
+    unused: Mapping[str, int]
+    jobs: Mapping[str, Mapping[str, int]]
+    rules: tuple[DropRule, ...]
+    replay: Replay
+
+    @property
+    def unused_share(self) -> float:
+        """The share of all series that no expression names."""
+        return sum(self.unused.values()) / max(self.series.total, 1)
+
+    def exit_code(self) -> int:
+        """Return 1 where much is unused or large, else 0."""
+        return 1 if self.unused_share > UNUSED_WARNING or large(self.series) else 0
+
+
+def metrics_values(report: MetricsReport) -> dict[str, Any]:
+    """Return the whole analysis."""
+    series = report.series
+    return {
+        "series": series.total, "metrics": len(series.by_metric),
+        "memory_estimate_bytes": series.total * SERIES_BYTES,
+        "memory_bytes": series.memory_bytes, "expressions": report.expressions,
+        "wal": {"bytes": series.wal_bytes, "last_replay_seconds": series.replay_seconds,
+                "predicted_replay_seconds": _replay_seconds(series)},
+        "unused": [
+            {"metric": name, "series": count, "jobs": dict(report.jobs.get(name, {}))}
+            for name, count in report.unused.items()
+        ],
+        "large": [{"subject": name, "value": value, "what": what}
+                  for name, value, what in large(series)],
+        "rules": [{"job": rule.job, "metric_relabel_configs": [rule.config()]}
+                  for rule in report.rules],
+        "replay": {"dropped_series": report.replay.dropped, "left_series": report.replay.left,
+                   "saved_bytes_estimate": report.replay.saved_bytes,
+                   "broken": list(report.replay.broken)},
+        "unnamed_selectors": list(report.uses.unnamed),
+    }  # fmt: skip
+
+
+def _replay_seconds(series: Series) -> float | None:
+    return None if series.wal_bytes is None else series.wal_bytes / REPLAY_BYTES_PER_SECOND
+
+
+def metrics_lines(report: MetricsReport) -> Iterator[str]:
+    """Yield the lines for a terminal."""
+    series, plan = report.series, report.replay
+    yield (f"{series.total:,} series of {len(series.by_metric):,} metrics, about "
+           f"{_megabytes(series.total * SERIES_BYTES)} of memory; {report.expressions:,} "
+           "expressions read")  # fmt: skip
+    if series.wal_bytes is not None:
+        yield (f"write-ahead log: {_megabytes(series.wal_bytes)}, about "
+               f"{_replay_seconds(series):,.0f} s to replay (estimate)")  # fmt: skip
+    for name, value, what in large(series)[:SHOWN_MAX]:
+        yield f"large: {name}: {value:,} ({what})"
+    yield ""
+    unused = sum(report.unused.values())
+    yield (f"unused: {unused:,} series of {len(report.unused):,} metrics "
+           f"({report.unused_share * 100:.1f} %)")  # fmt: skip
+    for name, count in list(report.unused.items())[:SHOWN_MAX]:
+        jobs = ", ".join(f"{job} {number:,}" for job, number in report.jobs.get(name, {}).items())
+        yield f"{count:10,}  {name}  ({jobs or 'job not known'})"
+    if len(report.unused) > SHOWN_MAX:
+        yield f"and {len(report.unused) - SHOWN_MAX:,} more; -o json has them all"
+    if report.uses.unnamed:
+        yield ""
+        yield f"{len(report.uses.unnamed)} expressions select series without the name of a metric:"
+        yield from (f"  {each[:100]}" for each in report.uses.unnamed[:5])
+        yield "they may read any metric; check them before a rule is applied"
+    if report.rules:
+        yield ""
+        yield (f"# Replayed over the status of the TSDB, these rules drop {plan.dropped:,} series; "
+               f"{plan.left:,} are left.")  # fmt: skip
+        yield (f"# That is about {_megabytes(plan.saved_bytes)} of memory. Metrics in use that "
+               f"they would drop: {len(plan.broken)}.")  # fmt: skip
+        for rule in report.rules:
+            config = {"job_name": rule.job, "metric_relabel_configs": [rule.config()]}
+            yield from to_yaml([config]).splitlines()
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB" if count < 10**10 else f"{count / 1e9:,.1f} GB"
