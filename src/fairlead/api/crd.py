@@ -11,8 +11,10 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.builtin_schemas import API_VERSION, KIND
 from fairlead.api.crd_schema import Generator
+from fairlead.api.fleet import Fleet, FleetSpec, FleetStatus
 from fairlead.api.job import Job, JobSpec, JobStatus
 from fairlead.api.meta import Wire
+from fairlead.api.node_pool import NodePool, NodePoolSpec, NodePoolStatus
 from fairlead.api.team import Team, TeamSpec, TeamStatus
 
 COMMAND = "python tools/generate_crds.py"
@@ -20,7 +22,7 @@ COMMAND = "python tools/generate_crds.py"
 
 def manifests() -> list[dict[str, Any]]:
     """Return the CRD of every own kind as plain JSON values, in the order of their names."""
-    return [_job(), _team()]
+    return [_fleet(), _job(), _node_pool(), _team()]
 
 
 def _column(name: str, type_: str, path: str, description: str, **more: Any) -> dict[str, Any]:
@@ -129,4 +131,40 @@ def _team() -> dict[str, Any]:
         {"plural": "teams", "singular": "team", "kind": "Team", "listKind": "TeamList"},
         _schema(Team, TeamSpec, TeamStatus),
         additionalPrinterColumns=_team_columns(),
+    )
+
+
+def _node_pool() -> dict[str, Any]:
+    columns = [
+        _column("Mode", "string", ".spec.mode", "DryRun, or Active where it is acted on."),
+        _column("Nodes", "integer", ".status.nodes", "Nodes of the pool."),
+        _column("Ready", "integer", ".status.ready", "Nodes that can take work."),
+        _column("Wanted", "integer", ".status.wanted", "Nodes that are asked for."),
+        _column("Launching", "integer", ".status.launching", "Machines without a node yet."),
+        _column("Max", "integer", ".spec.max", "Most nodes of the pool."),
+        _column("Message", "string", ".status.message", "What holds the pool back.", priority=1),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
+    ]
+    return _definition(
+        "Cluster",
+        {
+            "plural": "nodepools", "singular": "nodepool", "kind": "NodePool",
+            "listKind": "NodePoolList", "shortNames": ["np"],
+        },
+        _schema(NodePool, NodePoolSpec, NodePoolStatus),
+        additionalPrinterColumns=columns,
+    )  # fmt: skip
+
+
+def _fleet() -> dict[str, Any]:
+    columns = [
+        _column("Frozen", "string", ".spec.freeze.reason", "Why it is frozen, if it is."),
+        _column("Blind", "string", ".status.blind", "Why nothing is removed now."),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
+    ]
+    return _definition(
+        "Cluster",
+        {"plural": "fleets", "singular": "fleet", "kind": "Fleet", "listKind": "FleetList"},
+        _schema(Fleet, FleetSpec, FleetStatus),
+        additionalPrinterColumns=columns,
     )

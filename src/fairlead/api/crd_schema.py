@@ -19,7 +19,8 @@ from fairlead.api.builtin_schemas import OpenApi, described, sentences
 from fairlead.api.meta import ObjectMeta
 
 QUANTITY_PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
-_OWN_MODULES = frozenset({"fairlead.api.job", "fairlead.api.team"})
+#: What is in them is ours alone: unknown fields are mistakes, and defaults are written in.
+_OWN_MODULES = frozenset(f"fairlead.api.{name}" for name in ("fleet", "job", "node_pool", "team"))
 #: (struct, field) → keys by which the list merges, unique: only where pods are as strict.
 _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("PodSpec", "containers"): ("name",),
@@ -32,6 +33,10 @@ _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("JobStatus", "attempts"): ("number",),
     ("Placement", "roles"): ("role",),
     ("TeamStatus", "conditions"): ("type",),
+    ("NodePoolSpec", "domains"): ("name",),
+    ("NodePoolStatus", "conditions"): ("type",),
+    ("NodePoolStatus", "launches"): ("token",),
+    ("FleetSpec", "overrides"): ("name",),
 }
 
 

@@ -19,6 +19,7 @@ TEAM = f"{GROUP}/team"
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
+REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements
 GROUP_SIZE = (
     f"{GROUP}/size"  # on pods of others: how many belong to their group, where no owner says
@@ -41,6 +42,7 @@ TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 TAINT_LOCAL = f"{GROUP}/local"
+TAINT_JOINING = f"{GROUP}/joining"  # a new node takes no work before Fairlead lifts it
 
 # Well-known labels of others.
 HOSTNAME = "kubernetes.io/hostname"

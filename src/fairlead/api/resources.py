@@ -7,8 +7,10 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 from fairlead.api import core, names
+from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.meta import OnlyMetadata
+from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 
@@ -86,8 +88,12 @@ CRDS = Resource(
 )  # fmt: skip
 JOBS = Resource(names.GROUP, names.VERSION, "jobs", "Job", Job)
 TEAMS = Resource(names.GROUP, names.VERSION, "teams", "Team", Team, namespaced=False)
+NODE_POOLS = Resource(
+    names.GROUP, names.VERSION, "nodepools", "NodePool", NodePool, namespaced=False
+)
+FLEETS = Resource(names.GROUP, names.VERSION, "fleets", "Fleet", Fleet, namespaced=False)
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS,
-    JOBS, TEAMS,
+    JOBS, TEAMS, NODE_POOLS, FLEETS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

@@ -8,23 +8,27 @@ service makes a new controller: whatever the one before knew is in the API.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.resources import FLEETS, NODE_POOLS
 from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
+from fairlead.cloud.registry import ProviderFactory, provider_of
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.fleet import FleetController
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -49,6 +53,7 @@ class Policies:
     placement: PlacementPolicy = field(default_factory=PlacementPolicy)
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
     teams: TeamsPolicy = field(default_factory=TeamsPolicy)
+    fleet: FleetPolicy = field(default_factory=FleetPolicy)
 
 
 class Controllers:
@@ -63,8 +68,13 @@ class Controllers:
         context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
         teams: Mirror[Team] | None = None,
+        providers: ProviderFactory = provider_of,
     ) -> None:
-        """`priority_classes` and `teams`: where another part of the process runs those mirrors."""
+        """`priority_classes` and `teams`: where another part of the process runs those mirrors.
+
+        `providers` makes the providers of node pools; the default knows no simulated cloud.
+        """
+        self._providers = providers
         self._policies = policies
         self._client = client
         self._history = history
@@ -95,6 +105,7 @@ class Controllers:
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
             Service("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
+            Service("fleet", self._run_fleet),
         ]
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
@@ -158,6 +169,21 @@ class Controllers:
         )  # fmt: skip
         await self._run(controller, reader)
 
+    async def _run_fleet(self) -> None:
+        reader = self._begin("fleet")
+        own: list[Mirror[Any]] = [
+            Mirror(
+                self._client, resource, clock=self._clock, log=self._log,
+                rng=self._context.streams(f"own-mirrors/{resource.plural}"),
+            )
+            for resource in (NODE_POOLS, FLEETS)
+        ]  # fmt: skip
+        controller = FleetController(
+            self._client, self.world, *own, providers=self._providers, events=self._events,
+            clock=self._clock, policy=self._policies.fleet, reader=reader, log=self._log,
+        )  # fmt: skip
+        await self._run(controller, reader, own=own, also=controller.observe)
+
     async def _run_adoption(self) -> None:
         reader = self._begin("adoption")
         controller = AdoptionController(
@@ -185,8 +211,12 @@ class Controllers:
         reader: MirrorReader,
         *,
         own: Sequence[Mirror[Any]] = (),
+        also: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """Run the controller, and mirrors of its own, until a fault of its code or of the world."""
+        """Run the controller, and mirrors of its own, until a fault of its code or of the world.
+
+        `also` is run beside it.
+        """
         loop = ControllerLoop(
             controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
             observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
@@ -200,6 +230,8 @@ class Controllers:
                 for mirror in own:
                     mirror.set_aside = self.mirrors.set_aside
                     group.create_task(mirror.run())
+                if also is not None:
+                    group.create_task(also())
                 group.create_task(reader.wait_fault())
                 group.create_task(self.world.wait_fault())
                 await loop.run()

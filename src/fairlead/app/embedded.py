@@ -29,6 +29,7 @@ from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.nodes import Nodes
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
+from fairlead.cloud.registry import provider_of
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.server import Server, serve
@@ -128,6 +129,7 @@ class Cluster:
             controllers = Controllers(
                 self._settings.controllers.policies(jobs), client, history,
                 context=ProcessContext(self._clock, self._metrics, self._log),
+                providers=lambda pool: provider_of(pool, nodes.cloud),
             )  # fmt: skip
             nodes = Nodes(
                 self._settings,

@@ -6,9 +6,12 @@ import asyncio
 import random
 import re
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 from fairlead.api.core import Node, Pod
 from fairlead.app.settings import LogSettings, Settings
+from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.node import LocalNode
@@ -52,6 +55,8 @@ class Nodes:
         self._log = log
         self._pods = pods
         self.archive = LogArchive(settings.data, client)
+        #: The machines of node pools of provider Simulated.
+        self.cloud = SimulatedCloud(self, _rng())
         self._leases = NodeLeases(client, clock, nodes, log)
         self._local: LocalNode | None = None
         self._virtual: VirtualNodes | None = None
@@ -66,6 +71,16 @@ class Nodes:
     def _fleet(self, profile: Profile) -> NodeFleet:
         return NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
 
+    async def register(self, body: Mapping[str, Any]) -> None:
+        """Create the node of a machine of the simulated cloud."""
+        if self._virtual is not None:
+            await self._virtual.register(body)
+
+    async def unregister(self, name: str) -> None:
+        """End the machine of a node."""
+        if self._virtual is not None:
+            await self._virtual.unregister(name)
+
     def living(self) -> tuple[str, ...]:
         """Return the pods whose processes run on this machine now."""
         return () if self._local is None else self._local.living
@@ -74,6 +89,7 @@ class Nodes:
         """Return the services of all nodes."""
         return [
             Service("virtual-nodes", self._run_virtual, is_ready=lambda: self._virtual_is_ready),
+            Service("simulated-cloud", self.cloud.run),
             Service("local-node", self._run_local, is_ready=lambda: self._local_is_ready),
             Service("node-leases", self._leases.run),
         ]
@@ -88,7 +104,8 @@ class Nodes:
             pods=self._pods, reader=reader,
         )  # fmt: skip
         try:
-            await self._virtual.start()
+            report = await self._virtual.start()
+            self.cloud.take_in(report.nodes)
             self._virtual_is_ready = True
             await self._virtual.run()
         finally:

@@ -58,6 +58,7 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
                 "cluster", "down", "Stop the cluster on this machine; its state is kept."
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
+            "fleet": Entry("fleet", "fleet", "Show node pools, and what holds each back."),
             "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
             "uninstall": Entry("uninstall", "uninstall", "Take Fairlead off a Kubernetes cluster."),
             "controller": Entry(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fairlead.api.job import Job
-from fairlead.api.resources import NODES
-from fairlead.api.status import Forbidden
+from fairlead.api.resources import NODE_POOLS, NODES
+from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import is_embedded
@@ -14,6 +14,7 @@ from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.transport import Api
+from fairlead.cli.views.fleet import buying_for
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.decide.explain import Explanation, explain
 from fairlead.decide.placement.state import PlacementState
@@ -41,7 +42,7 @@ def why(common_: Common, *, job: str) -> int:
     Of a job that was deleted, or of a stopped cluster of this machine, how it ended.
     """
     instant = now()
-    explanation, unready = None, {}
+    explanation, unready, buying = None, {}, ""
     is_up = stopped(common_) is not None
     found = past_job(common_, clean_reference(job)) if is_up else None
     if found is None:
@@ -50,13 +51,26 @@ def why(common_: Common, *, job: str) -> int:
         found = _find(common_, api, (space, job), is_up=is_up)
         if not found.is_finished:
             explanation, unready = _read(common_, api, found, instant)
+        if explanation is not None and found.status.placement is None:
+            buying = _buying(api, found, instant)
     if common_.format in (Format.JSON, Format.YAML):
         common_.emit(dump(why_facts(found, explanation), common_.format))
     elif common_.format is Format.NAME:
         common_.emit(f"{found.metadata.name}\n")
     else:
-        common_.emit(why_text(found, explanation, instant, is_up=is_up, unready=unready))
+        text = why_text(
+            found, explanation, instant, is_up=is_up, unready=unready, buying=buying
+        )  # fmt: skip
+        common_.emit(text)
     return Exit.OK
+
+
+def _buying(api: Api, job: Job, instant: float) -> str:
+    """Return what is being bought for a job; "" without node pools that can be read."""
+    try:
+        return buying_for(job, api.list(NODE_POOLS), instant)
+    except (Forbidden, NotFound):
+        return ""
 
 
 def _read(

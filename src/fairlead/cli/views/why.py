@@ -58,17 +58,18 @@ def why_text(
     *,
     is_up: bool = False,
     unready: Mapping[str, float] = _NONE_UNREADY,
+    buying: str = "",
 ) -> str:
     """Return the answer; without an explanation what the status says.
 
     `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated, `unready`
-    since when nodes of the job have not been ready.
+    since when nodes of the job have not been ready, `buying` what is being bought for it.
     """
     note = [_line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
     if job.is_finished:
         return _ended(job, now, note)
     if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
-        return _waiting(job, explanation, now)
+        return _waiting(job, explanation, now, buying)
     if explanation is None and job.status.placement is None:
         return f"Job {job.metadata.name}: {where_or_why(job)}\n"
     return _placed(job, now, [*note, *_not_ready(unready, now)])
@@ -90,10 +91,11 @@ def _line(label: str, text: str) -> str:
     return f"  {label:<{LABEL_WIDTH}}{text}".rstrip()
 
 
-def _waiting(job: Job, explanation: Explanation, now: float) -> str:
+def _waiting(job: Job, explanation: Explanation, now: float, buying: str) -> str:
     verdict = explanation.verdict
     since = "" if explanation.since is None else f"    (for {duration(now - explanation.since)})"
-    verb = _VERBS[verdict.outcome]
+    # What no node there is can hold, a node that is bought may.
+    verb = "waits for nodes" if " being bought, " in buying else _VERBS[verdict.outcome]
     lines = [f"Job {job.metadata.name} {verb}: {verdict.reason.value}{since}", ""]
     lines.append(f"  {message_of(verdict)}")
     facts: list[str] = []
@@ -101,6 +103,8 @@ def _waiting(job: Job, explanation: Explanation, now: float) -> str:
         facts.append(_line("asks" if number == 0 else "", _amounts(amounts)))
     facts += _who(job, explanation, now)
     facts += _when(job, explanation, now)
+    if buying:
+        facts.append(_line("nodes", buying))
     if facts:
         lines += ["", *facts]
     lines += _changes(job, explanation)

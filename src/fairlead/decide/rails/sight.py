@@ -76,8 +76,10 @@ class Sight:
 class SightLimits:
     """What still counts as seeing."""
 
-    #: A list that is older than two loops is stale.
+    #: A list of the provider that is older is stale.
     age_seconds_max: float = 60.0
+    #: So is the list of nodes after its watch was silent for longer; bookmarks come each minute.
+    nodes_age_seconds_max: float = 180.0
     #: Lists may differ by this share of the larger one, and by `differ_least` nodes in any case.
     differ_share_max: float = 0.05
     differ_least: int = 3
@@ -141,13 +143,13 @@ def _frozen(sight: Sight) -> list[Finding]:
 
 def _freshness(sight: Sight, limits: SightLimits) -> list[Finding]:
     out: list[Finding] = []
-    for listing, blindness in (
-        (sight.nodes, Blindness.NODE_LIST_STALE),
-        (sight.cloud, Blindness.CLOUD_LIST_STALE),
+    for listing, blindness, most in (
+        (sight.nodes, Blindness.NODE_LIST_STALE, limits.nodes_age_seconds_max),
+        (sight.cloud, Blindness.CLOUD_LIST_STALE, limits.age_seconds_max),
     ):
-        if not listing.age_seconds <= limits.age_seconds_max:
+        if not listing.age_seconds <= most:
             age = round(listing.age_seconds, 1)
-            out.append(Finding(blindness, {"age_seconds": age, "max": limits.age_seconds_max}))
+            out.append(Finding(blindness, {"age_seconds": age, "max": most}))
     for listing, name in ((sight.nodes, "nodes"), (sight.cloud, "cloud")):
         if not listing.is_complete:
             out.append(Finding(Blindness.LIST_PARTIAL, {"list": name}))
@@ -193,7 +195,7 @@ def _stability(
     memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float, *, own_change: int
 ) -> tuple[SightMemory, list[Finding]]:
     """Compare with the last count that was believed; one that lasts is believed in the end."""
-    count = min(len(sight.nodes.ids), len(sight.cloud.ids))
+    count = min(len(sight.nodes.ids - sight.leaving), len(sight.cloud.ids - sight.leaving))
     stable = memory.stable_count
     if stable is None:
         return replace(memory, stable_count=count, changed_seconds=0.0), []

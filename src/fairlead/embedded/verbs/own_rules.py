@@ -12,6 +12,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.resources import TEAMS
 from fairlead.api.status import StatusCause
+from fairlead.api.validate_pool import validate_fleet, validate_pool
 from fairlead.decide.admission.jobs import judge_job, priority_to_set
 from fairlead.decide.admission.teams import judge_team, team_to_set
 from fairlead.embedded.resource_info import ResourceInfo
@@ -21,6 +22,10 @@ from fairlead.embedded.verbs.errors import Finding
 Obj = dict[str, Any]
 _JOBS = f"jobs.{names.GROUP}"
 _TEAMS = TEAMS.name
+_CLUSTER_KINDS = {
+    f"nodepools.{names.GROUP}": validate_pool,
+    f"fleets.{names.GROUP}": validate_fleet,
+}
 
 
 def admit(
@@ -29,6 +34,9 @@ def admit(
     """Return a defaulted object, and what is wrong with it beyond `known`."""
     if info.name == _TEAMS and not known:
         return obj, judge_team(obj, old)
+    if info.name in _CLUSTER_KINDS:
+        seen = {finding.field for finding in known}
+        return obj, [cause for cause in _CLUSTER_KINDS[info.name](obj) if cause.field not in seen]
     if info.name != _JOBS:
         return obj, []
     classes = context.priorities.table(context.store)

@@ -149,7 +149,8 @@ async def shrink_fleet(client: Client, fleet: NodeFleet) -> tuple[str, ...]:
 async def ensure_fleet(client: Client, fleet: NodeFleet, clock: Clock) -> FleetReport:
     """Create the nodes that are missing; raises what the client raises.
 
-    Reports virtual nodes that do not belong to the fleet and leaves them alone: pods may run there.
+    Reports virtual nodes that belong neither to the fleet nor to a node pool, and leaves them
+    alone: pods may run there.
     """
     selector = f"{names.NODE_TYPE}={VIRTUAL}"
     present = {
@@ -175,6 +176,12 @@ async def ensure_fleet(client: Client, fleet: NodeFleet, clock: Clock) -> FleetR
     return FleetReport(
         created=len(created),
         kept=sum(1 for name in wanted if name in present),
-        extra=tuple(sorted(name for name in present if name not in wanted)),
+        extra=tuple(
+            sorted(
+                name
+                for name, node in present.items()
+                if name not in wanted and names.POOL not in node.metadata.labels
+            )
+        ),
         nodes=tuple(nodes[name] for name in sorted(nodes)),
     )

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+import zlib
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,8 +24,14 @@ from fairlead.api import names, quantity
 from fairlead.api.core import ConfigMap, Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
-from fairlead.api.status import ApiError, Conflict, NotFound
-from fairlead.embedded.virtual.fleet import FleetReport, NodeFleet, ensure_fleet
+from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
+from fairlead.embedded.virtual.fleet import (
+    VIRTUAL,
+    FleetReport,
+    NodeFleet,
+    ensure_fleet,
+    host_address,
+)
 from fairlead.embedded.virtual.pods import PodLives
 from fairlead.embedded.virtual.profile import Profile
 from fairlead.embedded.virtual.records import (
@@ -45,6 +52,10 @@ from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
 from fairlead.runtime.reader import MirrorReader, follow
 
 COMPONENT = "fairlead-virtual-nodes"
+#: Until a cluster notices that a machine has ended, as kube-controller-manager does.
+_DETECT_SECONDS = 40.0
+#: Addresses in the range of `host_address`.
+_ADDRESSES = (1 << 22) - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,27 @@ class VirtualNodes:
         self._enqueue(node)
         for record in list(node.pods.values()):
             self._lives.resume(record, crashed=crashed)
+
+    async def register(self, body: Mapping[str, Any]) -> None:
+        """Create a node, ready, and drive its pods; nothing happens when it exists."""
+        metadata: dict[str, Any] = {**body["metadata"]}
+        metadata["labels"] = {**metadata.get("labels", {}), names.NODE_TYPE: VIRTUAL}
+        conditions = node_conditions(Readiness.READY, self._clock.now())
+        number = zlib.crc32(metadata["name"].encode()) % _ADDRESSES
+        addresses = [{"type": "InternalIP", "address": host_address(number)}]
+        status = {**body["status"], "conditions": conditions, "addresses": addresses}
+        try:
+            node = await self._client.create(
+                NODES, {**body, "metadata": metadata, "status": status}
+            )
+        except AlreadyExists:
+            node = await self._client.get(NODES, metadata["name"])
+        self._nodes[node.metadata.name] = _node_record(node)
+
+    async def unregister(self, name: str) -> None:
+        """End the machine of a node: it stops answering, and its object says so after a while."""
+        if name in self._nodes:
+            self.fail_node(name, detect_seconds=_DETECT_SECONDS)
 
     def fail_pod(self, key: tuple[str, str], *, exit_code: int = 1, signal: int = 0) -> None:
         """End a pod's processes now; KeyError when no such pod is alive on a virtual node."""

@@ -1,0 +1,255 @@
+"""The NodePool kind (fairlead.dev/v1alpha1, cluster scope, short name np): nodes of one shape.
+
+The fleet controller writes `status` by compare-and-swap. A launch is written there, with its token,
+before the provider is called with that token; so a controller that dies in between neither
+forgets a machine nor buys it twice.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+from fairlead.api.bounds import (
+    INT32_MAX,
+    NAME_MAX,
+    OBJECT_NAME_MAX,
+    PATH_MAX,
+    bounded,
+)
+from fairlead.api.core import Taint
+from fairlead.api.meta import Amount, Condition, Instant, ObjectMeta, Wire
+
+DOMAINS_MAX = 256
+NODES_MAX = 100_000
+LAUNCHES_MAX = 64
+LAUNCH_NODES_MAX = 1_000
+JOBS_SHOWN_MAX = 20
+#: Conditions of a pool.
+VALID = "Valid"
+
+
+class ProviderType(Enum):
+    """Who makes the machines."""
+
+    STATIC = "Static"
+    EXEC = "Exec"
+    SIMULATED = "Simulated"
+
+
+class PoolMode(Enum):
+    """Whether a pool is acted on."""
+
+    DRY_RUN = "DryRun"
+    ACTIVE = "Active"
+
+
+class Provider(Wire, frozen=True):
+    """Who makes the machines of the pool, and what it calls them."""
+
+    type: Annotated[
+        ProviderType, bounded("Static (an inventory file), Exec (a command) or Simulated.")
+    ]
+    reference: Annotated[
+        str,
+        bounded(
+            "What the provider calls the pool: the path of an inventory file or of a command.",
+            maxLength=PATH_MAX,
+        ),
+    ] = ""
+    options: Annotated[
+        dict[str, str], bounded("Options of the provider, such as region. See the guide.")
+    ] = {}
+
+
+class NodeTemplate(Wire, frozen=True):
+    """What a node of the pool offers once it is ready."""
+
+    resources: Annotated[
+        dict[str, Amount], bounded("Allocatable resources: cpu, memory, nvidia.com/gpu, pods.")
+    ]
+    labels: Annotated[dict[str, str], bounded("Labels that each node has.")] = {}
+    taints: Annotated[tuple[Taint, ...], bounded("Taints that each node keeps.")] = ()
+
+
+class PoolDomain(Wire, frozen=True):
+    """A zone, placement group or rack that the pool can buy in."""
+
+    name: Annotated[
+        str, bounded("Name of the domain, as the provider knows it.", maxLength=NAME_MAX)
+    ]
+    labels: Annotated[
+        dict[str, str], bounded("Labels of nodes in this domain, beside those of the template.")
+    ] = {}
+    max: Annotated[
+        int, bounded("Most nodes in this domain. Default: as many as the pool.", ge=0,
+                     maximum=NODES_MAX),
+    ] = NODES_MAX  # fmt: skip
+
+
+class ScaleUp(Wire, frozen=True):
+    """How the pool buys."""
+
+    nodes_per_launch_max: Annotated[
+        int,
+        bounded("Most nodes in one request to the provider. Default 100.", ge=1,
+                maximum=LAUNCH_NODES_MAX),
+    ] = 100  # fmt: skip
+    ready_seconds: Annotated[
+        int,
+        bounded(
+            "A machine whose node is not ready after so long has failed and is replaced. "
+            "Default 1800.",
+            ge=1,
+            maximum=INT32_MAX,
+        ),
+    ] = 1800
+    expected_seconds: Annotated[
+        int,
+        bounded("How long a machine usually takes to be ready. For answers to users. Default 360.",
+                ge=0, maximum=INT32_MAX),
+    ] = 360  # fmt: skip
+    unavailable_seconds: Annotated[
+        int,
+        bounded(
+            "After a refused launch the domain is avoided for so long; doubles with each refusal "
+            "in a row, up to an hour. Default 300.",
+            ge=1,
+            maximum=INT32_MAX,
+        ),
+    ] = 300
+
+
+class ScaleDown(Wire, frozen=True):
+    """How the pool gives nodes back."""
+
+    enabled: Annotated[bool, bounded("False: idle nodes stay. Default true.")] = True
+    idle_seconds: Annotated[
+        int,
+        bounded("A node that has been idle for longer is surplus. Default 600.", ge=0,
+                maximum=INT32_MAX),
+    ] = 600  # fmt: skip
+
+
+class NodePoolSpec(Wire, frozen=True):
+    """What the operator wants of the pool."""
+
+    provider: Annotated[Provider, bounded("Who makes the machines.")]
+    template: Annotated[NodeTemplate, bounded("What a node of the pool offers.")]
+    max: Annotated[int, bounded("Most nodes of the pool.", ge=0, maximum=NODES_MAX)]
+    min: Annotated[
+        int, bounded("Fewest nodes of the pool. Default 0.", ge=0, maximum=NODES_MAX)
+    ] = 0
+    mode: Annotated[
+        PoolMode,
+        bounded(
+            "DryRun shows what would be bought and removed (fairlead fleet plan); Active does it. "
+            "Default DryRun."
+        ),
+    ] = PoolMode.DRY_RUN
+    hold: Annotated[
+        Annotated[int, bounded(ge=0, maximum=NODES_MAX)] | None,
+        bounded("Keep exactly this size, idle or not. No default: follow the demand."),
+    ] = None
+    headroom_nodes: Annotated[
+        int,
+        bounded("Idle nodes that are kept ready beyond the demand. Default 0.", ge=0,
+                maximum=NODES_MAX),
+    ] = 0  # fmt: skip
+    weight: Annotated[
+        int,
+        bounded("Pools with more weight are bought from first. Default 0.", minimum=-INT32_MAX,
+                maximum=INT32_MAX),
+    ] = 0  # fmt: skip
+    domains: Annotated[
+        tuple[PoolDomain, ...],
+        bounded("Zones or placement groups in order of preference. No default: the provider "
+                "chooses.", maxItems=DOMAINS_MAX),
+    ] = ()  # fmt: skip
+    scale_up: Annotated[ScaleUp, bounded("How the pool buys.")] = ScaleUp()
+    scale_down: Annotated[ScaleDown, bounded("How the pool gives nodes back.")] = ScaleDown()
+    joins_per_minute: Annotated[
+        int,
+        bounded(
+            "Nodes of this pool that may begin to take work per minute, while the API server "
+            "answers well. Default 100.",
+            ge=1,
+            maximum=NODES_MAX,
+        ),
+    ] = 100
+
+
+class Launch(Wire, frozen=True):
+    """Machines that were asked for and are not all nodes that take work yet."""
+
+    token: Annotated[str, bounded("Names the request to the provider; repeating it is harmless.")]
+    domain: Annotated[str, bounded("Domain to buy in; empty: the provider chooses.")]
+    count: Annotated[int, bounded("Machines asked for.", ge=1)]
+    requested_at: Annotated[Instant, bounded("When it was decided.")]
+    jobs: Annotated[
+        tuple[str, ...], bounded("Some of the jobs that it is for, as namespace/name.")
+    ] = ()
+    instances: Annotated[
+        tuple[str, ...] | None,
+        bounded("The machines, once the provider has answered. Absent: it has not."),
+    ] = None
+
+
+class Unavailable(Wire, frozen=True):
+    """A domain that refused a launch."""
+
+    domain: Annotated[str, bounded("The domain; empty: the provider's choice.")]
+    reason: Annotated[str, bounded("What the provider said.", maxLength=OBJECT_NAME_MAX)]
+    until: Annotated[Instant, bounded("Nothing is bought there before.")]
+    refusals: Annotated[int, bounded("Refusals in a row.", ge=1)] = 1
+
+
+class PoolDecision(Wire, frozen=True):
+    """What the controller decided about the pool, and why."""
+
+    at: Annotated[Instant, bounded("When.")]
+    action: Annotated[str, bounded("What was done, such as Launch or Remove.")]
+    reason: Annotated[str, bounded("The rule or the demand behind it.")]
+    message: Annotated[str, bounded("The same for people, with the numbers.")] = ""
+
+
+class NodePoolStatus(Wire, frozen=True):
+    """What is so, written by the fleet controller."""
+
+    observed_generation: Annotated[
+        int, bounded("The metadata.generation that this status is about.")
+    ] = 0
+    conditions: Annotated[
+        tuple[Condition, ...], bounded("Valid: whether the spec can be acted on.")
+    ] = ()
+    nodes: Annotated[int, bounded("Nodes of the pool.")] = 0
+    ready: Annotated[int, bounded("Nodes that can take work.")] = 0
+    launching: Annotated[int, bounded("Machines without a node yet.")] = 0
+    joining: Annotated[int, bounded("Nodes that do not take work yet.")] = 0
+    leaving: Annotated[int, bounded("Nodes that are being removed.")] = 0
+    wanted: Annotated[int, bounded("Nodes that demand, headroom and limits ask for.")] = 0
+    message: Annotated[str, bounded("What holds the pool back; empty when nothing does.")] = ""
+    recorded: Annotated[int | None, bounded("Machines of the pool by our own records.")] = None
+    launch_number: Annotated[int, bounded("Launches so far; names the next token.")] = 0
+    launches: Annotated[
+        tuple[Launch, ...], bounded("Launches under way.", maxItems=LAUNCHES_MAX)
+    ] = ()
+    unavailable: Annotated[tuple[Unavailable, ...], bounded("Domains that refused launches.")] = ()
+    decisions: Annotated[
+        tuple[PoolDecision, ...], bounded("The latest decisions, oldest first.", maxItems=50)
+    ] = ()
+
+
+class NodePool(Wire, frozen=True):
+    """Nodes of one shape that Fairlead buys for gangs and gives back when they are idle."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodePoolSpec = NodePoolSpec(
+        provider=Provider(ProviderType.STATIC), template=NodeTemplate({}), max=0
+    )
+    status: NodePoolStatus = NodePoolStatus()
+
+    @property
+    def is_active(self) -> bool:
+        """True when the pool is to be acted on."""
+        return self.spec.mode is PoolMode.ACTIVE and self.metadata.deletion_timestamp is None

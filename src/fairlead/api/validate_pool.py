@@ -1,0 +1,151 @@
+"""What a NodePool and the Fleet must fulfil beyond their schemas; all mistakes at once.
+
+The API's admission calls these, and the fleet controller does not act on a pool that breaks a rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead.api import names, quantity
+from fairlead.api.bounds import NAME_MAX
+from fairlead.api.fleet import FLEET_NAME, FleetSpec
+from fairlead.api.node_pool import NodePoolSpec, ProviderType
+from fairlead.api.selectors import is_qualified_name
+from fairlead.api.status import StatusCause
+from fairlead.api.times import parse_time
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+#: Written by Fairlead itself on the nodes of a pool.
+_OWN_LABELS = (names.POOL, names.HOSTNAME)
+_NEEDS_REFERENCE = (ProviderType.STATIC, ProviderType.EXEC)
+
+S = TypeVar("S")
+
+
+def validate_pool(pool: Mapping[str, Any]) -> list[StatusCause]:
+    """Return every rule that a NodePool as plain JSON breaks, in the order of its fields."""
+    spec = _spec(pool, NodePoolSpec)
+    if isinstance(spec, StatusCause):
+        return [spec]
+    name = str((pool.get("metadata") or {}).get("name") or "")
+    found = [*_sizes(spec), *_provider(spec), *_template(spec), *_domains(spec)]
+    if name and not _NAME.fullmatch(name):
+        why = f"must be at most {NAME_MAX} letters a-z, digits, '-' and '.': it becomes a label"
+        found.insert(0, _invalid("metadata.name", name, why))
+    return found
+
+
+def validate_fleet(fleet: Mapping[str, Any]) -> list[StatusCause]:
+    """Return every rule that the Fleet object as plain JSON breaks."""
+    spec = _spec(fleet, FleetSpec)
+    if isinstance(spec, StatusCause):
+        return [spec]
+    found: list[StatusCause] = []
+    name = str((fleet.get("metadata") or {}).get("name") or "")
+    if name and name != FLEET_NAME:
+        found.append(_invalid("metadata.name", name, f"there is one Fleet, named {FLEET_NAME}"))
+    seen: set[str] = set()
+    for i, override in enumerate(spec.overrides):
+        at = f"spec.overrides[{i}]"
+        if override.name in seen:
+            text = f'Duplicate value: "{override.name}"'
+            found.append(StatusCause("FieldValueDuplicate", text, f"{at}.name"))
+        seen.add(override.name)
+        try:
+            parse_time(override.expires_at)
+        except ValueError:
+            why = "must be an instant such as 2026-01-31T12:00:00Z"
+            found.append(_invalid(f"{at}.expiresAt", override.expires_at, why))
+    return found
+
+
+def _spec(obj: Mapping[str, Any], type_: type[S]) -> S | StatusCause:
+    try:
+        return msgspec.convert(obj.get("spec") or {}, type_)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        text = f"Invalid value: {message}"
+        return StatusCause("FieldValueTypeInvalid", text, "spec" + where.rstrip("`"))
+
+
+def _invalid(field: str, value: object, why: str) -> StatusCause:
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return StatusCause("FieldValueInvalid", f"Invalid value: {shown[:120]}: {why}", field)
+
+
+def _sizes(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    if spec.min > spec.max:
+        yield _invalid("spec.min", spec.min, f"must be at most spec.max, {spec.max}")
+    if spec.hold is not None and not spec.min <= spec.hold <= spec.max:
+        why = f"must be from spec.min, {spec.min}, to spec.max, {spec.max}"
+        yield _invalid("spec.hold", spec.hold, why)
+    if spec.headroom_nodes > spec.max:
+        why = f"must be at most spec.max, {spec.max}"
+        yield _invalid("spec.headroomNodes", spec.headroom_nodes, why)
+
+
+def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    kind, reference = spec.provider.type, spec.provider.reference
+    if kind in _NEEDS_REFERENCE and not reference:
+        why = f"Required value: a pool of provider {kind.value} names what it buys from"
+        yield StatusCause("FieldValueRequired", why, "spec.provider.reference")
+    if kind in _NEEDS_REFERENCE and reference[:1] not in ("", "/"):
+        yield _invalid("spec.provider.reference", reference, "must be an absolute path")
+
+
+def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    at = "spec.template"
+    if not spec.template.resources:
+        why = "Required value: what a node of the pool offers, such as cpu and memory"
+        yield StatusCause("FieldValueRequired", why, f"{at}.resources")
+    for resource, amount in spec.template.resources.items():
+        field = f"{at}.resources.{resource}"
+        if not is_qualified_name(resource):
+            yield _invalid(field, resource, "must be a resource name such as nvidia.com/gpu")
+        try:
+            if quantity.parse(amount) < 0:
+                yield _invalid(field, amount, "must be greater than or equal to 0")
+        except quantity.QuantityError as error:
+            yield _invalid(field, amount, str(error))
+    yield from _labels(spec.template.labels, f"{at}.labels")
+    for i, taint in enumerate(spec.template.taints):
+        field = f"{at}.taints[{i}]"
+        if not is_qualified_name(taint.key):
+            yield _invalid(f"{field}.key", taint.key, "must be the key of a taint")
+        if taint.effect not in _EFFECTS:
+            text = f'Unsupported value: "{taint.effect}": supported values: {", ".join(_EFFECTS)}'
+            yield StatusCause("FieldValueNotSupported", text, f"{field}.effect")
+        if taint.key == names.TAINT_JOINING:
+            why = "Fairlead adds and lifts this taint itself; leave it out"
+            yield _invalid(f"{field}.key", taint.key, why)
+
+
+def _domains(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    seen: set[str] = set()
+    for i, domain in enumerate(spec.domains):
+        at = f"spec.domains[{i}]"
+        if not domain.name:
+            yield StatusCause("FieldValueRequired", "Required value: a name", f"{at}.name")
+        if domain.name in seen:
+            text = f'Duplicate value: "{domain.name}"'
+            yield StatusCause("FieldValueDuplicate", text, f"{at}.name")
+        seen.add(domain.name)
+        yield from _labels(domain.labels, f"{at}.labels")
+
+
+def _labels(labels: Mapping[str, str], at: str) -> Iterator[StatusCause]:
+    for key, value in labels.items():
+        if not is_qualified_name(key):
+            yield _invalid(f"{at}.{key}", key, "must be the key of a label")
+        elif key in _OWN_LABELS:
+            yield _invalid(f"{at}.{key}", key, "Fairlead sets this label itself; leave it out")
+        if not _VALUE.fullmatch(value):
+            why = f"must be at most {NAME_MAX} letters, digits, '-', '_' and '.'"
+            yield _invalid(f"{at}.{key}", value, why)

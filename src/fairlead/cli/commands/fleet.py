@@ -1,0 +1,127 @@
+"""`fleet`: node pools, what they do and why, and the switch that stops it."""
+
+from __future__ import annotations
+
+import click
+
+from fairlead.api.fleet import FLEET_NAME, Fleet
+from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
+from fairlead.api.status import AlreadyExists, NotFound
+from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.transport import Api
+from fairlead.cli.views.fleet import (
+    COLUMNS,
+    HISTORY_COLUMNS,
+    fleet_note,
+    history_rows,
+    node_why,
+    plan_text,
+    pool_rows,
+    pool_why,
+)
+from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.suggest import nearest
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="""Examples:
+
+    \b
+      fairlead fleet                       pools and what holds each back
+      fairlead fleet plan                  what would be bought and removed now
+      fairlead fleet why h100              why a pool is as it is, or why a node is there or leaves
+      fairlead fleet history
+      fairlead fleet freeze "move of rack 7"
+      fairlead fleet resume
+    """,
+)
+@common()
+def fleet(common_: Common) -> int:
+    """Show node pools, and what holds each back."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return Exit.OK
+    api = common_.connect()
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.structured("List", api.list(NODE_POOLS.raw), is_list=True)
+        return Exit.OK
+    rows = pool_rows(api.list(NODE_POOLS))
+    common_.table(COLUMNS, rows, empty="no node pools; docs/howto/node-pools.md shows one")
+    note = fleet_note(_fleet(api))
+    if note:
+        common_.note(note)
+    return Exit.OK
+
+
+@fleet.command()
+@common()
+def plan(common_: Common) -> int:
+    """Show what each pool does next, or would do if it were not in dry run, and why."""
+    api = common_.connect()
+    common_.emit(plan_text(api.list(NODE_POOLS), _fleet(api)))
+    return Exit.OK
+
+
+@fleet.command()
+@click.argument("name", metavar="NODE|POOL")
+@common()
+def why(common_: Common, *, name: str) -> int:
+    """Explain a pool, or why a node of a pool was bought, is kept or will be removed."""
+    api = common_.connect()
+    pools = {pool.metadata.name: pool for pool in api.list(NODE_POOLS)}
+    if name in pools:
+        common_.emit(pool_why(pools[name], _fleet(api), now()))
+        return Exit.OK
+    nodes = {node.metadata.name: node for node in api.list(NODES)}
+    if name not in nodes:
+        near = nearest(name, [*pools, *nodes])
+        help_ = (f"fairlead fleet why {near}",) if near else ("fairlead fleet",)
+        raise fail(Code.BAD_VALUE, f"there is no node or pool '{name}'", help=help_)
+    common_.emit(node_why(nodes[name], pools, _fleet(api), now()))
+    return Exit.OK
+
+
+@fleet.command()
+@common()
+def history(common_: Common) -> int:
+    """Show the latest decisions of all pools, newest first."""
+    api = common_.connect()
+    rows = history_rows(api.list(NODE_POOLS))
+    common_.table(HISTORY_COLUMNS, rows, empty="no decisions yet")
+    return Exit.OK
+
+
+@fleet.command()
+@click.argument("reason")
+@click.option("--by", metavar="WHO", default="", help="Who freezes it; for those who find it.")
+@common()
+def freeze(common_: Common, *, reason: str, by: str) -> int:
+    """Stop buying and removing nodes in all pools, until resume."""
+    api = common_.connect()
+    spec = {"freeze": {"reason": reason, **({"by": by} if by else {})}}
+    try:
+        api.create(FLEETS, {"metadata": {"name": FLEET_NAME}, "spec": spec})
+    except AlreadyExists:
+        api.patch(FLEETS, FLEET_NAME, {"spec": spec})
+    common_.note("The fleet is frozen: no node is bought or removed. fairlead fleet resume ends it")
+    return Exit.OK
+
+
+@fleet.command()
+@common()
+def resume(common_: Common) -> int:
+    """End a freeze; nodes are removed again after two loops with clear sight."""
+    api = common_.connect()
+    if _fleet(api).spec.freeze is None:
+        common_.note("The fleet is not frozen")
+        return Exit.OK
+    api.patch(FLEETS, FLEET_NAME, {"spec": {"freeze": None}})
+    common_.note("The fleet resumes")
+    return Exit.OK
+
+
+def _fleet(api: Api) -> Fleet:
+    try:
+        return api.get(FLEETS, FLEET_NAME)
+    except NotFound:
+        return Fleet()

@@ -1,0 +1,170 @@
+"""Node pools in words and tables (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairlead.api import names
+from fairlead.api.core import Node
+from fairlead.api.fleet import Fleet
+from fairlead.api.job import Job
+from fairlead.api.node_pool import Launch, NodePool, PoolMode
+from fairlead.api.times import parse_time
+from fairlead.cli.table import Align, Column, Row
+from fairlead.decide.words import duration, plural
+
+NONE = "-"
+_DECISIONS_SHOWN_MAX = 5
+
+COLUMNS: tuple[Column, ...] = (
+    Column("POOL"),
+    Column("MODE"),
+    Column("NODES", Align.RIGHT),
+    Column("READY", Align.RIGHT),
+    Column("WANTED", Align.RIGHT),
+    Column("MAX", Align.RIGHT),
+    Column("LAUNCHING", Align.RIGHT),
+    Column("JOINING", Align.RIGHT),
+    Column("LEAVING", Align.RIGHT),
+    Column("HELD BACK BY", may_cut=True),
+)
+
+HISTORY_COLUMNS: tuple[Column, ...] = (
+    Column("AT"),
+    Column("POOL"),
+    Column("ACTION"),
+    Column("REASON"),
+    Column("MESSAGE", may_cut=True),
+)
+
+
+def pool_rows(pools: Iterable[NodePool]) -> list[Row]:
+    """Return one row for each pool, by name."""
+    rows: list[Row] = []
+    for pool in sorted(pools, key=_name):
+        status, spec = pool.status, pool.spec
+        counts = (status.nodes, status.ready, status.wanted, spec.max, status.launching,
+                  status.joining, status.leaving)  # fmt: skip
+        rows.append(
+            (_name(pool), spec.mode.value, *(f"{n:,}" for n in counts), status.message or NONE)
+        )
+    return rows
+
+
+def fleet_note(fleet: Fleet) -> str:
+    """Return why nothing is removed now; "" when removals are possible."""
+    freeze = fleet.spec.freeze
+    if freeze is not None:
+        by = f" by {freeze.by}" if freeze.by else ""
+        return f"The fleet is frozen{by}: {freeze.reason}. fairlead fleet resume ends it"
+    if fleet.status.blind:
+        return f"No node is removed now: {fleet.status.message}"
+    return ""
+
+
+def plan_text(pools: Iterable[NodePool], fleet: Fleet) -> str:
+    """Return what each pool does next, line by line."""
+    lines = [note] if (note := fleet_note(fleet)) else []
+    lines += [f"{_name(pool)}: {_plan(pool)}" for pool in sorted(pools, key=_name)]
+    return "\n".join(lines or ["no node pools"]) + "\n"
+
+
+def _plan(pool: NodePool) -> str:
+    status, spec = pool.status, pool.spec
+    size = status.nodes + status.launching
+    if spec.mode is PoolMode.DRY_RUN:
+        doing = f"dry run, wants {plural(status.wanted, 'node')}, has {size}"
+    elif status.wanted > size:
+        doing = f"buys {plural(status.wanted - size, 'node')} to have {status.wanted}"
+    elif status.wanted < size:
+        idle = duration(spec.scale_down.idle_seconds)
+        doing = (
+            f"{plural(size - status.wanted, 'node')} more than wanted; idle ones go after {idle}"
+        )
+    else:
+        doing = f"has the {plural(status.wanted, 'node')} that it wants"
+    return f"{doing}; {status.message}" if status.message else doing
+
+
+def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
+    """Return why a pool is as it is."""
+    status = pool.status
+    lines = [f"Pool {_name(pool)}: {_plan(pool)}"]
+    if note := fleet_note(fleet):
+        lines.append(f"  {note}")
+    for launch in status.launches:
+        jobs = f" for {', '.join(launch.jobs[:3])}" if launch.jobs else ""
+        age = duration(now - parse_time(launch.requested_at))
+        lines.append(f"  launching  {plural(launch.count, 'node')}{jobs}, asked for {age} ago")
+    for mark in status.unavailable:
+        left = parse_time(mark.until) - now
+        if left > 0:
+            where = mark.domain or "the provider"
+            lines.append(f"  avoided    {where} for {duration(left)} more: {mark.reason}")
+    for each in reversed(status.decisions[-_DECISIONS_SHOWN_MAX:]):
+        age = duration(now - parse_time(each.at))
+        lines.append(f"  {each.action.lower():<10} {age} ago, {each.reason}: {each.message}")
+    return "\n".join(lines) + "\n"
+
+
+def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float) -> str:
+    """Return why a node is there, is kept, or will be removed."""
+    name, pool = node.metadata.name, pools.get(node.metadata.labels.get(names.POOL, ""))
+    if pool is None:
+        return f"Node {name} belongs to no node pool: Fairlead neither bought nor removes it\n"
+    lines = [f"Node {name} belongs to pool {_name(pool)}"]
+    grant = next((g for g in fleet.status.grants if g.node == name), None)
+    mark = node.metadata.annotations.get(names.REMOVAL, "")
+    if grant is not None:
+        lines.append(f"  is being removed: {grant.cause.value}, granted {grant.granted_at}")
+    elif mark:
+        lines.append(f"  is marked for removal: {mark}")
+        if note := fleet_note(fleet):
+            lines.append(f"  {note}")
+    elif any(taint.key == names.TAINT_JOINING for taint in node.spec.taints):
+        lines.append("  joins: it takes work once it is ready and its turn has come")
+    elif node.spec.unschedulable:
+        lines.append("  is cordoned by a person, so it is neither used nor removed")
+    else:
+        lines.append(f"  is kept: the pool wants {plural(pool.status.wanted, 'node')}")
+    for each in pool.status.decisions:
+        if name in each.message:
+            age = duration(now - parse_time(each.at))
+            lines.append(f"  {each.action.lower():<10} {age} ago, {each.reason}: {each.message}")
+    return "\n".join(lines) + "\n"
+
+
+def history_rows(pools: Iterable[NodePool]) -> list[Row]:
+    """Return the decisions of all pools, newest first."""
+    rows = [
+        (each.at, _name(pool), each.action, each.reason, each.message)
+        for pool in pools
+        for each in pool.status.decisions
+    ]
+    return sorted(rows, reverse=True)
+
+
+def buying_for(job: Job, pools: Sequence[NodePool], now: float) -> str:
+    """Return what is being bought for a waiting job, or why nothing is; "" without pools."""
+    key = "/".join(job.metadata.key)
+    launches = [
+        (pool, launch) for pool in pools for launch in pool.status.launches if key in launch.jobs
+    ]
+    if launches:
+        count = sum(launch.count for _, launch in launches)
+        left = max(_left(pool, launch, now) for pool, launch in launches)
+        names_ = ", ".join(sorted({_name(pool) for pool, _ in launches}))
+        soon = f"ready in about {duration(left)}" if left > 0 else "late; they are due any moment"
+        return f"{plural(count, 'node')} of pool {names_} are being bought, {soon}"
+    held = [f"{_name(p)}: {p.status.message}" for p in sorted(pools, key=_name) if p.status.message]
+    if held:
+        return f"none are being bought for it; {'; '.join(held[:3])}"
+    return "none are being bought for it: fairlead fleet plan shows the pools" if pools else ""
+
+
+def _left(pool: NodePool, launch: Launch, now: float) -> float:
+    return parse_time(launch.requested_at) + pool.spec.scale_up.expected_seconds - now
+
+
+def _name(pool: NodePool) -> str:
+    return pool.metadata.name

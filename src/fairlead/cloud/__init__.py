@@ -1,0 +1,1 @@
+"""Providers of nodes: they list, launch and terminate the machines of a pool."""

@@ -1,0 +1,83 @@
+"""Machines by any command that speaks JSON (docs/howto/node-pools.md, "Exec").
+
+    COMMAND list       {"pool": P} -> {"instances": [...], "complete": true}
+    COMMAND launch     {"pool": P, "token": T, "count": N, ...} -> {"instances": ["id", ...]}
+    COMMAND terminate  {"pool": P, "instances": ["id", ...]}
+
+The request is on the standard input. The command keeps the token of each machine it makes: asked
+again with the same token, it returns the same machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead.cloud.command import run_command
+from fairlead.cloud.provider import CloudError, LaunchRequest
+from fairlead.model.machines import Instance, InstanceState, Inventory
+
+T = TypeVar("T")
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    id: str
+    state: InstanceState = InstanceState.RUNNING
+    domain: str = ""
+    token: str = ""
+    pool: str = ""
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    instances: tuple[_Instance, ...]
+    complete: bool = True
+
+
+class _Launched(msgspec.Struct, frozen=True):
+    instances: tuple[str, ...]
+
+
+class ExecProvider:
+    """The machines of one pool."""
+
+    def __init__(self, path: str, pool: str, options: Mapping[str, str]) -> None:
+        """`options` are passed along with each request."""
+        self._path = path
+        self._pool = pool
+        self._options = dict(options)
+
+    async def instances(self) -> Inventory:
+        """Return what the command lists."""
+        found = _typed(await self._ask("list"), _Listed, self._path)
+        return Inventory(
+            tuple(
+                Instance(each.id, each.pool or self._pool, each.state, each.domain, each.token)
+                for each in found.instances
+            ),
+            found.complete,
+        )
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        """Ask the command for machines."""
+        answer = await self._ask(
+            "launch", token=request.token, count=request.count, domain=request.domain,
+            resources=dict(request.resources), labels=dict(request.labels),
+        )  # fmt: skip
+        return _typed(answer, _Launched, self._path).instances
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        """Ask the command to end machines."""
+        await self._ask("terminate", instances=ids)
+
+    async def _ask(self, verb: str, **fields: Any) -> Any:
+        request = {"pool": self._pool, "options": self._options, **fields}
+        return await run_command(self._path, verb, request=request)
+
+
+def _typed(answer: Any, type_: type[T], path: str) -> T:
+    try:
+        return msgspec.convert(answer, type_)
+    except msgspec.ValidationError as error:
+        raise CloudError(f"{path}: the answer has another form: {error}") from error

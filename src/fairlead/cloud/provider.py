@@ -1,0 +1,58 @@
+"""What a provider of machines does, and what can go wrong with it.
+
+Every call may be repeated. `launch` names its request with a token: the same token gives the same
+machines, however often it is sent. `terminate` names machines. So a controller that dies between
+a call and its record calls again, and nothing is bought twice or forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fairlead.model.machines import Inventory
+
+
+class CloudError(Exception):
+    """A call did not succeed; it may be repeated later."""
+
+
+class OutOfCapacity(CloudError):
+    """The provider has no such machines there now, or a quota is used up: try another domain."""
+
+
+class RefusedByProvider(CloudError):
+    """The provider will not do it however often it is asked: credentials, a wrong reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Machines to launch, all or none."""
+
+    token: str
+    pool: str
+    count: int
+    domain: str = ""
+    resources: Mapping[str, str | int | float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """Makes the machines of one pool."""
+
+    async def instances(self) -> Inventory:
+        """Return the machines that carry the pool's tag, with one call; CloudError."""
+        ...
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        """Launch machines, or find those of this token; return their ids.
+
+        OutOfCapacity, RefusedByProvider, CloudError. Fewer ids than asked for only where the
+        provider cannot launch all or none.
+        """
+        ...
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        """End these machines; those that are gone are no mistake. CloudError."""
+        ...

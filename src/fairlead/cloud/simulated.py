@@ -1,0 +1,173 @@
+"""A simulated cloud: machines that take their time, domains without capacity, launches that fail.
+
+It lives beside the controllers and outlives their crashes, as a real cloud does. After its delay a
+machine registers a node, through `NodeMaker`; the virtual nodes of the embedded cluster and of the
+simulator are one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairlead.api import names
+from fairlead.api.core import Node
+from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
+from fairlead.model.machines import Instance, InstanceState, Inventory
+
+SCHEME = "fairlead-simulated://"
+
+
+class NodeMaker(Protocol):
+    """Makes and removes the nodes of machines."""
+
+    async def register(self, body: Mapping[str, Any]) -> None:
+        """Create a node, ready, as a kubelet would; nothing happens when it exists."""
+        ...
+
+    async def unregister(self, name: str) -> None:
+        """End what drives a node; its object stays, as after the end of a real machine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CloudRates:
+    """How the cloud behaves. Durations in seconds, chances from 0 to 1."""
+
+    launch_seconds: float = 60.0
+    launch_jitter_seconds: float = 60.0
+    refusal: float = 0.0  # of a launch: no capacity
+    error: float = 0.0  # of a call, which may have had its effect
+    never_registers: float = 0.0  # of a machine
+    capacity: int = 1_000_000  # machines of all pools together
+
+
+@dataclass(slots=True)
+class _Machine:
+    instance: Instance
+    request: LaunchRequest
+
+
+@dataclass(slots=True)
+class SimulatedCloud:
+    """All machines of all pools. `run` registers their nodes."""
+
+    maker: NodeMaker
+    rng: random.Random
+    rates: CloudRates = field(default_factory=CloudRates)
+    #: Machines that exist, by id.
+    machines: dict[str, _Machine] = field(default_factory=dict)
+    #: What each token launched, for ever: a cloud remembers tokens for a day or so.
+    tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    launched: int = 0
+    _starting: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    async def run(self) -> None:
+        """Let machines start until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                id_ = await self._starting.get()
+                group.create_task(self._start(id_))
+
+    def take_in(self, nodes: Iterable[Node]) -> None:
+        """Note the machines of an earlier process, whose nodes exist. Its tokens are gone."""
+        for node in nodes:
+            id_, pool = node.spec.provider_id, node.metadata.labels.get(names.POOL, "")
+            number = id_.rpartition("-")[2]
+            if not id_.startswith(SCHEME) or not pool or not number.isdecimal():
+                continue
+            self.launched = max(self.launched, int(number))
+            instance = Instance(id_, pool, InstanceState.RUNNING)
+            self.machines.setdefault(id_, _Machine(instance, LaunchRequest("", pool, 1)))
+
+    async def list(self, pool: str) -> Inventory:
+        """Return the machines of a pool."""
+        self._fail()
+        found = (m.instance for m in self.machines.values() if m.instance.pool == pool)
+        return Inventory(tuple(found))
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        """Launch all or none."""
+        known = self.tokens.get(request.token)
+        if known is not None:
+            return known
+        self._fail()
+        room = self.rates.capacity - len(self.machines)
+        if room < request.count or self.rng.random() < self.rates.refusal:
+            raise OutOfCapacity(f"no capacity for {request.count} machines in {request.domain!r}")
+        ids: list[str] = []
+        for _ in range(request.count):
+            self.launched += 1
+            id_ = f"{SCHEME}{request.pool}-{self.launched:06d}"
+            starting = InstanceState.STARTING
+            instance = Instance(id_, request.pool, starting, request.domain, request.token)
+            self.machines[id_] = _Machine(instance, request)
+            ids.append(id_)
+            self._starting.put_nowait(id_)
+        self.tokens[request.token] = tuple(ids)
+        self._fail()
+        return tuple(ids)
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        """End machines at once."""
+        for id_ in ids:
+            if self.machines.pop(id_, None) is not None:
+                await self.maker.unregister(id_.removeprefix(SCHEME))
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.rates.error and self.rng.random() < self.rates.error:
+            raise CloudError("injected: the provider did not answer")
+
+    async def _start(self, id_: str) -> None:
+        delay = self.rates.launch_seconds + self.rng.random() * self.rates.launch_jitter_seconds
+        never = self.rng.random() < self.rates.never_registers
+        await asyncio.sleep(delay)
+        machine = self.machines.get(id_)
+        if machine is None or never:
+            return
+        old = machine.instance
+        machine.instance = Instance(
+            old.id, old.pool, InstanceState.RUNNING, old.domain, old.token
+        )  # fmt: skip
+        await self.maker.register(node_body(machine.instance, machine.request))
+
+
+def node_body(instance: Instance, request: LaunchRequest) -> dict[str, Any]:
+    """Return the node of a machine, as its kubelet registers it: with the startup taint."""
+    name = instance.id.removeprefix(SCHEME)
+    resources = {"pods": "110", **request.resources}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {names.HOSTNAME: name, **request.labels, names.POOL: instance.pool},
+        },
+        "spec": {
+            "providerID": instance.id,
+            "taints": [{"key": names.TAINT_JOINING, "effect": "NoSchedule"}],
+        },
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+class SimulatedProvider:
+    """The machines of one pool of the simulated cloud."""
+
+    def __init__(self, cloud: SimulatedCloud, pool: str) -> None:
+        self._cloud = cloud
+        self._pool = pool
+
+    async def instances(self) -> Inventory:
+        """Return the machines of the pool."""
+        return await self._cloud.list(self._pool)
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        """Launch machines of the pool."""
+        return await self._cloud.launch(request)
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        """End machines."""
+        await self._cloud.terminate(ids)

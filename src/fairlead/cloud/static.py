@@ -1,0 +1,141 @@
+"""Machines that exist already: a file names them, a command wakes them and lets them sleep.
+
+The inventory is JSON: {"machines": [{"id": ID, "domain": D}, ...], "power": "/path/of/command"}.
+`power on ID`, `power off ID` wake a machine and let it sleep; `power list` prints the JSON list of
+those that are awake. Which token woke a machine is kept beside the inventory, in FILE.launches, and
+is written before the first machine is woken: a launch that was interrupted is finished when it is
+repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from fairlead.cloud.command import run_command
+from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
+from fairlead.model.machines import Instance, InstanceState, Inventory
+
+#: Machines that are woken or sent to sleep side by side.
+_POWER_PARALLEL_MAX = 16
+
+
+class _Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    domain: str = ""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    machines: tuple[_Machine, ...]
+    power: str
+
+
+class StaticProvider:
+    """The machines of one pool, which are those of one inventory file."""
+
+    def __init__(self, path: str, pool: str) -> None:
+        self._path = Path(path)
+        self._launches = Path(f"{path}.launches")
+        self._pool = pool
+        self._lock = asyncio.Lock()
+
+    async def instances(self) -> Inventory:
+        """Return the machines of the inventory that are awake."""
+        file = self._read()
+        awake = await self._awake(file)
+        tokens = {id_: token for token, ids in self._tokens().items() for id_ in ids}
+        found = (
+            Instance(
+                each.id, self._pool, InstanceState.RUNNING, each.domain, tokens.get(each.id, "")
+            )
+            for each in file.machines
+            if each.id in awake
+        )  # fmt: skip
+        return Inventory(tuple(found))
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        """Wake machines that sleep, all or none; OutOfCapacity when too few do."""
+        async with self._lock:
+            file = self._read()
+            awake, tokens = await self._awake(file), self._tokens()
+            chosen = tokens.get(request.token)
+            if chosen is None:
+                promised = {id_ for ids in tokens.values() for id_ in ids}
+                chosen = tuple(
+                    each.id for each in file.machines
+                    if each.id not in awake and each.id not in promised
+                    and request.domain in ("", each.domain)
+                )[: request.count]  # fmt: skip
+                if len(chosen) < request.count:
+                    text = f"{len(chosen)} of {request.count} machines of {self._path} sleep"
+                    raise OutOfCapacity(text)
+                self._write({**tokens, request.token: chosen})
+            await self._power(file, "on", tuple(i for i in chosen if i not in awake))
+            return chosen
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        """Let machines of the inventory sleep."""
+        async with self._lock:
+            file = self._read()
+            known = {each.id for each in file.machines}
+            await self._power(file, "off", tuple(id_ for id_ in ids if id_ in known))
+            left = {
+                token: tuple(id_ for id_ in woken if id_ not in ids)
+                for token, woken in self._tokens().items()
+            }
+            self._write({token: woken for token, woken in left.items() if woken})
+
+    async def _power(self, file: _File, verb: str, ids: tuple[str, ...]) -> None:
+        waiting = iter(ids)
+
+        async def work() -> None:
+            for id_ in waiting:
+                await run_command(file.power, verb, id_)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_POWER_PARALLEL_MAX, len(ids))):
+                    group.create_task(work())
+        except ExceptionGroup as errors:
+            first = errors.exceptions[0]
+            if isinstance(first, CloudError):
+                raise first from errors
+            raise
+
+    async def _awake(self, file: _File) -> frozenset[str]:
+        answer = await run_command(file.power, "list")
+        try:
+            return frozenset(msgspec.convert(answer or [], tuple[str, ...]))
+        except msgspec.ValidationError as error:
+            raise CloudError(f"{file.power} list prints no JSON list of ids: {error}") from error
+
+    def _read(self) -> _File:
+        try:
+            text = self._path.read_bytes()
+            return msgspec.json.decode(text, type=_File)
+        except OSError as error:
+            raise RefusedByProvider(f"{self._path}: {error.strerror or error}") from error
+        except msgspec.DecodeError as error:
+            raise RefusedByProvider(f"{self._path}: {error}") from error
+
+    def _tokens(self) -> dict[str, tuple[str, ...]]:
+        try:
+            text = self._launches.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise CloudError(f"{self._launches}: {error.strerror or error}") from error
+        try:
+            return msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
+        except msgspec.DecodeError as error:
+            raise RefusedByProvider(f"{self._launches}: {error}") from error
+
+    def _write(self, tokens: dict[str, tuple[str, ...]]) -> None:
+        new = self._launches.with_suffix(".new")
+        try:
+            new.write_bytes(msgspec.json.encode(tokens))
+            new.replace(self._launches)
+        except OSError as error:
+            raise CloudError(f"{self._launches}: {error.strerror or error}") from error

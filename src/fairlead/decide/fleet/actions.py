@@ -1,0 +1,84 @@
+"""The closed set of the fleet controller's actions. Each carries the object it was decided on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.api.core import Node
+from fairlead.api.fleet import Fleet, FleetStatus
+from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
+
+
+@dataclass(frozen=True, slots=True)
+class WritePool:
+    """Write the status of a pool; `decided` is what is new, for events."""
+
+    pool: NodePool
+    status: NodePoolStatus
+    decided: tuple[PoolDecision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFleet:
+    """Create the one Fleet object."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFleet:
+    """Write the ledger of removals, which grants them."""
+
+    fleet: Fleet
+    status: FleetStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CallLaunch:
+    """Send recorded launches to the provider, and record the answers."""
+
+    pool: NodePool
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """End machines whose removal was granted."""
+
+    pool: NodePool
+    instances: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Cordon a node that will be removed, and say why."""
+
+    node: Node
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unmark:
+    """Take our mark off a node. `uncordons`: and our cordon, if it is still there."""
+
+    node: Node
+    uncordons: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Lift the startup taint of a node, so that it takes work."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNode:
+    """Delete the node of a machine that is gone."""
+
+    node: Node
+
+
+Action: TypeAlias = (
+    WritePool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
+    | DeleteNode
+)  # fmt: skip

@@ -1,0 +1,158 @@
+"""Counts the machines and nodes of a pool: what is there, coming, joining, marked and leaving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.api.fleet import Grant
+from fairlead.api.node_pool import Launch
+from fairlead.api.times import parse_time
+from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
+from fairlead.model.machines import Instance
+from fairlead.model.pool_nodes import PoolNode
+
+#: A machine that a provider does not list so long after its launch does not exist.
+LAG_SECONDS_MAX = 120.0
+
+
+@dataclass(slots=True)
+class Census:
+    """The machines of one pool, by what they are to us."""
+
+    view: PoolView
+    instances: dict[str, Instance]
+    nodes: dict[str, PoolNode]
+    leaving: dict[str, Grant]
+    #: Machines without a node that takes work, and whose deadline has not passed: by domain.
+    coming: dict[str, int] = field(default_factory=dict[str, int])
+    #: Idle nodes that we marked and that could return: by domain.
+    marked: dict[str, list[PoolNode]] = field(default_factory=dict[str, list[PoolNode]])
+    #: Machines without a node that is ready, beyond their deadline.
+    failed: list[str] = field(default_factory=list[str])
+    #: Machines that have not been nodes that take work, by our own records.
+    awaited: set[str] = field(default_factory=set[str])
+    #: How many have no node yet.
+    launching: int = 0
+    joining: list[PoolNode] = field(default_factory=list[PoolNode])
+
+    @property
+    def size(self) -> int:
+        """Machines that are there or coming and are not being removed."""
+        there = self.instances.keys() - self.leaving.keys()
+        unanswered = sum(
+            launch.count if launch.instances is None else
+            sum(id_ not in self.instances for id_ in launch.instances)
+            for launch in self.view.pool.status.launches
+        )  # fmt: skip
+        return len(there) + unanswered
+
+    def domain_of(self, instance: str) -> str:
+        """Return the domain of a machine; "" when it has none."""
+        found = self.instances.get(instance)
+        return found.domain if found is not None else ""
+
+    def domain_sizes(self) -> dict[str, int]:
+        """Return how many machines each domain has, coming ones too."""
+        sizes: dict[str, int] = {}
+        for each in self.instances.values():
+            if each.id not in self.leaving:
+                sizes[each.domain] = sizes.get(each.domain, 0) + 1
+        for launch in self.view.pool.status.launches:
+            ids = launch.instances
+            count = launch.count if ids is None else sum(i not in self.instances for i in ids)
+            sizes[launch.domain] = sizes.get(launch.domain, 0) + count
+        return sizes
+
+
+def take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
+    """Count one pool."""
+    grants = view.fleet.status.grants if view.fleet is not None else ()
+    census = Census(
+        pool,
+        {each.id: each for each in pool.instances},
+        view.nodes.by_pool.get(pool.name, {}),
+        {grant.instance: grant for grant in grants if grant.pool == pool.name},
+    )
+    launched: dict[str, Launch] = {}
+    for launch in pool.pool.status.launches:
+        if launch.instances is None:
+            _come(census, launch.domain, launch.count)
+            census.launching += launch.count
+            continue
+        for id_ in launch.instances:
+            launched[id_] = launch
+    _count_launched(view, census, launched)
+    _count_strays(view, census, launched, memory)
+    for node in census.nodes.values():
+        if node.instance in census.leaving:
+            continue
+        if node.is_joining and node.is_ready:
+            census.joining.append(node)
+        if node.removal and not view.nodes.is_used(node.name):
+            census.marked.setdefault(census.domain_of(node.instance), []).append(node)
+    return census
+
+
+def _come(census: Census, domain: str, count: int) -> None:
+    census.coming[domain] = census.coming.get(domain, 0) + count
+
+
+def is_joined(node: PoolNode | None) -> bool:
+    """True for a node that has taken up work once."""
+    return node is not None and node.is_ready and not node.is_joining
+
+
+def _count_launched(view: FleetView, census: Census, launched: dict[str, Launch]) -> None:
+    ready_seconds = census.view.pool.spec.scale_up.ready_seconds
+    for id_, launch in launched.items():
+        node = view.nodes.by_instance.get(id_)
+        if is_joined(node) or id_ in census.leaving:
+            continue
+        census.awaited.add(id_)
+        if id_ not in census.instances and _is_listed(view, census.view, launch):
+            continue  # it is gone before it worked
+        census.launching += node is None
+        waiting_for_us = node is not None and node.is_ready
+        late = view.now > parse_time(launch.requested_at) + ready_seconds
+        if late and not waiting_for_us:
+            census.failed.append(id_)
+        else:
+            _come(census, launch.domain, 1)
+
+
+def _is_listed(view: FleetView, pool: PoolView, launch: Launch) -> bool:
+    """True when the provider's list is complete, and newer than the launch for sure."""
+    is_complete = pool.inventory is not None and pool.inventory.is_complete
+    listed_at = view.now - pool.age_seconds
+    return is_complete and listed_at > parse_time(launch.requested_at) + LAG_SECONDS_MAX
+
+
+def is_gone(view: FleetView, pool: PoolView, launch: Launch, instance: str) -> bool:
+    """True for a machine of a launch that the provider has no more."""
+    listed = any(each.id == instance for each in pool.instances)
+    return not listed and _is_listed(view, pool, launch)
+
+
+def _count_strays(
+    view: FleetView, census: Census, launched: dict[str, Launch], memory: FleetMemory
+) -> None:
+    """Machines with the pool's tag that no launch of ours names: found, counted, never forgotten.
+
+    Such a machine comes from a launch whose answer was lost with its record, or from a person. It
+    counts as coming, and like any other it fails when no node of it is ready in time.
+    """
+    for id_ in census.instances:
+        node = view.nodes.by_instance.get(id_)
+        if id_ in launched or id_ in census.leaving or is_joined(node):
+            memory.stray_since.pop(id_, None)
+            continue
+        if node is not None and not node.is_joining:
+            continue  # it worked once: that it is not ready now is for the health of nodes
+        since = memory.stray_since.setdefault(id_, view.instant)
+        census.launching += node is None
+        ready_seconds = census.view.pool.spec.scale_up.ready_seconds
+        if view.instant > since + ready_seconds and not (node is not None and node.is_ready):
+            census.failed.append(id_)
+        else:
+            census.awaited.add(id_)
+            _come(census, census.domain_of(id_), 1)

@@ -1,0 +1,333 @@
+"""One decision about the fleet: count, look, buy, let join, remove, and write down why.
+
+    census     what each pool has, what is coming and going
+    sight      can what is seen be trusted? (`decide/rails/`)
+    demand     what waiting gangs need beyond what is there and coming
+    joins      which new nodes may take work now
+    surplus    what should go, and what the rails let go
+
+The status of a pool is written before its provider is called, and the ledger before a machine is
+ended: whatever line the controller dies at, the next one finds what it had begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant
+from fairlead.api.node_pool import NodePool
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.fleet.actions import (
+    Action,
+    Admit,
+    CallLaunch,
+    CreateFleet,
+    DeleteNode,
+    Mark,
+    Terminate,
+    Unmark,
+    WriteFleet,
+    WritePool,
+)
+from fairlead.decide.fleet.census import Census, take_census
+from fairlead.decide.fleet.demand import Demand
+from fairlead.decide.fleet.pool_status import PoolPlan, status_of
+from fairlead.decide.fleet.purchases import plan_purchases
+from fairlead.decide.fleet.surplus import removals_of
+from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView
+from fairlead.decide.rails.ledger import Account, Ledger
+from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
+from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look
+from fairlead.decide.verdict import Decision
+
+#: Sights in which nothing is bought either: waiting gangs may be the symptom.
+_NO_BUYING = frozenset(
+    (
+        Blindness.FROZEN, Blindness.NODE_LIST_STALE, Blindness.CONTROL_PLANE_UNHEALTHY,
+        Blindness.NODES_UNREADY, Blindness.UNREADY_RISES,
+    )
+)  # fmt: skip
+#: Of these alone, while the lists agree, our records are what is wrong.
+_RECORDS = frozenset((Blindness.RECORDS_DIFFER, Blindness.COUNT_CHANGED, Blindness.SIGHT_RETURNING))
+_GRANTS_PER_LOOP_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a decision found, for people: `fairlead fleet plan` prints it."""
+
+    findings: tuple[Finding, ...]
+    demand: Demand
+    plans: tuple[PoolPlan, ...]
+    rulings: tuple[Ruling, ...]
+
+
+def decide_fleet(
+    view: FleetView, policy: FleetPolicy, memory: FleetMemory
+) -> tuple[Decision[Action], Report | None]:
+    """Return what to do, and why; changes `memory`."""
+    grants = view.fleet.status.grants if view.fleet is not None else ()
+    if not view.pools and not grants:
+        return Decision(), None
+    if view.fleet is None:
+        return Decision((CreateFleet(),), wake_at=view.now + policy.loop_seconds), None
+    return _Cycle(view, policy, memory, view.fleet).run()
+
+
+@dataclass(slots=True)
+class _Cycle:
+    view: FleetView
+    policy: FleetPolicy
+    memory: FleetMemory
+    fleet: Fleet
+    actions: list[Action] = field(default_factory=list[Action])
+    elapsed: float = 0.0
+    #: Removals of each pool that are seen through.
+    ended: dict[str, int] = field(default_factory=dict[str, int])
+
+    def run(self) -> tuple[Decision[Action], Report]:
+        """Decide."""
+        view, memory = self.view, self.memory
+        if memory.looked_at is not None:
+            self.elapsed = max(0.0, view.instant - memory.looked_at)
+        memory.looked_at = view.instant
+        censuses = [take_census(view, pool, memory) for pool in view.pools]
+        findings = self._look(censuses)
+        is_buying = not any(finding.blindness in _NO_BUYING for finding in findings)
+        purchases = plan_purchases(view, censuses, is_buying=is_buying)
+        self._join(censuses)
+        plans = purchases.plans
+        rulings = self._remove(plans, purchases.demand, findings)
+        self._unmark(plans, purchases.demand, rulings)
+        self._see_through(censuses)
+        for plan in plans:
+            self._write_pool(plan, findings, rulings)
+        report = Report(findings, purchases.demand, tuple(plans), rulings)
+        is_busy = bool(self.actions) or any(plan.is_busy for plan in plans) or bool(findings)
+        seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
+        return Decision(tuple(self.actions), wake_at=view.now + seconds), report
+
+    # Sight
+
+    def _look(self, censuses: Sequence[Census]) -> tuple[Finding, ...]:
+        view, memory = self.view, self.memory
+        leaving = frozenset(grant.instance for grant in self.fleet.status.grants)
+        cloud = frozenset(id_ for census in censuses for id_ in census.instances)
+        nodes = frozenset(node.instance for census in censuses for node in census.nodes.values())
+        joining = frozenset(id_ for census in censuses for id_ in census.awaited)
+        known = [census.view.pool.status.recorded for census in censuses]
+        recorded = None if None in known else sum(count or 0 for count in known) - len(leaving)
+        ages = [census.view.age_seconds for census in censuses]
+        complete = [c.view.inventory is not None and c.view.inventory.is_complete for c in censuses]
+        sight = Sight(
+            Listing(nodes, view.nodes_age_seconds),
+            Listing(cloud, max(ages, default=0.0), all(complete)),
+            recorded=recorded,
+            joining=joining,
+            leaving=leaving,
+            unready=len(view.nodes.unready.keys() & self._working(censuses)),
+            api_error_share=view.api_error_share,
+            api_latency_seconds=view.api_latency_seconds,
+            is_frozen=self.fleet.spec.freeze is not None,
+        )
+        own_change = -len(leaving - memory.leaving)
+        memory.leaving = leaving
+        memory.sight, findings = look(
+            memory.sight, sight, self.policy.sight, self.elapsed, own_change=own_change
+        )
+        agree = {finding.blindness for finding in findings} <= _RECORDS
+        memory.agree_seconds = memory.agree_seconds + self.elapsed if agree else 0.0
+        return findings
+
+    def _working(self, censuses: Sequence[Census]) -> set[str]:
+        """Return the nodes that have worked once: others are not ready because they are new."""
+        return {
+            node.name
+            for census in censuses
+            for node in census.nodes.values()
+            if not node.is_joining and node.instance not in census.awaited
+        }
+
+    # Joins
+
+    def _join(self, censuses: Sequence[Census]) -> None:
+        view, memory = self.view, self.memory
+        memory.bucket = memory.bucket.after(
+            self.elapsed, view.state.table.node_count, self.policy.joins,
+            latency=view.api_latency_seconds, errors=view.api_error_share,
+        )  # fmt: skip
+        for census in censuses:
+            pool = census.view.pool
+            if not pool.is_active or census.view.mistakes:
+                continue
+            waiting = sorted(census.joining, key=lambda node: node.name)
+            most = max(1, int(pool.spec.joins_per_minute * self.policy.loop_seconds / 60))
+            count, memory.bucket = memory.bucket.take(min(len(waiting), most))
+            self.actions.extend(Admit(node.node) for node in waiting[:count])
+
+    # Removals
+
+    def _remove(
+        self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[Finding]
+    ) -> tuple[Ruling, ...]:
+        """Mark and grant removals; a grant is written to the ledger, and carried out after."""
+        view, memory, status = self.view, self.memory, self.fleet.status
+        wanted: list[Removal] = []
+        for plan in plans:
+            if plan.is_acted_on:
+                surplus = plan.surplus if plan.pool.spec.scale_down.enabled else 0
+                wanted += removals_of(
+                    view, plan.census, memory, surplus=surplus, needed=demand.needed
+                )
+        sizes = self._sizes([plan.census for plan in plans])
+        memory.peaks = memory.peaks.at(view.instant, sizes)
+        ledger = self._ledger()
+        account = Account(ledger, memory.peaks.within(view.instant, sizes), self.policy.budgets)
+        room = min(GRANTS_MAX - len(status.grants), _GRANTS_PER_LOOP_MAX)
+        rulings = rule_on(wanted, account, findings, permits=self._permits(), room=room)
+        memory.marked = frozenset(
+            ruling.removal.name
+            for ruling in rulings
+            if ruling.outcome is Outcome.MARK or ruling.removal.marked_loops
+        )
+        for ruling in rulings:
+            node = view.nodes.by_name.get(ruling.removal.node)
+            if ruling.outcome is Outcome.MARK and node is not None and not node.removal:
+                why = f"{ruling.removal.charge.cause.value}: {ruling.removal.why}"
+                self.actions.append(Mark(node.node, why))
+        self._write_fleet(ledger, rulings, findings)
+        return rulings
+
+    def _ledger(self) -> Ledger:
+        """Return the ledger now: as it was read, and the time since by a monotonic clock."""
+        memory, status = self.memory, self.fleet.status
+        version = self.fleet.metadata.resource_version
+        if memory.ledger_version != version:
+            memory.ledger_version, memory.ledger_read_at = version, self.view.instant
+        since = self.view.instant - memory.ledger_read_at
+        return Ledger(status.clock, status.removed).at(status.clock + since)
+
+    def _sizes(self, censuses: Sequence[Census]) -> dict[str, int]:
+        """Return how large pools and domains are: what both lists agree exists."""
+        sizes: dict[str, int] = {}
+        for census in censuses:
+            name = census.view.name
+            seen = [
+                node for node in census.nodes.values()
+                if node.instance in census.instances and node.instance not in census.leaving
+            ]  # fmt: skip
+            sizes[name] = len(seen)
+            for node in seen:
+                domain = f"{name}/{census.domain_of(node.instance)}"
+                sizes[domain] = sizes.get(domain, 0) + 1
+        return sizes
+
+    def _permits(self) -> list[Permit]:
+        return [
+            Permit(override.name, frozenset(override.nodes))
+            for override in self.fleet.spec.overrides
+            if parse_time(override.expires_at) > self.view.now
+        ]
+
+    def _write_fleet(
+        self, ledger: Ledger, rulings: Sequence[Ruling], findings: Sequence[Finding]
+    ) -> None:
+        status, at = self.fleet.status, format_time(self.view.now)
+        granted = [ruling.removal for ruling in rulings if ruling.outcome is Outcome.REMOVE]
+        kept = tuple(grant for grant in status.grants if not self._is_over(grant))
+        for grant in set(status.grants) - set(kept):
+            if not self._is_used_again(grant):
+                self.ended[grant.pool] = self.ended.get(grant.pool, 0) + 1
+        grants = (
+            *kept,
+            *(Grant(r.charge.pool, r.instance, r.node, r.charge.cause, at) for r in granted),
+        )
+        blind = tuple(sorted({finding.blindness.value for finding in findings}))
+        new = replace(
+            status,
+            grants=grants,
+            blind=blind,
+            message="; ".join(finding.message for finding in findings),
+            since=status.since if blind == status.blind else at,
+        )
+        is_old = ledger.clock - status.clock >= self.policy.ledger_seconds and status.removed
+        if granted or grants != status.grants or is_old:
+            booked = ledger.with_removed(removal.charge for removal in granted)
+            new = replace(new, clock=booked.clock, removed=booked.removed)
+        is_changed = granted or grants != status.grants or is_old or blind != status.blind
+        if is_changed:
+            self.actions.append(WriteFleet(self.fleet, new))
+
+    def _is_over(self, grant: Grant) -> bool:
+        """True when the machine and its node are gone, or when the node is in use again."""
+        view = self.view
+        pool = next((each for each in view.pools if each.name == grant.pool), None)
+        if pool is None:
+            return True  # the pool is gone, and its machines are no longer ours
+        if self._is_used_again(grant):
+            return True
+        is_listed = any(each.id == grant.instance for each in pool.instances)
+        is_complete = pool.inventory is not None and pool.inventory.is_complete
+        return is_complete and not is_listed and grant.instance not in view.nodes.by_instance
+
+    def _is_used_again(self, grant: Grant) -> bool:
+        node = self.view.nodes.by_instance.get(grant.instance)
+        return node is not None and self.view.nodes.is_used(node.name)
+
+    def _see_through(self, censuses: Sequence[Census]) -> None:
+        """End the machines whose removal is granted, and delete the nodes of those that ended."""
+        for census in censuses:
+            pool, ids = census.view.pool, list[str]()
+            is_complete = census.view.inventory is not None and census.view.inventory.is_complete
+            for id_, grant in sorted(census.leaving.items()):
+                node = self.view.nodes.by_instance.get(id_)
+                if self._is_used_again(grant):
+                    continue
+                if id_ in census.instances:
+                    ids.append(id_)
+                elif is_complete and node is not None:
+                    self.actions.append(DeleteNode(node.node))
+            if ids:
+                self.actions.append(Terminate(pool, tuple(ids)))
+
+    def _unmark(self, plans: Sequence[PoolPlan], demand: Demand, rulings: Sequence[Ruling]) -> None:
+        """Take our mark off nodes that are needed, in use, or no longer to go."""
+        going = {ruling.removal.node for ruling in rulings}
+        for plan in plans:
+            census, returning = plan.census, dict(plan.returning)
+            for node in census.nodes.values():
+                if not node.removal or node.instance in census.leaving:
+                    continue
+                domain = census.domain_of(node.instance)
+                is_wanted = returning.get(domain, 0) > 0
+                if is_wanted:
+                    returning[domain] -= 1
+                if is_wanted or node.name not in going or not node.is_cordoned:
+                    self.actions.append(Unmark(node.node, uncordons=node.is_cordoned))
+
+    # Statuses
+
+    def _write_pool(
+        self, plan: PoolPlan, findings: Sequence[Finding], rulings: Sequence[Ruling]
+    ) -> None:
+        is_clear = not findings
+        is_settled = self.memory.agree_seconds >= self.policy.sight.settle_seconds
+        status, decided = status_of(
+            self.view,
+            plan,
+            findings,
+            rulings,
+            believes_cloud=is_clear or is_settled,
+            ended=self.ended.get(plan.census.view.name, 0),
+        )
+        pool: NodePool = plan.pool
+        unanswered = tuple(launch for launch in pool.status.launches if launch.instances is None)
+        is_frozen = any(finding.blindness is Blindness.FROZEN for finding in findings)
+        if unanswered and plan.is_acted_on and not is_frozen:
+            # Alone: the answer is written with the version of the pool that was decided on.
+            self.actions.append(CallLaunch(pool, unanswered))
+        elif status != pool.status:
+            self.actions.append(WritePool(pool, status, decided))

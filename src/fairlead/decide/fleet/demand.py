@@ -1,0 +1,301 @@
+"""What to buy: the planner's own answer for waiting gangs, on a cluster with more nodes.
+
+The gangs are tried in the order of the queue, in one transaction. Nodes that are coming count as if
+they were there. A gang that still finds no place is tried with nodes of one offer after another (a
+pool in a domain): it is bought for completely, inside its topology constraint, or not at all. What
+one gang leaves free of the nodes that it needs, the next one may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from fairlead.api import names
+from fairlead.api.core import Node, NodeSpec, NodeStatus
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_pool import NodePool, PoolDomain
+from fairlead.api.quantity import PODS
+from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.search import Plan, plan_gang
+from fairlead.decide.rails.sight import Fact
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, JobKey, RoleRequest
+from fairlead.model.nodes import Bools
+from fairlead.model.requests import MemberClass
+
+#: Gangs of one decision; the others are tried once these have their nodes.
+GANGS_MAX = 5_000
+_PODS_DEFAULT = 110
+#: Nodes of an offer that are added first.
+_CHUNK = 16
+
+
+class Unbought(Enum):
+    """Why nothing is bought for a gang. The closed set."""
+
+    NO_POOL_MATCHES = "NoPoolMatches"
+    POOLS_FULL = "PoolsFull"
+    UNAVAILABLE = "Unavailable"
+    TOPOLOGY = "TopologyNotOffered"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Nodes that could be bought: of one pool, in one domain. `room`: how many more."""
+
+    pool: str
+    domain: str
+    template: Node
+    room: int
+    weight: int = 0
+    is_unavailable: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(pool, domain)."""
+        return (self.pool, self.domain)
+
+
+@dataclass(slots=True)
+class Purchase:
+    """Nodes to buy of an offer, and for which jobs."""
+
+    count: int = 0
+    jobs: list[JobKey] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Demand:
+    """The answer."""
+
+    purchases: dict[tuple[str, str], Purchase] = field(default_factory=dict)
+    #: Gangs that nothing is bought for, and why.
+    unbought: dict[JobKey, tuple[Unbought, Mapping[str, Fact]]] = field(default_factory=dict)
+    #: Gangs that have a place on nodes that are there or coming.
+    served: dict[JobKey, None] = field(default_factory=dict)
+    #: Nodes that are there and that a waiting gang will use.
+    needed: set[str] = field(default_factory=set[str])
+    #: How many of the nodes that are coming, by offer, a gang will use.
+    coming_used: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def template_of(pool: NodePool, domain: PoolDomain | None) -> Node:
+    """Return a node of a pool in a domain, as it will be once it takes work."""
+    spec, name = pool.spec, pool.metadata.name
+    labels = {**spec.template.labels, **(domain.labels if domain else {}), names.POOL: name}
+    resources = {PODS: _PODS_DEFAULT, **spec.template.resources}
+    where = f".{domain.name}" if domain else ""
+    return Node(
+        metadata=ObjectMeta(name=f"{name}{where}", labels=labels),
+        spec=NodeSpec(taints=spec.template.taints),
+        status=NodeStatus(capacity=resources, allocatable=resources),
+    )
+
+
+def demand_of(
+    state: ClusterState,
+    gangs: Sequence[tuple[JobKey, GangRequest]],
+    offers: Sequence[Offer],
+    coming: Mapping[tuple[str, str], int],
+) -> Demand:
+    """Return what to buy for these gangs, which are in the order of the queue.
+
+    `offers` are in order of preference. `coming` is how many nodes of each offer are on their way,
+    or are there and marked for removal.
+    """
+    with state.transaction() as transaction:
+        capacity = PresentCapacity(state, transaction)
+        return _Buyer(state, capacity, offers).run(gangs, coming)
+
+
+class _Added(Enum):
+    """What an added node is: on its way, offered, or counted because a gang uses it."""
+
+    COMING = "Coming"
+    OFFERED = "Offered"
+    COUNTED = "Counted"
+
+
+class _Buyer:
+    def __init__(
+        self, state: ClusterState, capacity: PresentCapacity, offers: Sequence[Offer]
+    ) -> None:
+        self._state = state
+        self._capacity = capacity
+        self._offers = list(offers)
+        self._demand = Demand()
+        self._probes: dict[MemberClass, list[int]] = {}
+        #: What each added node is of, and what it is to us, until a gang uses it.
+        self._added: dict[str, tuple[tuple[str, str], _Added]] = {}
+        #: Gangs that could not be bought for, at a version of the capacity.
+        self._failed: dict[GangRequest, tuple[Unbought, Mapping[str, Fact]]] = {}
+        self._failed_at = -1
+        #: Nodes of each offer that no gang uses, which only a try with the offer may see.
+        self._hidden: dict[tuple[str, str], list[str]] = {}
+        self._barred: Bools = np.zeros(0, dtype=np.bool_)
+        #: How many nodes of each offer were added the last time.
+        self._portion: dict[tuple[str, str], int] = {}
+
+    def run(
+        self,
+        gangs: Sequence[tuple[JobKey, GangRequest]],
+        coming: Mapping[tuple[str, str], int],
+    ) -> Demand:
+        """Try all gangs."""
+        self._probe(gangs[:GANGS_MAX])
+        by_key = {offer.key: offer for offer in self._offers}
+        for key, count in sorted(coming.items()):
+            if key in by_key and count:
+                self._add(by_key[key], count, _Added.COMING)
+        for job, gang in gangs[:GANGS_MAX]:
+            self._try(job, gang)
+        return self._demand
+
+    def _probe(self, gangs: Sequence[tuple[JobKey, GangRequest]]) -> None:
+        """Learn how many members of each class one empty node of each offer holds."""
+        mark = self._capacity.mark()
+        added = [self._capacity.with_nodes(offer.template, 1)[0] for offer in self._offers]
+        slots = [self._state.table.slot(name) for name in added]
+        for _, gang in gangs:
+            for role in gang.roles:
+                if role.member not in self._probes:
+                    fits = self._capacity.fits(role.member)
+                    self._probes[role.member] = [int(fits[slot]) for slot in slots]
+        self._capacity.rollback_to(mark)
+
+    def _add(self, offer: Offer, count: int, kind: _Added) -> tuple[str, ...]:
+        added = self._capacity.with_nodes(offer.template, count)
+        for name in added:
+            self._added[name] = (offer.key, kind)
+        return added
+
+    def _try(self, job: JobKey, gang: GangRequest) -> None:
+        if self._failed_at == self._capacity.version and gang in self._failed:
+            self._demand.unbought[job] = self._failed[gang]
+            return
+        plan = plan_gang(self._capacity, self._state.table, gang)
+        if plan is not None:
+            self._serve(job, plan)
+            return
+        why = self._buy(job, gang)
+        if why is not None:
+            self._demand.unbought[job] = why
+            if self._failed_at != self._capacity.version:
+                self._failed.clear()
+                self._failed_at = self._capacity.version
+            self._failed[gang] = why
+
+    def _serve(self, job: JobKey, plan: Plan) -> None:
+        """Note what a gang uses: nodes that are there, coming, or, for the first time, bought."""
+        demand = self._demand
+        demand.served[job] = None
+        for slot in plan.distinct_slots.tolist():
+            name = self._state.table.names[slot]
+            if name not in self._added:
+                demand.needed.add(name)
+                continue
+            key, kind = self._added[name]
+            self._added[name] = (key, _Added.COUNTED)
+            if kind is _Added.COMING:
+                demand.coming_used[key] = demand.coming_used.get(key, 0) + 1
+            elif kind is _Added.OFFERED:
+                purchase = demand.purchases.setdefault(key, Purchase())
+                purchase.count += 1
+                if purchase.jobs[-1:] != [job]:
+                    purchase.jobs.append(job)
+
+    def _buy(self, job: JobKey, gang: GangRequest) -> tuple[Unbought, Mapping[str, Fact]] | None:
+        """Buy for a gang from the first offer that does; return why not."""
+        reason, most = Unbought.NO_POOL_MATCHES, 0
+        for index, offer in enumerate(self._offers):
+            shares = self._shares(gang, index)
+            if shares is None:
+                continue
+            if offer.is_unavailable:
+                reason = Unbought.UNAVAILABLE
+                continue
+            most = max(most, offer.room)
+            if any(count > self._offers[i].room for i, count in shares.items()):
+                if reason is not Unbought.UNAVAILABLE:
+                    reason = Unbought.POOLS_FULL
+                if gang.is_simple:
+                    continue
+                # The most that it could need: what is free already in the domain may suffice.
+                shares = {i: min(count, self._offers[i].room) for i, count in shares.items()}
+            if self._take(job, gang, shares):
+                return None
+            if reason is Unbought.NO_POOL_MATCHES:
+                reason = Unbought.TOPOLOGY
+        members = gang.member_count
+        return reason, {"members": members, **({"room": most} if most else {})}
+
+    def _shares(self, gang: GangRequest, index: int) -> dict[int, int] | None:
+        """Return how many nodes of which offers the gang needs at most, this offer preferred."""
+        shares: dict[int, int] = {}
+        is_used = False
+        for role in gang.roles:
+            holds = self._probes[role.member]
+            best = index if holds[index] else self._first(holds)
+            if best is None:
+                return None
+            is_used = is_used or best == index
+            left = role.count - self._free(gang, role)
+            if left > 0:
+                shares[best] = shares.get(best, 0) + -(-left // holds[best])
+        return shares if is_used and shares else None
+
+    def _first(self, holds: Sequence[int]) -> int | None:
+        for i, offer in enumerate(self._offers):
+            if holds[i] and offer.room and not offer.is_unavailable:
+                return i
+        return None
+
+    def _free(self, gang: GangRequest, role: RoleRequest) -> int:
+        """Return for how many members there is surely room already: of a gang of one role."""
+        if not gang.is_simple:
+            return 0
+        return int(self._capacity.fits(role.member).sum())
+
+    def _take(self, job: JobKey, gang: GangRequest, shares: Mapping[int, int]) -> bool:
+        """Place the gang with nodes of these offers; False: it has no place with them either."""
+        for i, count in shares.items():
+            self._offer(self._offers[i], count)
+            self._show(self._offers[i].key, is_shown=True)
+        plan = plan_gang(self._capacity, self._state.table, gang)
+        if plan is not None:
+            self._serve(job, plan)
+        for i in shares:
+            offer = self._offers[i]
+            kept = [name for name in self._hidden[offer.key] if self._is_offered(name)]
+            used = len(self._hidden[offer.key]) - len(kept)
+            self._hidden[offer.key] = kept
+            self._offers[i] = replace(offer, room=offer.room - used)
+            self._show(offer.key, is_shown=False)
+        return plan is not None
+
+    def _offer(self, offer: Offer, count: int) -> None:
+        """Have at least so many nodes of an offer at hand, hidden from other gangs.
+
+        Ever more are added at a time, since to add nodes costs a walk over all of them.
+        """
+        hidden = self._hidden.setdefault(offer.key, [])
+        lacking = count - len(hidden)
+        if lacking <= 0:
+            return
+        self._portion[offer.key] = 2 * self._portion.get(offer.key, _CHUNK // 2)
+        more = min(offer.room - len(hidden), max(lacking, self._portion[offer.key]))
+        hidden += self._add(offer, more, _Added.OFFERED)
+        grown = np.zeros(self._state.table.capacity, dtype=np.bool_)
+        grown[: len(self._barred)] = self._barred
+        self._barred = self._capacity.barred = grown
+
+    def _show(self, key: tuple[str, str], *, is_shown: bool) -> None:
+        slots = [self._state.table.slot(name) for name in self._hidden[key]]
+        self._barred[np.array(slots, dtype=np.int64)] = not is_shown
+
+    def _is_offered(self, name: str) -> bool:
+        return self._added[name][1] is _Added.OFFERED

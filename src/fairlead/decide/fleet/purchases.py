@@ -1,0 +1,137 @@
+"""How large each pool should be, and what is bought for it: demand, headroom, limits, holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.api.node_pool import NodePool, PoolDomain
+from fairlead.api.times import parse_time
+from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.demand import Demand, Offer, demand_of, template_of
+from fairlead.decide.fleet.pool_status import Buy, PoolPlan
+from fairlead.decide.fleet.view import FleetView
+from fairlead.model.gangs import JobKey
+
+
+@dataclass(frozen=True, slots=True)
+class Purchases:
+    """What gangs need, and what follows for each pool."""
+
+    demand: Demand
+    plans: tuple[PoolPlan, ...]
+
+
+def plan_purchases(view: FleetView, censuses: Sequence[Census], *, is_buying: bool) -> Purchases:
+    """Return the plan of each pool, in their order. Without `is_buying` nothing is bought."""
+    offers = {census.view.name: _offers(view, census) for census in censuses}
+    coming: dict[tuple[str, str], int] = {}
+    for census in censuses:
+        for domain in census.coming.keys() | census.marked.keys():
+            count = census.coming.get(domain, 0) + len(census.marked.get(domain, ()))
+            coming[census.view.name, domain] = count
+    active = _ordered([c for c in censuses if _is_acted_on(c)], offers)
+    demand = _demand(view, active, coming)
+    left = set(demand.unbought)
+    trial = Demand()
+    if left:  # what pools in dry run would do for the rest
+        dry = _ordered([c for c in censuses if _is_tried(c)], offers)
+        waiting = [(key, gang) for key, gang in view.waiting if key in left]
+        if dry:
+            trial = demand_of(view.state, waiting, dry, {})
+    plans = [
+        _plan(view, census, demand if _is_acted_on(census) else trial, is_buying=is_buying)
+        for census in censuses
+    ]
+    return Purchases(demand, tuple(plans))
+
+
+def _demand(view: FleetView, offers: Sequence[Offer], coming: dict[tuple[str, str], int]) -> Demand:
+    if not view.waiting:
+        return Demand()
+    return demand_of(view.state, view.waiting, offers, coming)
+
+
+def _is_acted_on(census: Census) -> bool:
+    return census.view.pool.is_active and not census.view.mistakes
+
+
+def _is_tried(census: Census) -> bool:
+    return not census.view.pool.is_active and not census.view.mistakes
+
+
+def _ordered(censuses: Sequence[Census], offers: dict[str, list[Offer]]) -> list[Offer]:
+    """Return the offers of pools, the pools by weight and name, their domains as they stand."""
+    by_weight = sorted(censuses, key=lambda c: (-c.view.pool.spec.weight, c.view.name))
+    return [offer for census in by_weight for offer in offers[census.view.name]]
+
+
+def _offers(view: FleetView, census: Census) -> list[Offer]:
+    pool, name = census.view.pool, census.view.name
+    if census.view.mistakes:
+        return []
+    limit = pool.spec.max if pool.spec.hold is None else pool.spec.hold
+    room, sizes = max(0, limit - census.size), census.domain_sizes()
+    avoided = {u.domain for u in pool.status.unavailable if parse_time(u.until) > view.now}
+    domains: Sequence[PoolDomain | None] = pool.spec.domains or (None,)
+    out: list[Offer] = []
+    for domain in domains:
+        where = domain.name if domain else ""
+        in_domain = domain.max - sizes.get(where, 0) if domain else room
+        template = template_of(pool, domain)
+        out.append(
+            Offer(name, where, template, max(0, min(room, in_domain)), pool.spec.weight,
+                  where in avoided)
+        )  # fmt: skip
+    return out
+
+
+def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -> PoolPlan:
+    pool, name = census.view.pool, census.view.name
+    used = sum(view.nodes.is_used(each) or each in demand.needed for each in census.nodes)
+    coming_used = {d: n for (p, d), n in demand.coming_used.items() if p == name}
+    buys = _bought(pool, demand)
+    bought = sum(buy.count for buy in buys)
+    spec = pool.spec
+    asked = used + sum(coming_used.values()) + bought
+    wanted = min(max(asked + spec.headroom_nodes, spec.min), spec.max)
+    if spec.hold is not None:
+        wanted = spec.hold
+    lacking = wanted - census.size - bought
+    if lacking > 0 and not census.view.mistakes:
+        buys = _fill(_offers(view, census), buys, lacking)
+    returning = {
+        domain: max(0, count - census.coming.get(domain, 0))
+        for domain, count in coming_used.items()
+    }
+    surplus = max(0, census.size - wanted)
+    if surplus == 0:  # what is marked and wanted after all returns
+        returning = {domain: len(nodes) for domain, nodes in census.marked.items()}
+    return PoolPlan(
+        census, wanted, tuple(buys) if is_buying else (), surplus, returning,
+        is_acted_on=_is_acted_on(census), is_held_back=bool(buys) and not is_buying,
+        lacking=max(0, wanted - census.size),
+    )  # fmt: skip
+
+
+def _bought(pool: NodePool, demand: Demand) -> list[Buy]:
+    return [
+        Buy(domain, purchase.count, tuple(purchase.jobs))
+        for (name, domain), purchase in sorted(demand.purchases.items())
+        if name == pool.metadata.name
+    ]
+
+
+def _fill(offers: Sequence[Offer], buys: Sequence[Buy], lacking: int) -> list[Buy]:
+    """Add nodes for headroom, min and hold, in the first domains that have room."""
+    counts = {buy.domain: buy.count for buy in buys}
+    jobs: dict[str, tuple[JobKey, ...]] = {buy.domain: buy.jobs for buy in buys}
+    left = lacking
+    for offer in offers:
+        if offer.is_unavailable or left <= 0:
+            continue
+        more = min(left, offer.room - counts.get(offer.domain, 0))
+        if more > 0:
+            counts[offer.domain] = counts.get(offer.domain, 0) + more
+            left -= more
+    return [Buy(domain, count, jobs.get(domain, ())) for domain, count in sorted(counts.items())]

@@ -1,0 +1,82 @@
+"""Which machines are to go: those that never worked, and idle nodes that nothing needs.
+
+Whole idle domains go first, so that what stays has room for gangs that want to be close together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from fairlead.api.fleet import RemovalCause
+from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.view import FleetMemory, FleetView
+from fairlead.decide.rails.ledger import Charge
+from fairlead.decide.rails.removals import Removal
+from fairlead.decide.words import duration
+from fairlead.model.pool_nodes import PoolNode
+
+
+def removals_of(
+    view: FleetView, census: Census, memory: FleetMemory, *, surplus: int, needed: Collection[str]
+) -> Iterator[Removal]:
+    """Yield what should be removed of a pool: at most `surplus` idle nodes, and failed launches."""
+    for id_ in sorted(census.failed):
+        node = view.nodes.by_instance.get(id_)
+        seconds = census.view.pool.spec.scale_up.ready_seconds
+        why = f"not ready within {duration(seconds)} of its launch"
+        yield _removal(
+            census, memory, id_, node, cause=RemovalCause.FAILED_LAUNCH, order=0, why=why
+        )
+    idle = [node for node in census.nodes.values() if _is_idle(view, census, node, needed)]
+    sizes = census.domain_sizes()
+    in_domain = Counter(census.domain_of(node.instance) for node in idle)
+
+    def order(node: PoolNode) -> tuple[bool, bool, str, str]:
+        domain = census.domain_of(node.instance)
+        is_partial = in_domain[domain] < sizes.get(domain, 0)
+        return (not node.removal, is_partial, domain, node.name)
+
+    for place, node in enumerate(sorted(idle, key=order)[:surplus]):
+        since = duration(view.instant - view.nodes.idle_since[node.name])
+        why = f"idle for {since}, and {surplus} more than wanted"
+        yield _removal(
+            census, memory, node.instance, node, cause=RemovalCause.IDLE, order=place, why=why
+        )  # fmt: skip
+
+
+def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection[str]) -> bool:
+    """True for a node that works, that nothing uses, and that no person has cordoned."""
+    since = view.nodes.idle_since.get(node.name)
+    if since is None or node.name in needed or node.instance in census.leaving:
+        return False
+    is_ours = not node.is_cordoned or bool(node.removal)
+    seconds = census.view.pool.spec.scale_down.idle_seconds
+    return node.is_ready and not node.is_joining and is_ours and view.instant >= since + seconds
+
+
+def _removal(
+    census: Census,
+    memory: FleetMemory,
+    instance: str,
+    node: PoolNode | None,
+    *,
+    cause: RemovalCause,
+    order: int,
+    why: str,
+) -> Removal:
+    found = census.instances.get(instance)
+    name = node.name if node is not None else ""
+    is_marked = (name or instance) in memory.marked
+    if node is not None:  # what is to go must be cordoned, and our mark must be on it
+        is_marked = is_marked and bool(node.removal) and node.is_cordoned
+    return Removal(
+        Charge(census.view.name, census.domain_of(instance), cause),
+        instance,
+        found.pool if found is not None else "",
+        name,
+        node.instance if node is not None else "",
+        marked_loops=int(is_marked),
+        order=order,
+        why=why,
+    )

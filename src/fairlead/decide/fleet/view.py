@@ -1,0 +1,95 @@
+"""What one decision about the fleet looks at, and what is kept from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairlead.api.fleet import Fleet
+from fairlead.api.node_pool import NodePool
+from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
+from fairlead.decide.rails.ledger import Budgets, Peaks
+from fairlead.decide.rails.sight import SightLimits, SightMemory
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.machines import Instance, Inventory
+from fairlead.model.pool_nodes import PoolNodes
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPolicy:
+    """The options of the fleet controller."""
+
+    #: Time between two decisions while there is something to do, and while there is not.
+    loop_seconds: float = 5.0
+    idle_loop_seconds: float = 30.0
+    #: Time between two lists of a provider.
+    list_seconds: float = 15.0
+    #: The clock of the ledger is written this often while a window still counts something.
+    ledger_seconds: float = 300.0
+    sight: SightLimits = field(default_factory=SightLimits)
+    budgets: Budgets = field(default_factory=Budgets)
+    joins: JoinLimits = field(default_factory=JoinLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool, and the latest list of its machines."""
+
+    pool: NodePool
+    mistakes: tuple[str, ...] = ()
+    inventory: Inventory | None = None
+    #: By a monotonic clock; infinite when there is no list.
+    age_seconds: float = float("inf")
+    #: What the provider answered instead of a list, lately.
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the pool."""
+        return self.pool.metadata.name
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """The machines of the latest list; () when there is none."""
+        return self.inventory.instances if self.inventory is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything that one decision looks at."""
+
+    fleet: Fleet | None
+    pools: Sequence[PoolView]
+    nodes: PoolNodes
+    state: ClusterState
+    #: Gangs that wait for room, in the order of the queue.
+    waiting: Sequence[tuple[JobKey, GangRequest]]
+    #: The wall clock, for what people read and for deadlines; and a monotonic one, for the rest.
+    now: float
+    instant: float
+    #: How old the list of nodes is at most, by the monotonic clock.
+    nodes_age_seconds: float = 0.0
+    api_latency_seconds: float = 0.0
+    api_error_share: float = 0.0
+
+
+@dataclass(slots=True)
+class FleetMemory:
+    """What a process keeps between decisions. A new process begins with the defaults: blind."""
+
+    sight: SightMemory = field(default_factory=SightMemory)
+    peaks: Peaks = field(default_factory=Peaks)
+    bucket: JoinBucket = field(default_factory=JoinBucket)
+    looked_at: float | None = None
+    #: The version of the Fleet object that was read last, and when.
+    ledger_version: str = ""
+    ledger_read_at: float = 0.0
+    #: Removals, by name, that were marked in the decision before.
+    marked: frozenset[str] = frozenset()
+    #: Machines whose removal had been granted then.
+    leaving: frozenset[str] = frozenset()
+    #: Machines that no launch of ours accounts for, and since when.
+    stray_since: dict[str, float] = field(default_factory=dict[str, float])
+    #: For how long the lists have agreed with each other while the records did not.
+    agree_seconds: float = 0.0

@@ -1,0 +1,33 @@
+"""Machines as a provider lists them: the other half of what a cluster's nodes are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class InstanceState(Enum):
+    """What a provider says of a machine. One that is gone is not listed."""
+
+    STARTING = "Starting"
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A machine. `id` is what its node states as `spec.providerID`."""
+
+    id: str
+    pool: str
+    state: InstanceState
+    domain: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The machines of a pool; not complete when the provider's list was cut."""
+
+    instances: tuple[Instance, ...]
+    is_complete: bool = True

@@ -1,0 +1,151 @@
+"""The nodes of pools, and which of them are idle since when. Kept per event, in O(change).
+
+A node belongs to the pool that its label names. It is idle while no unfinished job has a place on
+it and no pod is bound to it, pods of a DaemonSet and those that have ended aside. Instants are of a
+monotonic clock, so a jump of the wall clock makes no node look idle for long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.api import names
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.model.gangs import JobKey
+from fairlead.model.node_health import is_ready
+
+_LASTING = "DaemonSet"
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNode:
+    """A node of a pool, as far as the fleet is concerned."""
+
+    node: Node
+    pool: str
+    #: The machine: `spec.providerID`.
+    instance: str
+    is_ready: bool
+    #: It has the startup taint, which Fairlead lifts.
+    is_joining: bool
+    #: Why the fleet controller will remove it; "": it is not marked.
+    removal: str
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self.node.metadata.name
+
+    @property
+    def is_cordoned(self) -> bool:
+        """True when somebody cordoned it, we or a person."""
+        return self.node.spec.unschedulable
+
+    @property
+    def is_usable(self) -> bool:
+        """True when members can start on it."""
+        return self.is_ready and not self.is_joining and not self.is_cordoned
+
+
+class PoolNodes:
+    """All nodes that carry the label of a pool."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, PoolNode] = {}
+        self.by_instance: dict[str, PoolNode] = {}
+        self.by_pool: dict[str, dict[str, PoolNode]] = {}
+        #: Nodes of pools that nothing uses, and the instant since when.
+        self.idle_since: dict[str, float] = {}
+        self.unready: dict[str, None] = {}
+        self._users: dict[str, dict[JobKey, None]] = {}
+        self._nodes_of_job: dict[JobKey, frozenset[str]] = {}
+        self._node_of_pod: dict[JobKey, str] = {}
+
+    def put(self, node: Node, instant: float) -> None:
+        """Take in a node, new or changed."""
+        name, pool = node.metadata.name, node.metadata.labels.get(names.POOL, "")
+        before = self.by_name.get(name)
+        if before is not None:
+            self._unindex(before)
+        if not pool or not node.spec.provider_id:
+            self.idle_since.pop(name, None)
+            return
+        found = PoolNode(
+            node, pool, node.spec.provider_id, is_ready(node),
+            any(taint.key == names.TAINT_JOINING for taint in node.spec.taints),
+            node.metadata.annotations.get(names.REMOVAL, ""),
+        )  # fmt: skip
+        self.by_name[name] = self.by_instance[found.instance] = found
+        self.by_pool.setdefault(pool, {})[name] = found
+        if not found.is_ready:
+            self.unready[name] = None
+        was_usable = before is not None and before.is_ready and not before.is_joining
+        is_usable = found.is_ready and not found.is_joining
+        if not self.is_used(name) and (name not in self.idle_since or is_usable > was_usable):
+            self.idle_since[name] = instant
+
+    def remove(self, name: str) -> None:
+        """Take in that a node is gone."""
+        before = self.by_name.get(name)
+        if before is not None:
+            self._unindex(before)
+        self.idle_since.pop(name, None)
+
+    def is_used(self, name: str) -> bool:
+        """True while a job has a place on the node, or a pod of others is bound to it."""
+        return bool(self._users.get(name))
+
+    def job_changed(self, key: JobKey, job: Job | None, instant: float) -> None:
+        """Take in a job; None: it is gone."""
+        placement = job.status.placement if job is not None and not job.is_finished else None
+        after = frozenset(
+            name for role in (placement.roles if placement else ()) for name in role.nodes
+        )
+        before = self._nodes_of_job.pop(key, frozenset())
+        if after:
+            self._nodes_of_job[key] = after
+        for name in before - after:
+            self._leave(name, key, instant)
+        for name in after - before:
+            self._use(name, key)
+
+    def pod_changed(self, key: JobKey, pod: Pod | None, instant: float) -> None:
+        """Take in a pod; None: it is gone."""
+        user = ("pod", "/".join(key))
+        before = self._node_of_pod.pop(key, "")
+        after = pod.spec.node_name if pod is not None and _counts(pod) else ""
+        if after:
+            self._node_of_pod[key] = after
+        if before and before != after:
+            self._leave(before, user, instant)
+        if after and after != before:
+            self._use(after, user)
+
+    def _use(self, name: str, user: JobKey) -> None:
+        self._users.setdefault(name, {})[user] = None
+        self.idle_since.pop(name, None)
+
+    def _leave(self, name: str, user: JobKey, instant: float) -> None:
+        users = self._users.get(name, {})
+        users.pop(user, None)
+        if not users:
+            self._users.pop(name, None)
+            if name in self.by_name:
+                self.idle_since[name] = instant
+
+    def _unindex(self, before: PoolNode) -> None:
+        del self.by_name[before.name]
+        if self.by_instance.get(before.instance) is before:
+            del self.by_instance[before.instance]
+        del self.by_pool[before.pool][before.name]
+        if not self.by_pool[before.pool]:
+            del self.by_pool[before.pool]
+        self.unready.pop(before.name, None)
+
+
+def _counts(pod: Pod) -> bool:
+    if pod.is_terminal or _MIRROR in pod.metadata.annotations:
+        return False
+    return not any(owner.kind == _LASTING for owner in pod.metadata.owner_references)

@@ -1,0 +1,77 @@
+"""Rules of NodePools and of the Fleet: every mistake of a manifest at once, with its path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.api.validate_pool import validate_fleet, validate_pool
+
+
+def pool(name: str = "h100", **spec: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "provider": {"type": "Static", "reference": "/etc/fairlead/h100.json"},
+        "template": {"resources": {"cpu": "96", "nvidia.com/gpu": 8}},
+        "max": 100,
+    }
+    return {"metadata": {"name": name}, "spec": {**base, **spec}}
+
+
+def fields(obj: dict[str, Any]) -> list[str]:
+    return [cause.field for cause in validate_pool(obj)]
+
+
+def test_a_good_pool_has_no_mistakes() -> None:
+    assert fields(pool()) == []
+    assert fields(pool(min=1, hold=5, domains=[{"name": "a", "labels": {"rack": "r1"}}])) == []
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_the_fields() -> None:
+    bad = pool(
+        "Not_A_Name",
+        min=200,
+        hold=500,
+        headroomNodes=101,
+        provider={"type": "Exec", "reference": "bin/buy"},
+        template={
+            "resources": {"cpu": "much", "no name": 1},
+            "labels": {"fairlead.dev/pool": "x", "ok": "not ok!"},
+            "taints": [{"key": "fairlead.dev/joining", "effect": "Never"}],
+        },
+        domains=[{"name": "a"}, {"name": "a"}, {"name": ""}],
+    )
+    assert fields(bad) == [
+        "metadata.name",
+        "spec.min",
+        "spec.hold",
+        "spec.headroomNodes",
+        "spec.provider.reference",
+        "spec.template.resources.cpu",
+        "spec.template.resources.no name",
+        "spec.template.labels.fairlead.dev/pool",
+        "spec.template.labels.ok",
+        "spec.template.taints[0].effect",
+        "spec.template.taints[0].key",
+        "spec.domains[1].name",
+        "spec.domains[2].name",
+    ]
+
+
+def test_a_pool_that_cannot_be_read_gives_one_cause_with_its_path() -> None:
+    (cause,) = validate_pool(pool(max="many"))
+    assert (cause.field, cause.reason) == ("spec.max", "FieldValueTypeInvalid")
+
+
+def test_what_a_provider_needs_is_required() -> None:
+    assert fields(pool(provider={"type": "Exec"})) == ["spec.provider.reference"]
+    assert fields(pool(provider={"type": "Simulated"})) == []
+
+
+def test_there_is_one_fleet_and_its_overrides_have_names_and_ends() -> None:
+    override = {"name": "a", "nodes": ["n1"], "expiresAt": "soon", "by": "ann", "reason": "move"}
+    fleet = {"metadata": {"name": "mine"}, "spec": {"overrides": [override, override]}}
+    assert [cause.field for cause in validate_fleet(fleet)] == [
+        "metadata.name",
+        "spec.overrides[0].expiresAt",
+        "spec.overrides[1].name",
+        "spec.overrides[1].expiresAt",
+    ]

@@ -1,0 +1,139 @@
+"""A cluster whose nodes are bought: the controllers, virtual nodes and a simulated cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from fairlead.api import crd
+from fairlead.api.core import Node
+from fairlead.api.fleet import FLEET_NAME, Fleet
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.node_pool import NodePool
+from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
+from fairlead.app.context import ProcessContext
+from fairlead.app.controllers import Controllers, Policies
+from fairlead.cloud.registry import provider_of
+from fairlead.cloud.simulated import CloudRates, SimulatedCloud
+from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.decide.rails.sight import SightLimits
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import load_profile
+from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.supervisor import Supervisor
+from fairlead.sim.quiet_client import QuietClient
+from fairlead.testing.builders import EPOCH, make_job
+
+
+class FleetWorld:
+    """Run it with `async with FleetWorld.running() as world`, in virtual time."""
+
+    def __init__(self, rates: CloudRates, policy: FleetPolicy) -> None:
+        self.clock = LoopClock(EPOCH)
+        rng = random.Random(7)
+        self.api = ApiService(
+            Store.open(None), Registry.with_builtins(), self.clock,
+            ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
+        )  # fmt: skip
+        # Watches that last say nothing while nothing happens.
+        self.client = QuietClient(self.api, renews_watches=False, keeps_events=False)
+        profile = load_profile("default")
+        self.virtual = VirtualNodes(
+            self.client, NodeFleet(0, profile.node), profile, clock=self.clock, rng=rng
+        )
+        self.cloud = SimulatedCloud(self.virtual, random.Random(3), rates)
+        self.policy = policy
+        self.rng = rng
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls, rates: CloudRates | None = None, policy: FleetPolicy | None = None
+    ) -> AsyncGenerator[FleetWorld]:
+        silent = FleetPolicy(sight=SightLimits(nodes_age_seconds_max=float("inf")))
+        world = cls(rates or CloudRates(), policy or silent)
+        await world.api.bootstrap()
+        for manifest in crd.manifests():
+            await world.client.create(CRDS, manifest)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(world.api.run()),
+                group.create_task(world.virtual.run()),
+                group.create_task(world.cloud.run()),
+                group.create_task(world.control()),
+            ]
+            world.controller = tasks[-1]
+            world.group = group
+            yield world
+            for task in [*tasks, world.controller]:
+                task.cancel()
+
+    group: asyncio.TaskGroup
+    controller: asyncio.Task[None]
+
+    async def control(self) -> None:
+        """One life of the controllers."""
+        controllers = Controllers(
+            Policies(fleet=self.policy), self.client, MemoryHistory(),
+            context=ProcessContext(self.clock, Metrics(CollectorRegistry(), version="test")),
+            providers=partial(provider_of, simulated=self.cloud),
+        )  # fmt: skip
+        supervisor = Supervisor(controllers.services(), clock=self.clock, rng=self.rng)
+        await supervisor.run()
+
+    async def kill(self) -> None:
+        """End the controllers at once and start them again."""
+        self.controller.cancel()
+        await asyncio.sleep(1)
+        self.controller = self.group.create_task(self.control())
+
+    async def pool(self, name: str = "h100", **spec: Any) -> None:
+        template = spec.pop("template", {"resources": {"cpu": "96", "memory": "1Ti",
+                                                       "nvidia.com/gpu": "8"}})  # fmt: skip
+        body = {
+            "metadata": {"name": name},
+            "spec": {"provider": {"type": "Simulated"}, "template": template, "max": 64,
+                     "mode": "Active", **spec},
+        }  # fmt: skip
+        await self.client.create(NODE_POOLS, body)
+
+    async def submit(self, name: str, *, seconds: int = 3600, **spec: Any) -> None:
+        job = to_wire(make_job(name, **spec))["spec"]
+        for role in job["roles"]:
+            note = {"fairlead.dev/simulate-seconds": str(seconds)}
+            role["template"].setdefault("metadata", {})["annotations"] = note
+        await self.client.create(JOBS, {"metadata": {"name": name}, "spec": job},
+                                 namespace="default")  # fmt: skip
+
+    async def job(self, name: str) -> Job:
+        return await self.client.get(JOBS, name, namespace="default")
+
+    async def nodes(self) -> list[Node]:
+        return list((await self.client.list(NODES)).items)
+
+    async def get_pool(self, name: str = "h100") -> NodePool:
+        return await self.client.get(NODE_POOLS, name)
+
+    async def fleet(self) -> Fleet:
+        return await self.client.get(FLEETS, FLEET_NAME)
+
+    async def until(self, holds: Callable[[], Any], seconds: float) -> float:
+        """Wait until an async condition holds; return how long it took."""
+        started = self.clock.now()
+        while not await holds():
+            assert self.clock.now() - started < seconds, "it never holds"
+            await asyncio.sleep(1)
+        return self.clock.now() - started
