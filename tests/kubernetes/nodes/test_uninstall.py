@@ -16,7 +16,8 @@ pytestmark = pytest.mark.kubernetes
 KINDS = (
     "customresourcedefinitions", "clusterroles", "clusterrolebindings", "namespaces",
     "mutatingwebhookconfigurations", "validatingwebhookconfigurations", "priorityclasses",
-    "persistentvolumes", "roles", "rolebindings", "leases",
+    "persistentvolumes", "roles", "rolebindings", "leases", "secrets", "configmaps", "services",
+    "serviceaccounts", "deployments", "pods", "poddisruptionbudgets", "networkpolicies",
 )  # fmt: skip
 
 
@@ -29,9 +30,12 @@ def installed(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def traces(cluster: Cluster) -> list[str]:
-    """Return the objects that have Fairlead in their names, as kind/name."""
+    """Return the objects that have Fairlead in their names, as kind/name.
+
+    The namespace is not among them: `helm --create-namespace` made it, and Helm deletes none.
+    """
     found = cluster.kubectl("get", ",".join(KINDS), "--all-namespaces", "-o", "name").split()
-    return [name for name in found if "fairlead" in name]
+    return [name for name in found if "fairlead" in name and name != f"namespace/{NAMESPACE}"]
 
 
 def test_it_is_removed_without_traces_and_a_gang_runs_until_its_job_is_deleted(
