@@ -38,6 +38,7 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
     WriteVerdict,
 )
+from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.outcome import changed_verdict, preempted_message, status_after
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
@@ -76,7 +77,9 @@ class SchedulerController:
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
         """
         self._world = world
-        self.state = PlacementState(world.state, contain=self._contain)
+        self.state = PlacementState(
+            world.state, order=FairShareOrder(world.state), contain=self._contain
+        )
         self._objects = ObjectWriter(client)
         self._policy = policy or PlacementPolicy()
         self._events = events
@@ -124,6 +127,7 @@ class SchedulerController:
         repeated = self._uncertain.take_due()
         self._now = now
         contains = not self._set_aside.is_strict
+        self._world.state.advance_shares(now)
         decision = decide(self.state, self._policy, now, contains_faults=contains)
         for key, error in decision.faults.items():
             self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, Stage.DECIDE, error)

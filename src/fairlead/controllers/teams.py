@@ -101,13 +101,12 @@ class TeamsController:
         return Decision(tuple(actions), wake_at=self._wake_at)
 
     def _statuses(self, teams: Sequence[Team], now: float) -> Iterator[WriteTeamStatus]:
-        use_is_due = now >= self._use_at
-        if use_is_due:
-            self._use_at = now + self._policy.use_seconds
+        self._world.state.advance_shares(now)
+        self._use_at = now + self._policy.use_seconds
         for team in teams:
             if ("team", team.metadata.name) not in self._blocked:
                 status = team_status(self._world.state, team, self._sharing, now)
-                write = changed_status(team, status, use_is_due=use_is_due)
+                write = changed_status(team, status, self._policy, now)
                 if write is not None:
                     yield write
 

@@ -50,7 +50,8 @@ _WRITTEN = frozenset(
     for reason in (
         Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT, Reason.RESERVED,
         Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
-        Reason.PRIORITY_CLASS_RESERVED, Reason.TEAM_NOT_OPEN, Reason.TEAM_AMBIGUOUS,
+        Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT, Reason.TEAM_NOT_OPEN,
+        Reason.TEAM_AMBIGUOUS,
     )
 )  # fmt: skip
 #: Smallest step worth suggesting, in base units.

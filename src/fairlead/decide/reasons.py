@@ -48,6 +48,7 @@ class Reason(Enum):
     DEPENDENCY_FAILED = "DependencyFailed"
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
     PRIORITY_CLASS_RESERVED = "PriorityClassReserved"
+    BORROW_LIMIT = "BorrowLimit"
     TEAM_NOT_OPEN = "TeamNotOpen"
     TEAM_AMBIGUOUS = "TeamAmbiguous"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -180,6 +181,12 @@ REASONS: dict[Reason, ReasonInfo] = {
         Outcome.BLOCKED,
         60,
         "PriorityClass {priority_class} is reserved for the cluster's own components",
+    ),
+    Reason.BORROW_LIMIT: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
+        "team {team} borrows {borrowed} nodes",
     ),
     Reason.TEAM_NOT_OPEN: ReasonInfo(
         Outcome.BLOCKED,

@@ -27,9 +27,8 @@ class Claim:
     roles: tuple[tuple[str, Request, tuple[str, ...]], ...]
     is_adopted: bool = False
     priority: int = 0
-    #: The team of the job, and whether its team holds this only until another team needs it.
+    #: The team of the job.
     team: str = ""
-    is_borrowed: bool = False
     #: Node and request by (role, index).
     places: dict[Member, tuple[str, Request]] = field(compare=False, default_factory=dict)
 

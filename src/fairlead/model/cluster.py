@@ -21,11 +21,12 @@ from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.api.team import Team
+from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim, claim_of
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger
-from fairlead.model.nodes import NodeTable, is_gpu
+from fairlead.model.nodes import NodeTable, counts
 from fairlead.model.phase import OPEN, Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
@@ -156,8 +157,23 @@ class ClusterState:
 
     def team_changed(self, name: str, found: Team | None) -> None:
         """Take in a team, or that it is gone; walks all jobs if more than its status changed."""
+        if found is not None and found.status.use.as_of is not None:
+            use = found.status.use
+            self.uses.shares.restore(name, use.dominant_share_seconds, parse_time(use.as_of))
         if self.teams.remove(name) if found is None else self.teams.put(found):
             self._take_in_again()
+
+    def advance_shares(self, now: float) -> None:
+        """Take in the time that has passed in what the teams have used of the cluster."""
+        if not len(self.teams):
+            return
+        table = self.table
+        totals = {n: int(table.owned(n)[table.exists].sum()) for n in table.resources if counts(n)}
+        rates = {
+            team: max((n / totals[r] for r, n in held.items() if totals.get(r)), default=0.0)
+            for team, held in self.uses.amounts.items()
+        }
+        self.uses.shares.advance(now, rates)
 
     def _take_in_again(self) -> None:
         for entry in list(self.jobs.values()):
@@ -257,8 +273,9 @@ class ClusterState:
         if claim is None:
             return JobUse(entry.team_name, waits=phase_of(entry.job) is Phase.QUEUED)
         nodes = frozenset(node for _, _, nodes in claim.roles for node in nodes)
-        gpus = sum(claim.amount(name) for name in self.table.resources if is_gpu(name))
-        return JobUse(entry.team_name, nodes, gpus)
+        held = ((name, claim.amount(name)) for name in self.table.resources if counts(name))
+        amounts = tuple((name, amount) for name, amount in held if amount)
+        return JobUse(entry.team_name, nodes, amounts)
 
     def _gang_of(
         self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam

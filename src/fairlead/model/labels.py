@@ -18,6 +18,7 @@ from fairlead.api.bounds import label_integer
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
 from fairlead.api.names import TEAM
 from fairlead.model.requests import Constraints
+from fairlead.model.teams import owner_of
 
 Bools = npt.NDArray[np.bool_]
 Slots = npt.NDArray[np.int64]
@@ -31,6 +32,8 @@ NAME_COLUMN = "field:metadata.name"
 CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 _NUMBERS_SPARE_MAX = 1024
+#: Whose a node is, seen from a team; in the order in which its members take them.
+OWN, OPEN, FOREIGN = 0, 1, 2
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -151,6 +154,15 @@ class LabelTable:
         for taints, number in self._taint_sets.items():
             numbers[number] = judge(taints)
         return numbers[self._taints]
+
+    def tiers(self, team: str) -> Slots:
+        """Return int64[N]: OWN for nodes of the team, OPEN for those of no team, else FOREIGN."""
+
+        def tier(taints: tuple[Taint, ...]) -> int:
+            owner = owner_of(taints)
+            return OPEN if not owner else OWN if owner == team else FOREIGN
+
+        return self.by_taints(tier)
 
     def tolerated(self, constraints: Constraints, slots: Slots) -> tuple[Bools, Bools, Bools]:
         """Return which slots' taints are tolerated: lasting ones, passing ones, NoExecute ones."""

@@ -62,6 +62,11 @@ def is_gpu(resource: str) -> bool:
     return resource.endswith("/gpu")
 
 
+def counts(resource: str) -> bool:
+    """True for what the fair share between teams looks at: CPU, memory and devices."""
+    return resource in (CPU, MEMORY) or is_device(resource)
+
+
 class NodeTable:
     """Columns over node slots. All arrays have one column (or cell) per slot, used or not."""
 

@@ -6,20 +6,58 @@ place. A node that several jobs or teams borrow counts once for each team, and o
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.model.gangs import JobKey
 
+#: After so long the past counts half, as Slurm's PriorityDecayHalfLife by default.
+HALF_LIFE_SECONDS = 7 * 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class JobUse:
-    """What a job holds: its distinct nodes, GPUs, and whether it waits for nodes instead."""
+    """What a job holds: its distinct nodes and amounts, and whether it waits for nodes instead."""
 
     team: str
     nodes: frozenset[str] = frozenset()
-    gpus: int = 0
+    amounts: tuple[tuple[str, int], ...] = ()
     waits: bool = False
+
+
+class DecayedShares:
+    """The dominant share of each team, summed over time and halved every half-life."""
+
+    def __init__(self) -> None:
+        #: By team, as of `_as_of`, in seconds of the whole cluster; and its share since then.
+        self._sums: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+        self._as_of: float | None = None
+
+    def at(self, team: str, now: float) -> float:
+        """Return the sum of a team at an instant, if its share stays what it is."""
+        value, rate = self._sums.get(team, 0.0), self._rates.get(team, 0.0)
+        if self._as_of is None or now <= self._as_of:
+            return value
+        kept = math.exp2((self._as_of - now) / HALF_LIFE_SECONDS)
+        return value * kept + rate * HALF_LIFE_SECONDS / math.log(2) * (1 - kept)
+
+    def advance(self, now: float, rates: Mapping[str, float]) -> None:
+        """Take in the time that has passed, and the share that each team has from now on."""
+        if self._as_of is not None and now < self._as_of:
+            return
+        self._sums = {team: self.at(team, now) for team in {*self._sums, *self._rates}}
+        self._rates = dict(rates)
+        self._as_of = now
+
+    def restore(self, team: str, value: float, as_of: float) -> None:
+        """Continue from what was written down; what is known already counts more."""
+        if team in self._sums or team in self._rates:
+            return
+        age = 0.0 if self._as_of is None else max(self._as_of - as_of, 0.0)
+        self._sums[team] = value * math.exp2(-age / HALF_LIFE_SECONDS)
 
 
 class TeamUses:
@@ -36,7 +74,9 @@ class TeamUses:
         #: By team: jobs with nodes, jobs that wait for some, GPUs.
         self.placed: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
-        self.gpus: Counter[str] = Counter()
+        #: By team: what its jobs hold of each resource.
+        self.amounts: dict[str, Counter[str]] = {}
+        self.shares = DecayedShares()
 
     def owner(self, node: str) -> str:
         """Return the team whose taint a node carries; "" for none."""
@@ -46,6 +86,16 @@ class TeamUses:
     def has_owners(self) -> bool:
         """True while some node carries a team's taint."""
         return bool(self._owners)
+
+    def borrows(self, team: str, node: str) -> bool:
+        """True where the team uses the node, and it is another's."""
+        owner = self.owner(node)
+        return bool(owner) and owner != team and team in self._holders.get(node, ())
+
+    def is_lent(self, node: str) -> bool:
+        """True where another team than its own uses the node."""
+        owner = self.owner(node)
+        return bool(owner) and any(team != owner for team in self._holders.get(node, ()))
 
     def is_used_but_by(self, node: str, team: str | None) -> bool:
         """True where jobs of other teams than this one have places on a node."""
@@ -78,7 +128,9 @@ class TeamUses:
     def _book(self, use: JobUse, sign: int) -> None:
         self.placed[use.team] += sign * bool(use.nodes)
         self.waiting[use.team] += sign * use.waits
-        self.gpus[use.team] += sign * use.gpus
+        held = self.amounts.setdefault(use.team, Counter())
+        for resource, amount in use.amounts:
+            held[resource] += sign * amount
         for node in use.nodes:
             self._count(node, -1)
             holders = self._holders.setdefault(node, Counter())

@@ -47,6 +47,8 @@ class TeamTable:
         self._by_namespace: dict[str, tuple[str, ...]] = {}
         #: Rises with every change of what a team is, as opposed to its status.
         self.version = 0
+        #: True while some team has a limit on borrowing or lending.
+        self.has_limits = False
         for each in teams:
             self.put(each)
 
@@ -85,6 +87,8 @@ class TeamTable:
 
     def _changed(self) -> None:
         self.version += 1
+        limits = ((t.spec.borrow_limit_nodes, t.spec.lend_limit_nodes) for t in self)
+        self.has_limits = any(limit is not None for both in limits for limit in both)
         found: dict[str, list[str]] = {}
         for team in self:
             for namespace in team.spec.namespaces:

@@ -18,7 +18,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "cause": "cancelled by its user", "nodes_unavailable": 2, "role": "worker",
     "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
     "priority_class": "high", "stage": "read", "fault": "RecursionError: too deep",
-    "message": "exceeded quota: team", "team": "vision", "open": "speech",
+    "message": "exceeded quota: team", "team": "vision", "borrowed": 3, "open": "speech",
     "victims": 2, "saving": 1, "priority": 100,
 }  # fmt: skip
 

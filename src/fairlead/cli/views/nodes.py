@@ -19,6 +19,7 @@ NONE = "-"
 DEFAULT_POOL = "default"
 _STANDARD_TAINTS = (
     names.TAINT_NOT_READY, names.TAINT_UNREACHABLE, names.TAINT_UNSCHEDULABLE, names.TAINT_LOCAL,
+    names.TEAM,
 )  # fmt: skip
 
 COLUMNS: tuple[Column, ...] = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.queue import Shape
+from fairlead.decide.placement.queue import QueueEntry, Shape
+from fairlead.decide.placement.search import Plan, plan_gang
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_available, judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
@@ -33,6 +35,7 @@ class Context:
         self.placed: dict[ObjectKey, Ints] = {}
         #: The job at the head for which nodes are reserved, if any.
         self.reserved_for: ObjectKey | None = None
+        self.borrowing = Borrowing(state.cluster)
         #: When to decide again.
         self.wakes: list[float] = []
         self.faults: dict[ObjectKey, Exception] = {}
@@ -64,6 +67,17 @@ class Context:
             self.on_fault(key, error)
             return cast("T", otherwise)
 
+    def limited(
+        self, entry: QueueEntry, gang: GangRequest, *, but_barred: bool = False
+    ) -> PresentCapacity:
+        """Return the capacity that limits of borrowing leave a gang, without what is barred."""
+        capacity = self.capacity if but_barred else self.capacity.unbarred()
+        return self.borrowing.limited(capacity, gang, entry.lane.team, entry.lane.priority)
+
+    def plan(self, entry: QueueEntry, gang: GangRequest) -> Plan | None:
+        """Place a gang in the capacity, within the limits of borrowing; None takes nothing."""
+        return plan_gang(self.limited(entry, gang, but_barred=True), self.cluster.table, gang)
+
     def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""
         if isinstance(gang, InvalidGang):
@@ -71,7 +85,8 @@ class Context:
         fits = self.cluster.fits
         changes = [fits.mask(role.member.constraints).changed_at for role in gang.roles]
         version = self.cluster.table.nodes_version
-        return (*changes, version, self.capacity.version, self.reserved_for)
+        teams = self.cluster.teams.version
+        return (*changes, version, teams, self.capacity.version, self.reserved_for)
 
     def on_empty(self, shape: Shape) -> Verdict | None:
         """Return why a shape could never be placed on these nodes, even empty; None: it could."""

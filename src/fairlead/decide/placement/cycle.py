@@ -44,6 +44,7 @@ from fairlead.decide.placement.verdicts import Verdicts
 from fairlead.decide.placement.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
+from fairlead.model.gangs import InvalidGang
 
 _PENDING_SHOWN_MAX = 10
 
@@ -152,11 +153,12 @@ class _Cycle:
         self._actions.append(action)
         self._verdicts[entry.age.job_key] = verdict
         self._context.placed[entry.age.job_key] = slots
+        self._context.borrowing.note(lane.team, plan)
 
     def _repair(self, entry: QueueEntry) -> None:
         """Place a gang's next attempt, or let it wait with what it has, or release that."""
         context, key = self._context, entry.age.job_key
-        match repair(context.capacity.unbarred(), entry, context.policy, context.now):
+        match repair(self._room_of(entry), entry, context.policy, context.now):
             case Plan() as plan:
                 self._place(entry, plan)
             case Wait(verdict, until):
@@ -166,6 +168,12 @@ class _Cycle:
                 if verdict is not None:
                     self._verdicts[key] = verdict
                 self._actions.append(release_job(entry.job, verdict, self._at))
+
+    def _room_of(self, entry: QueueEntry) -> PresentCapacity:
+        gang, context = entry.gang, self._context
+        if isinstance(gang, InvalidGang):
+            return context.capacity.unbarred()
+        return context.limited(entry, gang)
 
     def _write(self, key: ObjectKey, verdict: Verdict, is_fresh: bool) -> bool:  # noqa: FBT001
         """Write a verdict if the job's status does not say it; True when it is written."""

@@ -15,7 +15,7 @@ from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.preempt import Preempting
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.reservation import HeadReservation
-from fairlead.decide.placement.search import Plan, plan_gang
+from fairlead.decide.placement.search import Plan
 from fairlead.model.gangs import GangRequest
 
 #: Called with each job that is placed, and with each one that has a next attempt to place.
@@ -96,7 +96,7 @@ class Fit:
         basis = context.basis(shape.gang)
         if shape.failed_on != basis:
             self._evaluations += 1
-            plan = plan_gang(context.capacity, context.cluster.table, shape.gang)
+            plan = context.plan(entry, shape.gang)
             if plan is not None:
                 self._on_plan(entry, plan)
                 return True

@@ -31,6 +31,7 @@ from fairlead.decide.placement.capacity import Capacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
 from fairlead.decide.placement.lost_work import Run, run_of, silent_seconds
+from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import Plan, plan_gang, take_plan
@@ -39,7 +40,8 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.claims import Claim
 from fairlead.model.gangs import GangRequest
-from fairlead.model.nodes import Ints
+from fairlead.model.labels import FOREIGN
+from fairlead.model.nodes import Bools, Ints
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.requests import Request
 
@@ -58,8 +60,13 @@ class PotentialRises(AssertionError):
     """A preemption would not lower the potential: an error of the planner."""
 
 
-def potential(waiting: Iterable[int]) -> tuple[int, ...]:
-    """Return what every preemption lowers: the priorities of the jobs that wait, highest first.
+#: Whether a job runs on no other team's nodes, and its priority.
+Standard: TypeAlias = tuple[bool, int]
+
+
+def potential(waiting: Iterable[Standard]) -> tuple[Standard, ...]:
+    """Return what every preemption lowers: the jobs that wait, those that would not borrow first,
+    by priority, highest first.
 
     The tuples are compared from left to right. Among finitely many jobs no sequence of such tuples
     falls for ever (the multiset order of Dershowitz and Manna is well-founded).
@@ -67,11 +74,11 @@ def potential(waiting: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(waiting, reverse=True))
 
 
-def check_potential(beneficiary: int, victims: Iterable[int]) -> None:
+def check_potential(beneficiary: Standard, victims: Iterable[Standard]) -> None:
     """Raise unless the potential falls when the victims wait in place of the beneficiary."""
     before, after = potential([beneficiary]), potential(victims)
     if not after < before:
-        raise PotentialRises(f"priorities {after} would wait instead of {before}")
+        raise PotentialRises(f"{after} would wait instead of {before}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class Preempting:
             self.on_plan(entry, plan)
             return
         capacity.rollback_to(released)
-        elsewhere = plan_gang(capacity.unbarred(), table, entry.gang)
+        elsewhere = plan_gang(context.limited(entry, entry.gang), table, entry.gang)
         if elsewhere is not None:
             self.on_plan(entry, elsewhere)
             return
@@ -159,7 +166,7 @@ class Preempting:
         for victim in nomination.victims if nomination is not None else ():
             key = (victim.namespace, victim.name)
             claim = ledger.claim(key)
-            if claim is None or claim.uid != victim.uid or claim.priority >= entry.lane.priority:
+            if claim is None or claim.uid != victim.uid or not self._gives_way(claim, entry.lane):
                 continue
             if np.isin(ledger.slots(key), wanted).any():
                 yield key
@@ -180,7 +187,9 @@ class Preempting:
             if group is None or id(group) in seen or not isinstance(entry.gang, GangRequest):
                 continue
             seen[id(group)] = None
-            if entry.lane.may_preempt and entry.lane.priority > lowest.priority:
+            is_above = entry.lane.priority > lowest.priority
+            has_lent = context.cluster.uses.lent[entry.lane.team] > 0
+            if entry.lane.may_preempt and (is_above or has_lent):
                 yield group
 
     def nominate(self, group: Group, entry: QueueEntry) -> bool:
@@ -207,16 +216,17 @@ class Preempting:
             group.no_victims = (basis, retry_at)
             context.wakes += [retry_at] if np.isfinite(retry_at) else []
             return False
-        check_potential(entry.lane.priority, [victim.priority for victim in found.victims])
+        check_potential((True, entry.lane.priority), map(self._standard, found.victims))
         take_plan(context.capacity, gang, found.plan)
         self.made[entry.age.job_key] = found
         return True
 
     def _search(self, entry: QueueEntry, gang: GangRequest) -> tuple[Victims | None, float]:
         """Return the victims, or None and when protected jobs may become victims."""
-        context, cluster = self.context, self.context.cluster
-        candidates, retry_at = self._candidates(entry.lane.priority)
-        room = FreedCapacity.of(cluster, self._leaving_uses(()), context.capacity.barred)
+        cluster = self.context.cluster
+        candidates, retry_at = self._candidates(entry.lane)
+        barred = self._barred(entry.lane.team)
+        room = FreedCapacity.of(cluster, self._leaving_uses(()), barred)
         if self._is_leaving_any:
             mark = room.mark()
             plan = plan_gang(room, cluster.table, gang)
@@ -226,20 +236,50 @@ class Preempting:
         found = find_victims(cluster, gang, candidates, room)
         return found, retry_at
 
-    def _candidates(self, priority: int) -> tuple[list[Candidate], float]:
-        """Return the jobs of lower priority that may be preempted, and when there may be more."""
+    def _barred(self, team: str) -> Bools | None:
+        """Return the nodes that no job preempts for: those of other teams are lent while idle."""
+        capacity, cluster = self.context.capacity, self.context.cluster
+        if not cluster.uses.has_owners:
+            return capacity.barred
+        foreign = cluster.table.labels.tiers(team) == FOREIGN
+        return foreign if capacity.barred is None else foreign | capacity.barred
+
+    def _gives_way(self, claim: Claim, lane: LaneKey) -> bool:
+        """True for a claim of lower priority, and for one that borrows nodes of the lane's team."""
+        return claim.priority < lane.priority or self._borrows_from(claim, lane.team)
+
+    def _borrows_from(self, claim: Claim, team: str) -> bool:
+        uses = self.context.cluster.uses
+        if not team or claim.team == team or not uses.lent[team]:
+            return False
+        return any(uses.owner(node) == team for _, _, nodes in claim.roles for node in nodes)
+
+    def _standard(self, victim: Candidate) -> Standard:
+        return (not victim.is_borrowed, victim.priority)
+
+    def _candidates(self, lane: LaneKey) -> tuple[list[Candidate], float]:
+        """Return the jobs that give way and may be preempted, and when there may be more.
+
+        A job that borrows from the lane's own team is not protected by the time it has run.
+        """
         context, ledger = self.context, self.context.cluster.ledger
         runs: list[tuple[Claim, Run]] = []
         retry_at = float("inf")
+        borrowed: set[ObjectKey] = set()
+        has_lent = context.cluster.uses.lent[lane.team] > 0
         for claim in ledger.claims_by_priority():
-            if claim.priority >= priority:
+            if claim.priority >= lane.priority and not has_lent:
                 break
+            if not self._gives_way(claim, lane):
+                continue
             job = context.state.jobs[claim.key].job
             if not self._may_be_victim(claim, job):
                 continue
             run = run_of(job, claim)
+            if self._borrows_from(claim, lane.team):
+                borrowed.add(claim.key)
             protected_until = run.began_at + context.policy.preemption_min_run_seconds
-            if context.now < protected_until:
+            if context.now < protected_until and claim.key not in borrowed:
                 retry_at = min(retry_at, protected_until)
             else:
                 runs.append((claim, run))
@@ -247,7 +287,7 @@ class Preempting:
         vector = context.cluster.table.vector
         candidates = [
             Candidate(
-                claim.key, claim.uid, claim.priority, claim.is_borrowed,
+                claim.key, claim.uid, claim.priority, claim.key in borrowed,
                 run.lost_gpu_seconds(context.now, bound),
                 tuple((s, n, vector(request)) for s, n, request in ledger.uses_of(claim.key)),
             )

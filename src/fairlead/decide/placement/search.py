@@ -22,11 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.api.names import TEAM
 from fairlead.decide.placement.capacity import Capacity
 from fairlead.model.gangs import GangRequest, RoleRequest
 from fairlead.model.nodes import Bools, Ints, NodeTable
 
 _KEY_MAX = np.iinfo(np.int64).max
+#: The packing order is below this many bits.
+_TIER_BITS = 56
 
 #: Domains tried for one gang with several roles; with one role the first always succeeds.
 DOMAINS_TRIED_MAX = 64
@@ -129,15 +132,21 @@ def plan_within(
         fits = capacity.fits(role.member)
         if admitted is not None:
             fits = np.where(admitted, fits, 0)
-        packed = pack(
-            fits, capacity.key if order is None else _ranked(order, capacity.key), role.count
-        )
+        key = _tiered(capacity.key, table, role)
+        packed = pack(fits, key if order is None else _ranked(order, key), role.count)
         if packed is None:
             capacity.rollback_to(mark)
             return None
         capacity.take(*packed, role.member)
         slots[i] = _in_rank_order(table, *packed, order)
     return Plan(tuple(slots))
+
+
+def _tiered(key: Ints, table: NodeTable, role: RoleRequest) -> Ints:
+    """Return a key by which a team's members go to its own nodes first, to those of others last."""
+    tolerations = role.member.constraints.tolerations
+    own = next((t.value for t in tolerations if t.key == TEAM and t.operator == "Equal"), None)
+    return key if own is None else key + (table.labels.tiers(own) << _TIER_BITS)
 
 
 def members_fit(capacity: Capacity, gang: GangRequest, admitted: Bools | None = None) -> int:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.order import OrderKey
-from fairlead.decide.placement.queue import Judgement, Shape
+from fairlead.decide.placement.queue import Judgement, QueueEntry, Shape
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.unplaceable import BLOCKERS_MAX, eligible_nodes, judge_present
@@ -100,7 +100,21 @@ class Verdicts:
         verdict = self._verdict(entry.group.shape, may_wait=may_wait)
         if verdict is None or verdict.outcome is not Outcome.WAITING:
             return verdict
-        return quota_verdict(self._context.cluster, entry) or verdict
+        return quota_verdict(self._context.cluster, entry) or self._borrow_verdict(entry) or verdict
+
+    def _borrow_verdict(self, entry: QueueEntry) -> Verdict | None:
+        """Return the verdict on a job that only a limit of borrowing keeps from its place."""
+        context, lane, gang = self._context, entry.lane, entry.gang
+        cluster = context.cluster
+        may_borrow = cluster.teams.may_borrow(lane.team, lane.priority)
+        if not (cluster.teams.has_limits and may_borrow) or isinstance(gang, InvalidGang):
+            return None
+        capacity = context.capacity
+        mark = capacity.mark()
+        plan = plan_gang(capacity, cluster.table, gang)
+        capacity.rollback_to(mark)
+        facts = {"team": lane.team, "borrowed": cluster.uses.borrowed[lane.team]}
+        return None if plan is None else Verdict(Reason.BORROW_LIMIT, facts)
 
     def _verdict(self, shape: Shape, *, may_wait: bool) -> Verdict | None:
         """Return the shape's verdict, made again if it is due; None when it was not got to."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace as with_fields
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.names import READY
 from fairlead.api.team import ShareStatus, Team, TeamStatus, TeamUse
-from fairlead.api.times import format_time
+from fairlead.api.times import format_time, parse_time
 from fairlead.api.validate_team import selector_of, validate_team
 from fairlead.decide.teams.actions import SetOwner, WriteTeamStatus
 from fairlead.decide.teams.assign import NO_TEAM, Fleet, ShareRequest, assign
@@ -125,24 +125,37 @@ def team_status(cluster: ClusterState, team: Team, sharing: Sharing, now: float)
         shares=tuple(
             ShareStatus(r.nodes, r.gpus, r.nodes_missing, r.gpus_missing) for r in results
         ),
-        use=_use(cluster, name, at),
+        use=_use(cluster, name, now),
     )
 
 
-def changed_status(team: Team, status: TeamStatus, *, use_is_due: bool) -> WriteTeamStatus | None:
-    """Return the write of a status; None where it says nothing new, or `use` alone is not due."""
-    before = team.status
-    same_use = with_fields(status.use, as_of=before.use.as_of) == before.use
-    if same_use or not use_is_due:
-        status = with_fields(status, use=before.use)
-    return None if status == before else WriteTeamStatus(team, status)
+def changed_status(
+    team: Team, status: TeamStatus, policy: TeamsPolicy, now: float
+) -> WriteTeamStatus | None:
+    """Return the write of a status; None where it says nothing new, or its use is not due yet.
+
+    What the fair share has summed up changes all the time, and is written rarely.
+    """
+    before = team.status.use
+    age = now - parse_time(before.as_of) if before.as_of is not None else float("inf")
+    sums = with_fields(
+        status.use, as_of=before.as_of, dominant_share_seconds=before.dominant_share_seconds
+    )
+    is_due = age >= (policy.use_seconds if sums != before else policy.sums_seconds)
+    has_moved = status.use.dominant_share_seconds != before.dominant_share_seconds
+    if not is_due or (sums == before and not has_moved):
+        status = with_fields(status, use=before)
+    return None if status == team.status else WriteTeamStatus(team, status)
 
 
-def _use(cluster: ClusterState, name: str, at: str) -> TeamUse:
+def _use(cluster: ClusterState, name: str, now: float) -> TeamUse:
     uses = cluster.uses
+    held = uses.amounts.get(name, {})
     return TeamUse(
-        jobs_placed=uses.placed[name], jobs_waiting=uses.waiting[name], gpus=uses.gpus[name],
-        nodes_borrowed=uses.borrowed[name], nodes_lent=uses.lent[name], as_of=at,
+        jobs_placed=uses.placed[name], jobs_waiting=uses.waiting[name],
+        gpus=sum(amount for resource, amount in held.items() if is_gpu(resource)),
+        nodes_borrowed=uses.borrowed[name], nodes_lent=uses.lent[name],
+        dominant_share_seconds=round(uses.shares.at(name, now), 1), as_of=format_time(now),
     )  # fmt: skip
 
 

@@ -19,3 +19,5 @@ class TeamsPolicy:
     healthy_part_min: float = 0.5
     #: What a team uses, borrows and lends is written at most this often.
     use_seconds: float = 10.0
+    #: The sums of the fair share are written at most this often.
+    sums_seconds: float = 300.0

@@ -194,10 +194,10 @@ def test_a_status_that_says_nothing_new_is_not_written() -> None:
     state = cluster([owned("n0", "a")], team)
     sharing = share_out(state, POLICY, [team])
     status = team_status(state, team, sharing, EPOCH)
-    assert changed_status(team, status, use_is_due=True) is not None
+    assert changed_status(team, status, POLICY, EPOCH) is not None
     written = replace(team, status=status)
     again = team_status(state, written, sharing, EPOCH + 60)
-    assert changed_status(written, again, use_is_due=True) is None
+    assert changed_status(written, again, POLICY, EPOCH + 60) is None
 
 
 def test_the_first_owner_by_name_counts() -> None:

@@ -1,0 +1,105 @@
+"""The limits of borrowing: which nodes of other teams a gang may use now.
+
+A team may use at most `borrowLimitNodes` nodes of others at a time, and others at most
+`lendLimitNodes` of its own. Nodes that are borrowed already cost nothing more. Of those that a
+limit still admits the first in packing order are chosen, and all others are barred while the gang
+is planned, so no plan exceeds a limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.search import Plan
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest
+from fairlead.model.nodes import Bools
+
+
+class Borrowing:
+    """What is borrowed in the course of one decision, on top of what the cluster shows."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        #: Nodes of others that teams got in this decision, as (team, node).
+        self._new: dict[tuple[str, str], None] = {}
+
+    def limited(
+        self, capacity: PresentCapacity, gang: GangRequest, team: str, priority: int
+    ) -> PresentCapacity:
+        """Return the capacity without the nodes that limits keep from this gang."""
+        teams = self._cluster.teams
+        if not teams.has_limits or not teams.may_borrow(team, priority):
+            return capacity
+        barred = self._barred(capacity, gang, team)
+        if barred is None:
+            return capacity
+        out = capacity.unbarred()
+        out.barred = barred if capacity.barred is None else barred | capacity.barred
+        return out
+
+    def note(self, team: str, plan: Plan) -> None:
+        """Take in the place of a gang of a team."""
+        if not self._cluster.teams.has_limits:
+            return
+        table, uses = self._cluster.table, self._cluster.uses
+        for slot in plan.distinct_slots.tolist():
+            node = table.names[slot]
+            if uses.owner(node) not in ("", team):
+                self._new[(team, node)] = None
+
+    def _barred(self, capacity: PresentCapacity, gang: GangRequest, team: str) -> Bools | None:
+        """Return bool[N]: the nodes of others that a limit keeps from the team; None for none."""
+        cluster = self._cluster
+        teams, table, uses = cluster.teams, cluster.table, cluster.uses
+        own = teams.get(team)
+        assert own is not None
+        room = np.zeros(table.capacity, dtype=np.bool_)
+        for role in gang.roles:
+            room |= capacity.fits(role.member) > 0
+        order = np.flatnonzero(room)
+        order = order[np.argsort(capacity.key[order])]
+        left = _left(own.spec.borrow_limit_nodes, uses.borrowed[team], self._borrowed_by(team))
+        lent_left = {
+            each.metadata.name: _left(
+                each.spec.lend_limit_nodes, uses.lent[each.metadata.name],
+                self._lent_by(each.metadata.name),
+            )
+            for each in teams
+        }  # fmt: skip
+        barred: list[int] = []
+        for slot in order.tolist():
+            node = table.names[slot]
+            owner = uses.owner(node)
+            if owner in ("", team):
+                continue
+            is_new = not uses.borrows(team, node) and (team, node) not in self._new
+            is_newly_lent = not uses.is_lent(node) and not self._is_newly_lent(node)
+            if (is_new and left <= 0) or (is_newly_lent and lent_left.get(owner, 1.0) <= 0):
+                barred.append(slot)
+                continue
+            left -= is_new
+            if owner in lent_left:
+                lent_left[owner] -= is_newly_lent
+        if not barred:
+            return None
+        out = np.zeros(table.capacity, dtype=np.bool_)
+        out[np.array(barred, dtype=np.int64)] = True
+        return out
+
+    def _borrowed_by(self, team: str) -> int:
+        uses = self._cluster.uses
+        return sum(1 for by, node in self._new if by == team and not uses.borrows(team, node))
+
+    def _lent_by(self, owner: str) -> int:
+        uses = self._cluster.uses
+        nodes = {node for _, node in self._new if uses.owner(node) == owner}
+        return sum(1 for node in nodes if not uses.is_lent(node))
+
+    def _is_newly_lent(self, node: str) -> bool:
+        return any(node == other for _, other in self._new)
+
+
+def _left(limit: int | None, used: int, new: int) -> float:
+    return float("inf") if limit is None else float(limit - used - new)

@@ -1,0 +1,192 @@
+"""Teams in the planner: own nodes first, limits of borrowing, fair share, nodes taken back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead.api.core import Node, Taint
+from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import Condition
+from fairlead.api.names import TEAM
+from fairlead.api.team import Team
+from fairlead.api.times import format_time
+from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import NominateJob, PlaceJob
+from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.placement.preempt import PotentialRises, check_potential
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Reason
+from fairlead.model.cluster import ClusterState
+from fairlead.model.team_use import HALF_LIFE_SECONDS, DecayedShares
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_placement,
+    make_team,
+)
+
+NOW = EPOCH + 3600
+
+
+def node(name: str, team: str = "", **more: Any) -> Node:
+    taints = [Taint(TEAM, "NoSchedule", team)] if team else []
+    return make_node(name, taints=taints, **more)
+
+
+def state_of(nodes: list[Node], teams: list[Team], jobs: list[Job]) -> PlacementState:
+    cluster = ClusterState.of(nodes)
+    for team in teams:
+        cluster.team_changed(team.metadata.name, team)
+    for job in jobs:
+        cluster.job_changed(job)
+    return PlacementState(cluster, order=FairShareOrder(cluster))
+
+
+def placed(state: PlacementState, now: float = NOW) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for action in decide(state, PlacementPolicy(), now).actions:
+        if isinstance(action, PlaceJob):
+            nodes = [n for role in action.placement.roles for n in role.nodes]
+            found[action.job.metadata.name] = sorted(nodes)
+            state.cluster.job_changed(as_written(action))
+    return found
+
+
+def nominated(state: PlacementState) -> dict[str, list[str]]:
+    actions = decide(state, PlacementPolicy(), NOW).actions
+    return {
+        a.job.metadata.name: [victim.name for victim in a.nomination.victims]
+        for a in actions
+        if isinstance(a, NominateJob)
+    }
+
+
+A, B = make_team("a"), make_team("b")
+
+
+def test_members_take_their_teams_nodes_then_those_of_nobody_then_those_of_others() -> None:
+    nodes = [node("n0", "b"), node("n1"), node("n2", "a")]
+    state = state_of(nodes, [A, B], [make_job("one", namespace="a", gpus=8)])
+    assert placed(state) == {"one": ["n2"]}
+    state.cluster.job_changed(make_job("two", namespace="a"))
+    assert placed(state) == {"two": ["n1"]}
+    state.cluster.job_changed(make_job("three", namespace="a"))
+    assert placed(state) == {"three": ["n0"]}
+
+
+def test_a_team_borrows_no_more_nodes_than_it_may() -> None:
+    nodes = [node(f"n{i}", "a") for i in range(4)]
+    jobs = [make_job(f"j{i}", namespace="b") for i in range(4)]
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=2)], jobs)
+    assert len(placed(state)) == 2
+    assert placed(state) == {}
+    assert state.cluster.uses.borrowed["b"] == 2
+    state.cluster.team_changed("b", make_team("b", borrow_limit_nodes=3))
+    assert len(placed(state)) == 1
+
+
+def test_a_team_lends_no_more_nodes_than_it_will() -> None:
+    nodes = [node(f"n{i}", "a") for i in range(4)]
+    jobs = [make_job(f"j{i}", namespace=space) for i in range(2) for space in ("b", "c")]
+    teams = [make_team("a", lend_limit_nodes=1), B, make_team("c")]
+    state = state_of(nodes, teams, jobs)
+    assert len(placed(state)) == 1
+    assert state.cluster.uses.lent["a"] == 1
+
+
+def test_a_borrowed_node_costs_nothing_more_for_a_second_job() -> None:
+    jobs = [make_job(f"j{i}", namespace="b", gpus=4) for i in range(3)]
+    nodes = [node("n0", "a"), node("n1", "a")]
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], jobs)
+    assert sorted(placed(state)) == ["j0", "j1"]
+
+
+def test_a_job_that_only_a_limit_keeps_from_its_place_says_so() -> None:
+    nodes = [node("n0", "a"), node("n1", "a")]
+    jobs = [make_job("j0", namespace="b"), make_job("j1", namespace="b")]
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], jobs)
+    verdict = decide(state, PlacementPolicy(), NOW).verdicts[("b", "j1")]
+    assert verdict.reason is Reason.BORROW_LIMIT
+
+
+def running(name: str, team: str, nodes: list[str], **more: Any) -> Job:
+    at = format_time(NOW - 10)
+    return make_job(
+        name, namespace=team, count=len(nodes), placement=make_placement(nodes),
+        conditions=[Condition("Admitted", "True"), Condition("Running", "True")],
+        status={"attempts": (Attempt(1, at, at),)}, **more,
+    )  # fmt: skip
+
+
+def test_an_owner_takes_its_nodes_back_from_a_borrower_of_the_same_priority() -> None:
+    nodes = [node("n0", "a"), node("n1", "a"), node("n2", "b")]
+    jobs = [running("borrower", "b", ["n0"]), running("own", "b", ["n2"]),
+            running("mine", "a", ["n1"]), make_job("owner", namespace="a")]  # fmt: skip
+    assert nominated(state_of(nodes, [A, B], jobs)) == {"owner": ["borrower"]}
+
+
+def test_whole_gangs_give_way_and_a_borrower_of_higher_priority_too() -> None:
+    teams = [A, make_team("b", borrow_priority_max=10)]
+    nodes = [node(f"n{i}", "a") for i in range(3)]
+    jobs = [running("gang", "b", ["n0", "n1", "n2"], priority=10), make_job("own", namespace="a")]
+    assert nominated(state_of(nodes, teams, jobs)) == {"own": ["gang"]}
+
+
+def test_no_job_preempts_for_the_nodes_of_another_team() -> None:
+    teams = [A, make_team("b", borrow_priority_max=100)]
+    jobs = [running("own", "a", ["n0"], priority=0), make_job("other", namespace="b", priority=100)]
+    assert nominated(state_of([node("n0", "a")], teams, jobs)) == {}
+
+
+def test_two_teams_never_take_from_each_other_in_turn() -> None:
+    """What an owner has on its own nodes is not taken back by who was there before."""
+    nodes = [node("n0", "a"), node("n1", "b")]
+    jobs = [running("a-own", "a", ["n0"]), running("b-own", "b", ["n1"]),
+            make_job("a2", namespace="a"), make_job("b2", namespace="b")]  # fmt: skip
+    assert nominated(state_of(nodes, [A, B], jobs)) == {}
+
+
+def test_the_potential_falls_when_a_borrower_gives_way_and_rises_otherwise() -> None:
+    check_potential((True, 0), [(False, 9), (True, -1)])
+    for victim in ((True, 0), (True, 1)):
+        with pytest.raises(PotentialRises):
+            check_potential((True, 0), [victim])
+
+
+def test_of_equal_priority_the_team_goes_first_that_has_used_less_for_its_weight() -> None:
+    nodes = [node(f"n{i}") for i in range(3)]
+    heavy = make_team("b", weight=4)
+    jobs = [running("a0", "a", ["n0"]), running("b0", "b", ["n1"])]
+    state = state_of(nodes, [A, heavy], jobs)
+    state.cluster.advance_shares(NOW - 3600)
+    state.cluster.advance_shares(NOW)
+    state.cluster.job_changed(make_job("a-older", namespace="a", created=EPOCH))
+    state.cluster.job_changed(make_job("b-newer", namespace="b", created=EPOCH + 60))
+    assert placed(state) == {"b-newer": ["n2"]}
+
+
+def test_priority_goes_before_the_fair_share() -> None:
+    jobs = [running("a0", "a", ["n0"])]
+    state = state_of([node("n0"), node("n1")], [A, B], jobs)
+    state.cluster.advance_shares(NOW - 3600)
+    state.cluster.advance_shares(NOW)
+    state.cluster.job_changed(make_job("a1", namespace="a", priority=1))
+    state.cluster.job_changed(make_job("b1", namespace="b", created=EPOCH - 60))
+    assert placed(state) == {"a1": ["n1"]}
+
+
+def test_what_was_used_counts_half_after_a_half_life_and_survives_a_restart() -> None:
+    shares = DecayedShares()
+    shares.advance(0.0, {"a": 0.5})
+    shares.advance(1000.0, {})
+    assert shares.at("a", 1000.0) == pytest.approx(500.0, rel=1e-3)
+    later = 1000.0 + HALF_LIFE_SECONDS
+    assert shares.at("a", later) == pytest.approx(250.0, rel=1e-3)
+    again = DecayedShares()
+    again.restore("a", shares.at("a", 1000.0), 1000.0)
+    again.advance(1000.0, {})
+    assert again.at("a", later) == pytest.approx(250.0, rel=1e-3)
