@@ -323,6 +323,17 @@ def test_standard_input_is_read(
     assert out.startswith("200 requests in ")
 
 
+def test_a_zstd_log_is_read_and_one_that_is_cut_loses_one_line(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    data = zstandard.ZstdCompressor().compress(cluster_log(nodes=100, seconds=100).text())
+    whole = analysed(data, tmp_path / "a.zst")
+    cut = analysed(data[: len(data) * 2 // 3], tmp_path / "b.zst")
+    assert whole.events == 1_200
+    assert dict(whole.skipped) == {}
+    assert 0 < cut.events < whole.events
+    assert sum(cut.skipped.values()) == 1
+
+
 def test_a_zstd_log_without_the_package_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
