@@ -19,9 +19,12 @@ COMPARED = ("controllers/", "decide/", "model/")
 #: Entered at every start, whether there is a job or not.
 NO_STEP_OF_A_JOB = {
     "controllers/adoption.py",
+    "controllers/fleet.py",
     "controllers/group_index.py",
     "decide/lease.py",
+    "decide/rails/ledger.py",
     "model/grouping.py",
+    "model/pool_nodes.py",
 }
 
 
