@@ -87,6 +87,28 @@ def place_one(free: np.ndarray, fits: np.ndarray, key: np.ndarray, request: np.n
     fits[slot] = int((free[wanted, slot] // request[wanted]).min())
 
 
+def preempt(
+    gangs: list[tuple[int, float, list[int]]], free: list[int], *, members: int
+) -> list[int]:
+    """Return which gangs to stop for whole-node members: a plain loop over gangs and their nodes.
+
+    A gang is its priority, what it loses and its nodes; `free[n]` is 1 where node n is idle. The
+    gangs go in order until there is room; then each that is not needed stays.
+    """
+    room, chosen = sum(free), list[int]()
+    for index in sorted(range(len(gangs)), key=lambda i: gangs[i][:2]):
+        if room >= members:
+            break
+        chosen.append(index)
+        for _node in gangs[index][2]:
+            room += 1
+    for index in reversed(chosen.copy()):
+        if room - len(gangs[index][2]) >= members:
+            room -= len(gangs[index][2])
+            chosen.remove(index)
+    return chosen
+
+
 def read_job(data: bytes) -> Job:
     """Decode a job as a watch delivers it: what taking in any event begins with."""
     return msgspec.json.decode(data, type=Job)

@@ -8,6 +8,7 @@ each), and the decoding of an event's job.
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -17,16 +18,20 @@ import numpy as np
 
 from bench import bare
 from bench.harness import Report, cpu_slowness
-from fairlead.api.job import Job
+from fairlead.api.job import Attempt, Job
+from fairlead.api.times import format_time
 from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.actions import NominateJob
 from fairlead.decide.placement.state import PlacementState
-from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes
+from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes, make_placement
 
 NODES, GPUS = 7_500, 8
 MEMBERS = 1_000
 SMALL_JOBS = 5_000
 ROUNDS, ROUNDS_SMALL = 7, 3
 EVENTS = 500
+PREEMPTION_NODES, PREEMPTION_GANGS, PREEMPTIONS = 10_000, 1_000, 100
+_SHARE = PREEMPTION_NODES // PREEMPTION_GANGS
 REQUEST = np.array([0, 0, 1, 1], dtype=np.int64)
 
 
@@ -36,6 +41,7 @@ def run(report: Report) -> None:
     _add(report, "gang_1000", ROUNDS, lambda: _gang(nodes), _bare_gang, per_second=(1e3, "ms CPU"))
     micro = (1e6, "us CPU")
     _add(report, "small_job", ROUNDS_SMALL, lambda: _small(nodes), _bare_small, per_second=micro)
+    _preemptions(report)
     _add(report, "job_event", ROUNDS_SMALL, lambda: _event(nodes), _bare_event, per_second=micro)
 
 
@@ -95,6 +101,52 @@ def _small(nodes) -> float:  # type: ignore[no-untyped-def]
                 del waiting[job.metadata.key]
         now += 1
     return taken / SMALL_JOBS
+
+
+def _preemptions(report: Report) -> None:
+    """Report what a decision costs in which a gang preempts, beside a loop over gangs and nodes."""
+    rng = random.Random(1)  # a benchmark
+    nodes = make_nodes(PREEMPTION_NODES, gpus=GPUS)
+    order = list(range(PREEMPTION_NODES))
+    rng.shuffle(order)
+    running, plain = list[Job](), list[tuple[int, float, list[int]]]()
+    for number in range(PREEMPTION_GANGS):
+        own = order[number * _SHARE : (number + 1) * _SHARE]
+        age, priority = 3600 + rng.randrange(100_000), rng.choice((0, 1, 2))
+        at = format_time(EPOCH - age)
+        running.append(
+            make_job(
+                f"low-{number:04}", count=_SHARE, gpus=GPUS, priority=priority,
+                placement=make_placement([nodes[i].metadata.name for i in own]),
+                status={"attempts": (Attempt(number=1, begun_at=at, started_at=at),)},
+            )
+        )  # fmt: skip
+        plain.append((priority, float(age * GPUS * _SHARE), own))
+    state = PlacementState.of(nodes, running)
+    decide(state, PlacementPolicy(), EPOCH)
+    costs, ratios = [], []
+    for number in range(PREEMPTIONS):
+        members = rng.choice((1, 8, 64, 256, 1000))
+        seconds = _preempt(state, make_job(f"high-{number}", count=members, gpus=GPUS, priority=9))
+        start = time.process_time()
+        bare.preempt(plain, [0] * PREEMPTION_NODES, members=members)
+        ratios.append(seconds / (time.process_time() - start))
+        costs.append(seconds)
+    p99 = statistics.quantiles(costs, n=100)[98] / cpu_slowness()
+    report.add("planner.preemption_ratio", statistics.median(ratios), "x bare")
+    report.add("planner.preemption_p99", p99 * 1e3, "ms CPU")
+
+
+def _preempt(state: PlacementState, job: Job) -> float:
+    """Return the CPU seconds of the decision that nominates a gang; it is then deleted."""
+    state.cluster.job_changed(job)
+    gc.collect()
+    start = time.process_time()
+    decision = decide(state, PlacementPolicy(), EPOCH)
+    taken = time.process_time() - start
+    assert isinstance(decision.actions[0], NominateJob), "the gang preempts"
+    state.cluster.job_deleted(job.metadata.key)
+    return taken
 
 
 def _event(nodes) -> float:  # type: ignore[no-untyped-def]

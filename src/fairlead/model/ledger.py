@@ -66,6 +66,8 @@ class Ledger:
         self._claims: dict[JobKey, Claim] = {}
         self._claims_by_owner: dict[Owner, Claim] = {}
         self._slots_of_claim: dict[JobKey, Ints] = {}
+        #: The distinct slots of each role of a claim, members per slot, and what one requests.
+        self._places_of_claim: dict[JobKey, tuple[tuple[Ints, Ints, Request], ...]] = {}
         #: (-devices, -milli-CPU, job), the largest holder first.
         self._by_size: list[tuple[int, int, JobKey]] = []
         #: (priority, job), the lowest priority first: of all claims, and of those that use a slot.
@@ -112,7 +114,7 @@ class Ledger:
         claim = self._claims.get(key)
         if claim is None:
             return
-        yield from self._places(claim)
+        yield from self._places_of_claim[key]
         if key in self._uncertain:
             yield from self._places(self._uncertain[key])
         for pod_key in self._pods_by_owner.get(claim.owner, ()):
@@ -134,12 +136,15 @@ class Ledger:
         if before is not None:
             self._unindex(before)
         if claim is not None:
+            self._places_of_claim[key] = tuple(self._places(claim))
             self._index(claim, self._book_claim(claim, 1))
         for owner in dict.fromkeys(c.owner for c in (before, claim) if c is not None):
             for pod_key in list(self._pods_by_owner.get(owner, ())):
                 self._settle(self._pods[pod_key])
         if before is not None:  # last: where only a ghost is left, its pods now keep it
             self._book_claim(before, -1)
+        if claim is None:
+            self._places_of_claim.pop(key, None)
 
     def reserve_uncertain(self, claim: Claim) -> None:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.

@@ -47,8 +47,6 @@ from fairlead.model.requests import Request
 
 #: A pod that should have gone so long ago may never go: its room does not count as leaving.
 _LATE_SECONDS_MAX = 60.0
-#: Phases in which a job may become a victim: a gang that waits for a replacement keeps its nodes.
-_VICTIMS = (Phase.ACTIVE, Phase.PLACED)
 #: Phases in which a job can still keep its place when it is not preempted after all.
 _KEEPS_PLACE = (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS, Phase.REPAIRING)
 
@@ -270,12 +268,10 @@ class Preempting:
         for claim in ledger.claims_by_priority():
             if claim.priority >= lane.priority and not has_lent:
                 break
-            if not self._gives_way(claim, lane):
+            entry = context.state.jobs[claim.key]
+            if not self._gives_way(claim, lane) or not self._may_be_victim(claim):
                 continue
-            job = context.state.jobs[claim.key].job
-            if not self._may_be_victim(claim, job):
-                continue
-            run = run_of(job, claim)
+            run = entry.run = entry.run or run_of(entry.job, claim)
             if self._borrows_from(claim, lane.team):
                 borrowed.add(claim.key)
             protected_until = run.began_at + context.policy.preemption_min_run_seconds
@@ -295,13 +291,11 @@ class Preempting:
         ]  # fmt: skip
         return candidates, retry_at
 
-    def _may_be_victim(self, claim: Claim, job: Job) -> bool:
+    def _may_be_victim(self, claim: Claim) -> bool:
         context, key = self.context, claim.key
         if claim.is_adopted and not context.policy.preempts_adopted:
             return False
-        if key in context.state.leaving or job.status.preemption is not None:
-            return False
-        return not context.is_left_alone(key) and phase_of(job) in _VICTIMS
+        return key in context.state.evictable and not context.is_left_alone(key)
 
     def _leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[tuple[Ints, Ints, Request]]:
         """Yield what is about to be given back: by jobs that stop, and by pods that do."""

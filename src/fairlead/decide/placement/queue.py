@@ -17,6 +17,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from fairlead.api.job import Job
+from fairlead.decide.placement.lost_work import Run
 from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, PriorityOrder, Rank
 from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
@@ -41,6 +42,8 @@ class QueueEntry:
     group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
     faulted_at: int | None = None
+    #: Its attempt that holds nodes, once that was asked for.
+    run: Run | None = None
 
 
 @dataclass(slots=True)

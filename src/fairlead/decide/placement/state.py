@@ -56,6 +56,8 @@ class PlacementState:
         #: Jobs that a place is kept for, and jobs that give theirs back for another one.
         self.nominees: dict[JobKey, None] = {}
         self.preempted: dict[JobKey, None] = {}
+        #: Jobs that may have to leave for others: placed, and not leaving anyway.
+        self.evictable: dict[JobKey, None] = {}
         #: Jobs that have a place and are about to give it back.
         self.leaving: dict[JobKey, None] = {}
         for key, entry in self.cluster.jobs.items():
@@ -123,6 +125,9 @@ class PlacementState:
         _put(self.nominees, key, present=job.status.nomination is not None)
         _put(self.preempted, key, present=job.status.preemption is not None)
         _put(self.leaving, key, present=is_placed and _is_leaving(job, phase))
+        # A gang that waits for a replacement, or for its back-off, keeps its nodes.
+        is_placed_now = phase in (Phase.ACTIVE, Phase.PLACED) and is_placed
+        _put(self.evictable, key, present=is_placed_now and key not in self.leaving)
 
     def _forget(self, key: JobKey, before: QueueEntry | None) -> None:
         if before is not None:
@@ -131,7 +136,7 @@ class PlacementState:
         self.unresolved.pop(key, None)
         for keys in (
             self.releasable, self.repairable, self.held, self.write_blocked, self.nominees,
-            self.preempted, self.leaving,
+            self.preempted, self.leaving, self.evictable,
         ):  # fmt: skip
             keys.pop(key, None)
 

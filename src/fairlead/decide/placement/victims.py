@@ -137,7 +137,8 @@ class _Search:
         for worth in (lost, lost / self._gains(), self._node_costs(lost)):
             ranks = np.empty(len(names), dtype=np.int64)
             ranks[np.lexsort((names, lost, worth, kept, priorities))] = names
-            orders.append(ranks)
+            if not any(np.array_equal(ranks, other) for other in orders):
+                orders.append(ranks)
         return orders
 
     def run(self, ranks: Ints) -> Victims | None:

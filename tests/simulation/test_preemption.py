@@ -1,0 +1,156 @@
+"""Preemption in a whole simulated world, and canaries of its checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.job import Attempt, Job
+from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.faults import PERFECT
+from fairlead.sim.loop import run
+from fairlead.sim.preemption_checker import PreemptionChecker
+from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.world import World
+from fairlead.sim.world_options import WorldOptions
+from fairlead.testing.builders import make_job, make_node, make_placement
+
+
+def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after_it() -> None:
+    """Four nodes, two gangs of two that run for an hour, then one of four that goes first."""
+    low = [
+        Arrival(0.0, f"low-{i}", job_body(f"low-{i}", members=2, gpus=8, run_seconds=3600.0))
+        for i in range(2)
+    ]
+    body = job_body("urgent", members=4, gpus=8, run_seconds=60.0, is_high=True)
+    options = WorldOptions(
+        nodes=4, workload=WorkloadOptions(0, 900.0), faults=PERFECT, calls_between_kills_mean=0.0,
+        steps_between_crashes_mean=0.0, node_failures_per_day=0.0, drains_per_day=0.0,
+        user_acts_per_day=0.0,
+    )  # fmt: skip
+    world: World | None = None
+
+    async def main() -> None:
+        nonlocal world
+        world = World(options, 1, arrivals=[*low, Arrival(600.0, "urgent", body)])
+        await world.run()
+
+    run(main())
+    assert world is not None
+    assert world.preemptions.preemptions == 2
+    assert world.preemptions.nominations == 1
+    finished = {key[1]: job for key, job in world.checkers.finished.items()}
+    assert {job.status.state for job in finished.values()} == {"Succeeded"}
+    assert finished["urgent"].status.finished_at < finished["low-0"].status.finished_at
+    for name in ("low-0", "low-1"):
+        reasons = [attempt.reason for attempt in finished[name].status.attempts]
+        assert reasons == ["Preempted", "Succeeded"]
+        assert finished[name].status.infrastructure_failures == 0
+
+
+class History:
+    """The checker, a gang of priority 0 on two nodes, and one of priority 10 that needs them."""
+
+    def __init__(self) -> None:
+        self.checker = PreemptionChecker({"high": 10, "higher": 20})
+        self.now = 1000.0
+        for name in ("n1", "n2", "n3"):
+            self.checker.node(make_node(name), name, self.now)
+        placed = make_placement(["n1", "n2"])
+        self.low = make_job("low", count=2, placement=placed, status={"attempts": (Attempt(1),)})
+        self.high = make_job("high", count=2, spec={"priority_class_name": "high"})
+        for job in (self.low, self.high):
+            self.put(job)
+
+    def put(self, job: Job, **status: object) -> Job:
+        after = replace(job, status=replace(job.status, **status))
+        self.checker.job(after, after.metadata.key, self.now)
+        return after
+
+    def nominate(self, nodes: tuple[str, ...] = ("n1", "n2")) -> None:
+        meta = self.low.metadata
+        victim = Victim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        roles = (RolePlacement(role="worker", nodes=nodes),)
+        self.high = self.put(self.high, nomination=Nomination(roles, (victim,)))
+
+    def request(self) -> None:
+        meta = self.high.metadata
+        request = Preemption(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        self.low = self.put(self.low, preemption=request)
+
+    def end(self) -> None:
+        ended = replace(self.low.status.attempts[0], reason="Preempted")
+        self.low = self.put(self.low, attempts=(ended,))
+        self.low = self.put(self.low, placement=None, preemption=None)
+
+
+def sound(history: History) -> None:
+    history.nominate()
+    history.request()
+    history.end()
+    history.now += 60.0
+    history.put(history.high, nomination=None, placement=make_placement(["n1", "n2"]))
+    history.now += 10_000.0
+    history.checker.check_by_clock(history.now)
+
+
+def a_job_of_lower_priority_is_served(history: History) -> None:
+    low = replace(history.low.metadata, name="lower", uid="lower")
+    history.high = history.put(make_job("lower", count=2, uid="lower"))
+    assert low.uid == history.high.metadata.uid
+    history.nominate()
+    history.request()
+
+
+def a_victim_is_not_named(history: History) -> None:
+    history.request()
+
+
+def a_victim_is_on_other_nodes(history: History) -> None:
+    history.nominate(("n3", "n3"))
+    history.request()
+
+
+def a_kept_place_is_given_up(history: History) -> None:
+    history.now += 1000.0
+    history.nominate()
+    history.request()
+    history.put(history.high, nomination=None)
+
+
+def a_job_is_preempted_for_none(history: History) -> None:
+    history.end()
+
+
+def the_beneficiary_is_never_placed(history: History) -> None:
+    history.nominate()
+    history.request()
+    history.end()
+    history.now += 10_000.0
+    history.checker.check_by_clock(history.now)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        a_job_of_lower_priority_is_served,
+        a_victim_is_not_named,
+        a_victim_is_on_other_nodes,
+        a_kept_place_is_given_up,
+        a_job_is_preempted_for_none,
+        the_beneficiary_is_never_placed,
+    ],
+    ids=lambda planted: planted.__name__,
+)
+def test_a_planted_preemption_is_reported(planted: Callable[[History], None]) -> None:
+    with pytest.raises(PromiseBroken, match=r"^5: "):
+        planted(History())
+
+
+def test_a_sound_preemption_is_not_reported() -> None:
+    history = History()
+    sound(history)
+    assert history.checker.preemptions == 1

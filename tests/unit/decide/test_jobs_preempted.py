@@ -1,0 +1,69 @@
+"""A job whose place another one needs: it saves a checkpoint, ends and queues again."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.unit.decide.jobs_world import World, new_job
+
+from fairlead.api.job import Progress
+from fairlead.api.meta import find_condition, is_true
+from fairlead.api.names import ADMITTED
+from fairlead.api.placement import Preemption
+from fairlead.api.times import format_time
+
+
+def ask(world: World, **more: object) -> None:
+    assert world.job is not None
+    request = Preemption(
+        namespace="default", name="urgent", uid="u", priority=9,
+        requested_at=format_time(world.now), **more,  # type: ignore[arg-type] # passed on
+    )  # fmt: skip
+    world.job = replace(world.job, status=replace(world.job.status, preemption=request))
+
+
+def test_a_gang_without_checkpoints_ends_at_once_and_queues_again() -> None:
+    world = World(new_job())
+    world.start()
+    ask(world)
+    world.settle()
+    assert world.job is not None
+    status = world.job.status
+    assert status.attempts[-1].reason == "Preempted"
+    assert status.attempts[-1].cause is None
+    assert (status.user_failures, status.infrastructure_failures) == (0, 0)
+    assert find_condition(status.conditions, ADMITTED).reason == "Preempted"
+    world.reap_pods()
+    world.settle()
+    assert world.job.status.attempt == 1, "the place is not taken back yet"
+    status = replace(world.job.status, placement=None, preemption=None)
+    world.job = replace(world.job, status=status)
+    world.settle()
+    assert world.job.status.attempt == 2
+    assert is_true(world.job.status.conditions, ADMITTED)
+
+
+def test_a_gang_that_reports_checkpoints_is_waited_for_until_it_has_saved_one_more() -> None:
+    world = World(new_job())
+    world.start()
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.job.status, progress=Progress(12, 10)))
+    ask(world, checkpoint_step=10)
+    decision = world.settle()
+    assert world.job.status.attempts[-1].finished_at is None
+    assert decision.wake_at is not None
+    assert decision.wake_at <= world.now + world.policy.checkpoint_wait_seconds
+    world.job = replace(world.job, status=replace(world.job.status, progress=Progress(15, 15)))
+    world.settle()
+    assert world.job.status.attempts[-1].reason == "Preempted"
+
+
+def test_the_wait_for_a_checkpoint_is_bounded() -> None:
+    world = World(new_job())
+    world.start()
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.job.status, progress=Progress(12, 10)))
+    ask(world, checkpoint_step=10)
+    world.settle()
+    world.now += world.policy.checkpoint_wait_seconds
+    world.settle()
+    assert world.job.status.attempts[-1].reason == "Preempted"
