@@ -439,3 +439,15 @@ def test_status_of_a_nominated_job_survives_a_new_scheduler() -> None:
     actions = reborn.step()
     assert [type(action) for action in actions] == [PreemptJob]
     assert isinstance(reborn.job("low").status, JobStatus)
+
+
+def test_two_gangs_share_the_nodes_of_one_victim_which_is_asked_once() -> None:
+    low = running("low", ["n0", "n1"])
+    high = [make_job(name, priority=1) for name in ("a", "b")]
+    world = cluster(2, low, *high)
+    world.settle()
+    assert world.asked == ["low"]
+    assert world.nominated("a") | world.nominated("b") == {"n0", "n1"}
+    world.leave("low")
+    world.settle()
+    assert world.nodes_of("a") | world.nodes_of("b") == {"n0", "n1"}

@@ -99,6 +99,8 @@ class Preempting:
     made: dict[ObjectKey, Victims] = field(default_factory=dict[ObjectKey, Victims])
     #: Nominations that are seen and do not hold any more.
     dropped: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
+    #: The victims of all nominations that hold or are made.
+    victims: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
 
     @property
     def is_on(self) -> bool:
@@ -143,6 +145,7 @@ class Preempting:
             return
         capacity.rollback_to(kept)
         self.standing[key] = Standing(entry, plan, victims)
+        self.victims.update(dict.fromkeys(victims))
 
     def _plan_of(self, entry: QueueEntry) -> Plan | None:
         """Return the places of a nomination; None when it is of no more use to the job."""
@@ -217,6 +220,7 @@ class Preempting:
         check_potential((True, entry.lane.priority), map(self._standard, found.victims))
         take_plan(context.capacity, gang, found.plan)
         self.made[entry.age.job_key] = found
+        self.victims.update(dict.fromkeys(victim.key for victim in found.victims))
         return True
 
     def _search(self, entry: QueueEntry, gang: GangRequest) -> tuple[Victims | None, float]:
@@ -295,12 +299,14 @@ class Preempting:
         context, key = self.context, claim.key
         if claim.is_adopted and not context.policy.preempts_adopted:
             return False
-        return key in context.state.evictable and not context.is_left_alone(key)
+        if key in self.victims or context.is_left_alone(key):
+            return False
+        return key in context.state.evictable
 
     def _leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[tuple[Ints, Ints, Request]]:
         """Yield what is about to be given back: by jobs that stop, and by pods that do."""
         context, ledger = self.context, self.context.cluster.ledger
-        for key in context.state.leaving:
+        for key in {**context.state.leaving, **self.victims}:
             if key not in but:
                 yield from ledger.uses_of(key)
         yield from ledger.leaving_uses(context.now - _LATE_SECONDS_MAX)
@@ -313,11 +319,11 @@ class Preempting:
 
     def requests(self) -> Iterator[tuple[QueueEntry, QueueEntry]]:
         """Yield the victims that were not asked yet, each after the job that it makes room for."""
-        jobs = self.context.state.jobs
+        jobs, asked = self.context.state.jobs, dict[ObjectKey, None]()
         for standing in self.standing.values():
             for key in standing.victims:
-                job = jobs[key].job
-                is_asked = job.status.preemption is not None or key in self.context.state.leaving
+                is_asked = key in asked or key in self.context.state.leaving
+                asked[key] = None
                 if not is_asked and not self.context.is_left_alone(key):
                     yield standing.entry, jobs[key]
 
