@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import Decision
 from fairlead.sim.faults import ROUGH
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
+from fairlead.testing.builders import make_team
 
 BUSY = WorldOptions(
     nodes=4,
@@ -47,3 +49,13 @@ def test_while_it_says_that_it_is_settled_a_decision_has_no_action(
     for seed in range(2):
         simulate(BUSY, seed)
     assert min(seen[True], seen[False]) > 50, seen
+
+
+def test_where_there_are_teams_every_change_is_decided_on() -> None:
+    """Their use counts from decision to decision, so a skipped one would count the old use."""
+    state = PlacementState()
+    assert state.is_settled
+    state.cluster.team_changed("research", make_team("research"))
+    assert not state.is_settled
+    state.cluster.team_changed("research", None)
+    assert state.is_settled

@@ -80,8 +80,11 @@ class PlacementState:
     def is_settled(self) -> bool:
         """True while there is no job to decide on: no change of a node or a pod can matter.
 
-        A stage that acts on jobs which do not wait adds what it acts on here.
+        A stage that acts on jobs which do not wait adds what it acts on here. Never true where
+        there are teams: what they use is integrated from decision to decision.
         """
+        if len(self.cluster.teams):
+            return False
         waiting = self.queue or self.held or self.unresolved or self.nominees
         due = self.releasable or self.repairable or self.preempted
         return not waiting and not due and not self.cluster.ledger.has_misplaced
