@@ -19,6 +19,7 @@ from fairlead.input.sections import Section, load
 if TYPE_CHECKING:
     from fairlead.app.controllers import Policies
     from fairlead.decide.jobs.policy import JobsPolicy
+    from fairlead.decide.placement.policy import PlacementPolicy
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -153,18 +154,23 @@ class ControllerSettings(Section, frozen=True):
     adoption: AdoptionSettings = AdoptionSettings()
     teams: TeamsSettings = TeamsSettings()
 
+    def placement_policy(self) -> PlacementPolicy:
+        """Return the planner's policy."""
+        from fairlead.decide.placement.policy import PlacementPolicy
+
+        return PlacementPolicy(**msgspec.structs.asdict(self.placement))
+
     def policies(self, jobs: JobsPolicy) -> Policies:
         """Return the controllers' policies; `jobs` has what is no setting."""
         # Here, since the commands read the types and `policies` loads numpy.
         from fairlead.app.controllers import Policies
         from fairlead.decide.adoption.view import AdoptionPolicy
-        from fairlead.decide.placement.policy import PlacementPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
         fields = msgspec.structs.asdict
         return Policies(
             replace(jobs, **fields(self.jobs)),
-            PlacementPolicy(**fields(self.placement)),
+            self.placement_policy(),
             AdoptionPolicy(**fields(self.adoption)),
             TeamsPolicy(**fields(self.teams)),
         )

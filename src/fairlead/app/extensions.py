@@ -30,6 +30,7 @@ from fairlead.embedded.http.server import Handler
 from fairlead.embedded.logs.answer import answer_job_logs
 from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.storage.store import Store
+from fairlead.input.sections import plain
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History
@@ -103,6 +104,7 @@ class Extensions:
                 ServiceHealth(s.name, s.state.value, s.ready, s.crash_count, s.last_error)
                 for s in parts.supervisor.health().services
             ),
+            settings=plain(parts.settings.controllers),
         )
 
     async def _job_counts(self) -> dict[str, int]:

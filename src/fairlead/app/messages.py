@@ -15,6 +15,10 @@ PROXIED_NAME = "https:fairlead-webhook:https"
 ACCOUNT = "fairlead-archive"
 #: The API server keeps the Authorization header of what it proxies to itself.
 TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
+#: Namespace and name of the ConfigMap of `fairlead install` with the controllers' settings, and its
+#: key.
+SETTINGS_KEY = ("fairlead-system", "fairlead-settings")
+SETTINGS_FILE = "settings.yaml"
 #: The reason of an answer that another replica has. A Service leads to any of at most ten.
 NOT_LEADER = "NotLeader"
 
@@ -87,3 +91,5 @@ class ClusterStatus(msgspec.Struct, frozen=True, rename="camel"):
     jobs: dict[str, int]  # by state
     pods: int
     services: tuple[ServiceHealth, ...]
+    #: Of the controllers, as they stand in a settings file.
+    settings: dict[str, Any] = {}

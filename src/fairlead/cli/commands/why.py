@@ -7,9 +7,11 @@ import click
 from fairlead.api.job import Job
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
+from fairlead.app.controller_settings import ControllerSettings
+from fairlead.cli.cluster_settings import read_settings
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.embedded import is_embedded
+from fairlead.cli.embedded import read_status
 from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.past import past_job, stopped
@@ -47,10 +49,12 @@ def why(common_: Common, *, job: str) -> int:
     found = past_job(common_, clean_reference(job)) if is_up else None
     if found is None:
         api = common_.connect()
-        space, is_up = common_.space(api.connection.namespace), is_embedded(api)
+        status = read_status(api)
+        space, is_up = common_.space(api.connection.namespace), status is not None
         found = _find(common_, api, (space, job), is_up=is_up)
         if not found.is_finished:
-            explanation, unready = _read(common_, api, found, instant)
+            settings = read_settings(api, status)
+            explanation, unready = _read(common_, api, (found, settings), instant)
         if explanation is not None and found.status.placement is None:
             buying = _buying(api, found, instant)
     if common_.format in (Format.JSON, Format.YAML):
@@ -74,12 +78,14 @@ def _buying(api: Api, job: Job, instant: float) -> str:
 
 
 def _read(
-    common_: Common, api: Api, job: Job, instant: float
+    common_: Common, api: Api, asked: tuple[Job, ControllerSettings | None], instant: float
 ) -> tuple[Explanation | None, dict[str, float]]:
     """Return what the planner says, and since when nodes of the job have not been ready.
 
-    A user who may not see the cluster gets what the status of the job says.
+    With the settings of the controllers, where they can be read. A user who may not see the cluster
+    gets what the status of the job says.
     """
+    job, settings = asked
     try:
         nodes = api.list(NODES)
         state = PlacementState(read_state(api, nodes))
@@ -92,7 +98,10 @@ def _read(
     placement = job.status.placement
     used = {node for role in placement.roles for node in role.nodes} if placement else set[str]()
     unready = {name: since for name, since in health.unready_since.items() if name in used}
-    return explain(state, job.metadata.key, instant), unready
+    policy = (settings or ControllerSettings()).placement_policy()
+    if settings is None:
+        common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
+    return explain(state, job.metadata.key, instant, policy), unready
 
 
 def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:

@@ -1,0 +1,78 @@
+"""`why` forecasts with the settings that the controllers of the cluster have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead.api.core import ConfigMap
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.status import Forbidden, NotFound
+from fairlead.app.controller_settings import ControllerSettings, PlacementSettings
+from fairlead.app.messages import SETTINGS_FILE, SETTINGS_KEY, ClusterStatus, NodeCounts
+from fairlead.cli.cluster_settings import read_settings
+from fairlead.decide.explain import explain
+from fairlead.decide.forecast import Forecast
+from fairlead.decide.placement.state import PlacementState
+from fairlead.input.sections import plain
+from fairlead.install.manifests import Install, manifests
+from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
+
+STRICT = ControllerSettings(placement=PlacementSettings(starvation_seconds=0))
+
+
+def _api(answer: object) -> Any:
+    def get(_resource: object, name: str, *, namespace: str) -> ConfigMap:
+        assert (namespace, name) == SETTINGS_KEY
+        if isinstance(answer, Exception):
+            raise answer
+        return ConfigMap(ObjectMeta(name), {SETTINGS_FILE: str(answer)})
+
+    return SimpleNamespace(get=get)
+
+
+def _status(**more: Any) -> ClusterStatus:
+    return ClusterStatus("1", 1, 0.0, "/", NodeCounts(), {}, 0, (), **more)
+
+
+def test_a_cluster_of_up_says_its_settings_in_its_status() -> None:
+    assert read_settings(_api(NotFound("none")), _status(settings=plain(STRICT))) == STRICT
+    assert read_settings(_api(NotFound("none")), _status()) == ControllerSettings()
+
+
+def test_on_a_kubernetes_cluster_they_are_what_the_installation_wrote() -> None:
+    (made,) = (
+        each for each in manifests(Install()) if each["metadata"]["name"] == SETTINGS_KEY[1]
+        and each["kind"] == "ConfigMap"
+    )  # fmt: skip
+    assert made["metadata"]["namespace"] == SETTINGS_KEY[0]
+    assert read_settings(_api(made["data"][SETTINGS_FILE]), None) == ControllerSettings()
+    assert read_settings(_api("placement: {starvationSeconds: 0}"), None) == STRICT
+
+
+@pytest.mark.parametrize(
+    "answer", [Forbidden("no"), NotFound("none"), "[", "x: 1", "placement: {starvationSeconds: x}"]
+)
+def test_settings_that_cannot_be_read_are_none(answer: object) -> None:
+    assert read_settings(_api(answer), None) is None
+
+
+def test_a_forecast_depends_on_them() -> None:
+    """Small jobs pass a large one that waits, unless the order of the queue is strict."""
+    running = [
+        make_job(f"running-{i}", time_limit_seconds=60 + 600 * i,
+                 placement=make_placement([f"node-000{i}"]))
+        for i in range(2)
+    ]  # fmt: skip
+    large = make_job("large", count=2, time_limit_seconds=600)
+    small = make_job("small", gpus=1, time_limit_seconds=60, created=EPOCH + 1)
+    starts: list[float] = []
+    for settings in (ControllerSettings(), STRICT):
+        state = PlacementState.of(make_nodes(2), [*running, large, small])
+        found = explain(state, small.metadata.key, EPOCH + 5, settings.placement_policy())
+        assert found is not None
+        assert isinstance(found.forecast, Forecast)
+        starts.append(found.forecast.may_start_by)
+    assert starts[0] + 600 <= starts[1]
