@@ -93,8 +93,10 @@ def headers() -> list[str]:
     return [
         "## Script headers", "",
         "Lines before the first command of a script may carry flags. `#FAIRLEAD` lines take the "
-        "flags of `fairlead submit`. Of `#SBATCH` lines this subset is read; a flag on the command "
-        "line wins. The script runs in every member, as `srun` would run it.", "",
+        "flags of `fairlead submit`; formatters of Python make `# FAIRLEAD --...` of them, which "
+        "counts as well, and `##FAIRLEAD` is a comment. Of `#SBATCH` lines this subset is read; "
+        "a flag on the command line wins. The script runs in every member, as `srun` would run "
+        "it.", "",
         "| #SBATCH | becomes |", "| --- | --- |",
         *(f"| {option(n)} | `--{flag.value}` |" for n, (flag, _) in SBATCH_HONOURED.items()),
         "| `--export=NAME=VALUE` | `--env` |",

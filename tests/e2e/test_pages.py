@@ -22,21 +22,29 @@ PAGES = sorted(
     for page in (DOCS / kind).glob("*.md")
     if "$ fairlead up " in page.read_text()
 )
-BLOCK = re.compile(r"^```(\S+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Language, "cluster" for commands on a cluster of the reader's, file, and content.
+BLOCK = re.compile(r"^```(\S+)( cluster)?(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXIT_CODE = re.compile(r"# exit code (\d+)$")
 COMMAND_SECONDS_MAX = 90.0
 
 
-def run_page(text: str, shell: Shell) -> list[str]:
-    """Write the page's files, run its commands in order, and return those that were run."""
+def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list[str]:
+    """Write the page's files, run its commands in order, and return those that were run.
+
+    With a kubeconfig, those for a cluster of the reader's; else the others.
+    """
     commands: list[str] = []
     environment = {k: v for k, v in shell.environment.items() if k != "FAIRLEAD_KUBECONFIG"}
-    environment |= {"FAIRLEAD_DATA": str(shell.data)}
+    if kubeconfig is None:
+        environment |= {"FAIRLEAD_DATA": str(shell.data)}
+    else:
+        environment |= {"KUBECONFIG": str(kubeconfig)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    for language, file, body in BLOCK.findall(text):
+    for language, place, file, body in BLOCK.findall(text):
         if file:
             (shell.root / file).write_text(body)
-        lines = body.splitlines() if language == "console" else []
+        is_run = language == "console" and bool(place) is (kubeconfig is not None)
+        lines = body.splitlines() if is_run else []
         for command in (line[2:] for line in lines if line.startswith("$ ")):
             real = command.replace("fairlead up ", "fairlead up --listen 127.0.0.1:0 ")
             done = subprocess.run(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Result, Shell
-from tests.kubernetes.controlplane import ControlPlane
+from tests.e2e.test_pages import DOCS, run_page
+from tests.kubernetes.controlplane import ControlPlane, find_binaries
 from tests.kubernetes.operating import (
     controllers,
     http_client,
@@ -107,6 +110,17 @@ async def test_a_job_is_submitted_shown_held_released_and_awaited(
         await state("long", "Cancelled")
         late = await fairlead(shell, "wait", "long", code=None)
         assert late.code != 0
+
+
+async def test_the_commands_of_the_tutorial_for_a_cluster_work_as_written(
+    cluster: ControlPlane, client: HttpClient, shell: Shell
+) -> None:
+    page = (DOCS / "tutorial" / "own-training.md").read_text()
+    shell.environment["PATH"] = f"{find_binaries()}{os.pathsep}{shell.environment['PATH']}"
+    async with virtual_nodes(client, 4), controllers(client):
+        run = functools.partial(run_page, page, shell, kubeconfig=cluster.kubeconfig())
+        commands = await asyncio.to_thread(run)
+    assert "fairlead submit -f fit.yaml" in commands
 
 
 async def test_wrong_names_and_values_end_in_a_line_and_a_remedy(

@@ -4,6 +4,9 @@
 what would change the result is refused with the nearest equivalent, what is harmless is noted. As
 with sbatch (SchedMD, sbatch manual), only lines before the first command count.
 
+`# FAIRLEAD --...` counts as well: formatters of Python put a space after each `#`, and a request
+must not vanish by that. `##FAIRLEAD` is a comment.
+
 One difference to Slurm stays and is noted: the script runs in every member, as srun would run it,
 and not once on the first node.
 """
@@ -21,6 +24,7 @@ from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
 
 FAIRLEAD = "#FAIRLEAD"
+_SPACED = re.compile(r"#\s+FAIRLEAD(?=\s+--)")
 SBATCH = "#SBATCH"
 HEADER_LINES_MAX = 500
 
@@ -159,6 +163,9 @@ def parse_header(text: str, *, file: str, ignore_unknown: bool = False) -> Heade
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break
+        stripped = (
+            _SPACED.sub(FAIRLEAD, stripped, count=1) if stripped.startswith("# ") else stripped
+        )
         for marker in (FAIRLEAD, SBATCH):
             if not stripped.startswith(marker) or stripped[len(marker) :][:1].strip():
                 continue

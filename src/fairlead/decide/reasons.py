@@ -249,8 +249,13 @@ def resource_word(resource: str) -> str:
     return _RESOURCE_WORDS.get(resource, resource)
 
 
-#: A counted noun of the templates that must lose its plural.
-_ONE = re.compile(r"\b1 (node|member|job|GPU|CPU)s\b")
+#: A counted noun that must lose its plural.
+_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU)s\b")
+
+
+def singular(text: str) -> str:
+    """Return a text with "1 nodes" as "1 node", and so on."""
+    return _ONE.sub(r"1 \1", text)
 
 
 def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str:
@@ -269,4 +274,4 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
     for name, seconds in shown.items():
         if name.endswith("_seconds") and isinstance(seconds, int | float):
             shown[name] = duration(seconds)
-    return _ONE.sub(r"1 \1", REASONS[reason].template.format_map(shown))
+    return singular(REASONS[reason].template.format_map(shown))

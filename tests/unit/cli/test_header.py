@@ -33,6 +33,15 @@ def test_fairlead_lines_carry_the_flags_of_submit() -> None:
     assert header.problems == ()
 
 
+def test_a_space_that_a_formatter_put_in_takes_no_request_away() -> None:
+    assert values(read("# FAIRLEAD --nodes 4", "#  FAIRLEAD --gpus 8")) == {
+        "nodes": ["4"], "gpus": ["8"]
+    }  # fmt: skip
+    for comment in ("# FAIRLEAD runs this", "##FAIRLEAD --gpus 1", "# for FAIRLEAD --gpus 1",
+                    "# SBATCH --nodes=2", "# FAIRLEADER --gpus 1"):  # fmt: skip
+        assert values(read(comment)) == {}
+
+
 def test_lines_after_the_first_command_do_not_count() -> None:
     assert read("#SBATCH --nodes=2").givens[Flag.NODES] == (FlagValue("2", "train.sh:2"),)
 

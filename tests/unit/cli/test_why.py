@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Adopts, Job, Progress, VerdictStatus
+from fairlead.api.job import Adopts, Attempt, Job, Progress, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import RUNNING
 from fairlead.api.resources import NODES
 from fairlead.api.status import Forbidden, NotFound, StatusDetails
+from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.lookup import find_job
 from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_text
+from fairlead.cli.views.words import amount_words
 from fairlead.decide.explain import explain
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError
@@ -54,6 +56,28 @@ def test_a_line_of_a_progress_report_that_could_not_be_read_is_shown_with_what_i
     text = why_text(told, explanation, EPOCH)
     assert '  ignored    {"steps": 5}   (a line of $FAIRLEAD_PROGRESS_FILE is {"step": 1200' in text
     assert "ignored" not in why_text(job, explanation, EPOCH)
+
+
+def test_a_job_that_is_stopping_does_not_wait() -> None:
+    begun = Attempt(1, begun_at=format_time(EPOCH))
+    job = make_job("a", placement=make_placement(["node-0000"]), cancel=True,
+                   status={"attempts": (begun,), "state": "Stopping"})  # fmt: skip
+    explanation = explain(PlacementState.of(make_nodes(1), [job]), job.metadata.key, EPOCH)
+    assert why_text(job, explanation, EPOCH).startswith("Job a is stopping\n")
+
+
+def test_one_of_a_thing_has_no_plural_and_a_forecast_says_once_what_has_ended() -> None:
+    held = [make_job(f"h{i}", time_limit_seconds=60, placement=make_placement([f"node-000{i}"]))
+            for i in range(2)]  # fmt: skip
+    for count, words in ((1, "once h0 has ended"), (2, "once h1, h0 have ended")):
+        job = make_job("a", count=count, cpu="1", time_limit_seconds=60)
+        state = PlacementState.of(make_nodes(count), [*held[:count], job])
+        text = why_text(job, explain(state, job.metadata.key, EPOCH), EPOCH)
+        assert words in text
+        assert ("1 CPU;" in text) is (count == 1)
+    assert amount_words("cpu", 1000) == "1 CPU"
+    assert amount_words("cpu", 11_000) == "11 CPUs"
+    assert amount_words("cpu", 2_100) == "2.1 CPUs"
 
 
 def test_without_the_cluster_the_status_of_the_job_is_told() -> None:

@@ -96,7 +96,10 @@ def _waiting(job: Job, explanation: Explanation, now: float, buying: str) -> str
     since = "" if explanation.since is None else f"    (for {duration(now - explanation.since)})"
     # What no node there is can hold, a node that is bought may.
     verb = "waits for nodes" if " being bought, " in buying else _VERBS[verdict.outcome]
-    lines = [f"Job {job.metadata.name} {verb}: {verdict.reason.value}{since}", ""]
+    head = f"{verb}: {verdict.reason.value}"
+    if verdict.reason is Reason.STOPPING:
+        head = "is stopping"
+    lines = [f"Job {job.metadata.name} {head}{since}", ""]
     lines.append(f"  {message_of(verdict)}")
     facts: list[str] = []
     for number, amounts in enumerate(explanation.arithmetic):
@@ -157,7 +160,10 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
         return []
     if isinstance(forecast, Unknown):
         return [_line("may start", f"unknown: {forecast.value}")]
-    after = f", when {_names(job, forecast.waits_for)} ended" if forecast.waits_for else ""
+    after = ""
+    if forecast.waits_for:
+        have = "has" if len(forecast.waits_for) == 1 else "have"
+        after = f", once {_names(job, forecast.waits_for)} {have} ended"
     text = f"within {duration(max(forecast.may_start_by - now, 0.0))}{after}"
     return [
         _line("may start", text),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.api import quantity
-from fairlead.decide.reasons import resource_word
+from fairlead.decide.reasons import resource_word, singular
 from fairlead.decide.verdict import Fact, Verdict
 
 
@@ -15,8 +15,8 @@ def amount_text(resource: str, amount: Fact) -> str:
 
 
 def amount_words(resource: str, amount: Fact) -> str:
-    """Return e.g. "8 GPUs", "900Gi memory"."""
-    return f"{amount_text(resource, amount)} {resource_word(resource)}"
+    """Return e.g. "1 CPU", "8 GPUs", "900Gi memory"."""
+    return singular(f"{amount_text(resource, amount)} {resource_word(resource)}")
 
 
 def message_of(verdict: Verdict) -> str:
