@@ -1,7 +1,7 @@
 """What a replica on a real cluster answers about jobs and members that are gone, read-only:
 
     /fairlead/v1/history?namespace&name&uid&user&state&since&limit     JSON lines, latest end first
-    /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs?attempt        JSON lines, one per member
+    /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs?attempt&uid    JSON lines, one per member
 
 Each request carries a bearer token, and `archive_guard.py` has the API server say what its user may
 read. It is served on the webhook's port, over TLS, and reached through the API server's service

@@ -33,7 +33,8 @@ def history_query(parameters: Mapping[str, str]) -> HistoryQuery:
 
 def log_query(namespace: str, job: str, parameters: Mapping[str, str]) -> LogQuery:
     """Return the query for the logs of a job; BadRequest says which parameter is wrong."""
-    return LogQuery(namespace, job, _whole(parameters, "attempt", most=ATTEMPT_MAX))
+    attempt = _whole(parameters, "attempt", most=ATTEMPT_MAX)
+    return LogQuery(namespace, job, attempt, uid=parameters.get("uid", ""))
 
 
 def history_line(record: JobRecord) -> HistoryLine:

@@ -65,11 +65,17 @@ class Archive:
 
         yield from _run(read)
 
-    def logs(self, key: tuple[str, str], attempt: int | None) -> list[ArchivedLog]:
-        """Return the kept logs of a job's attempt (None: the latest); NoArchive, CliError."""
+    def logs(
+        self, key: tuple[str, str], attempt: int | None, *, uid: str = ""
+    ) -> list[ArchivedLog]:
+        """Return the kept logs of a job's attempt (None: the latest); NoArchive, CliError.
+
+        `uid` chooses among jobs of this name; "": the latest.
+        """
         namespace, job = key
         if not self.direct:
             query = {} if attempt is None else {"attempt": str(attempt)}
+            query |= {"uid": uid} if uid else {}
             lines = self._proxied(f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs", query)
             return [msgspec.json.decode(line, type=ArchivedLog) for line in lines]
         from fairlead.app.stores import open_stores
@@ -77,7 +83,7 @@ class Archive:
 
         async def read() -> list[ArchivedLog]:
             async with open_stores(self.direct, must_exist=True) as stores:
-                found = await stores.logs.logs(LogQuery(namespace, job, attempt))
+                found = await stores.logs.logs(LogQuery(namespace, job, attempt, uid=uid))
             return [ArchivedLog.of(log) for log in found]
 
         return _run(read)

@@ -49,6 +49,10 @@ class MemberLogs:
     def stream(self) -> Iterator[bytes]:
         """Yield the logs' bytes; CliError when there is no such job, attempt, task or log."""
         job = self._job()
+        uid = self.query.uid
+        if uid is not None and (job is None or job.metadata.uid != uid):
+            yield from self._of_earlier_job(uid)
+            return
         attempt = self._attempt(job)
         while True:
             pods = self._pods(attempt) if attempt else []
@@ -68,6 +72,26 @@ class MemberLogs:
             job, attempt = self._next(attempt, had_pods=bool(pods))
             if job is None:
                 return
+
+    def _of_earlier_job(self, uid: str) -> Iterator[bytes]:
+        """Yield the logs of a job of this name that is gone: the archive alone has them."""
+        if self.query.previous:
+            raise fail(Code.BAD_COMBINATION, "--previous goes with a job that exists",
+                       help=("--attempt K shows the attempt K of an earlier one",))  # fmt: skip
+        try:
+            archived = self.archive.logs(self.key, self.query.attempt, uid=uid)
+        except NoArchive as error:
+            if "no log of job" not in error.why:
+                raise no_archive("the logs of jobs that are gone", error) from error
+            archived = []
+        if not archived:
+            raise fail(
+                Code.NO_SUCH_LOG, f"no log of a job {self.key[1]} with the uid {uid} is kept",
+                help=("fairlead history -o wide lists jobs that have ended, with their uids",),
+            )  # fmt: skip
+        self._require_task((), archived, self.query.attempt or 0)
+        self._is_alone = self.query.task is not None or len(archived) == 1
+        yield from self._print_archived(archived, ())
 
     # Finding
 

@@ -72,7 +72,11 @@ class MemoryLogs:
     async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
         """See `LogStore`."""
         key = (query.namespace, query.job)
-        mine = [log for log in self._logs.values() if (log.namespace, log.job) == key]
+        mine = [
+            log
+            for log in self._logs.values()
+            if (log.namespace, log.job) == key and query.uid in ("", log.job_uid)
+        ]
         attempt = query.attempt or max((log.attempt for log in mine), default=0)
         found = [log for log in mine if log.attempt == attempt]
         found.sort(key=lambda log: (-log.kept_at_ms, log.pod_uid))

@@ -115,16 +115,18 @@ class Dialect:
 
     def select_logs(self, query: LogQuery) -> tuple[str, Values]:
         """Return the statement for the logs of an attempt, the latest first, and its values."""
-        key = (query.namespace, query.job)
         mark = self.mark
+        key: Values = (query.namespace, query.job)
+        where = f"WHERE namespace = {mark} AND job = {mark}"
+        if query.uid:
+            key, where = (*key, query.uid), f"{where} AND job_uid = {mark}"
         attempt, values = mark, (*key, query.attempt)
         if query.attempt is None:
-            where = f"WHERE namespace = {mark} AND job = {mark}"
             attempt = f"(SELECT max(attempt) FROM {self.logs} {where})"  # noqa: S608
             values = (*key, *key)
         text = (
             f"SELECT {_LOG_COLUMNS} FROM {self.logs}"  # noqa: S608
-            f" WHERE namespace = {mark} AND job = {mark} AND attempt = {attempt}"
+            f" {where} AND attempt = {attempt}"
             f" ORDER BY kept_at_ms DESC, pod_uid LIMIT {mark}"
         )
         return text, (*values, query.limit)

@@ -126,12 +126,16 @@ class MemberLog:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which logs: those of one attempt, by default the latest that has any."""
+    """Which logs: those of one attempt, by default the latest that has any.
+
+    Of the job with this uid, by default of the one that had the name last.
+    """
 
     namespace: str
     job: str
     attempt: int | None = None
     limit: int = TASKS_MAX
+    uid: str = ""
 
     def of_one_job(self, found: Sequence[MemberLog]) -> tuple[MemberLog, ...]:
         """Return those of the job that had this name last, by role and index.

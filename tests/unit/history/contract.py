@@ -85,6 +85,11 @@ async def check_logs(store: LogStore) -> None:
     assert second[0].text == b"\x00\xff raw\n" * 1000
     [latest] = await store.logs(LogQuery("default", "train"))
     assert latest.job_uid == "j2"
+    older = await store.logs(LogQuery("default", "train", uid=first.job_uid))
+    assert {(each.job_uid, each.attempt) for each in older} == {(first.job_uid, 2)}
+    of_first = LogQuery("default", "train", attempt=1, uid=first.job_uid)
+    assert await store.logs(of_first) == (first,)
+    assert await store.logs(LogQuery("default", "train", attempt=1, uid="j2")) == ()
     assert await store.logs(LogQuery("default", "other")) == ()
     uid = first.pod_uid
     assert await store.known([uid, "none"]) == frozenset({uid})

@@ -73,9 +73,6 @@ def logs(
         _note_not_started(common_, api, key)
     try:
         if not is_embedded(api):
-            if uid is not None:
-                raise fail(Code.BAD_COMBINATION, "--uid works on a cluster of fairlead up only",
-                           help=("leave it out",))  # fmt: skip
             return _show_members(common_, api, key, query=query, history=history)
         return _show(common_, api, key, query)
     except KeyboardInterrupt:
