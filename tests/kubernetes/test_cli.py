@@ -32,7 +32,9 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    yield from own_plane(tmp_path_factory)
+    # Claims are deleted once their protection is taken off.
+    protection = "persistentvolumeclaim-protection-controller"
+    yield from own_plane(tmp_path_factory, controllers=(protection,))
 
 
 @pytest.fixture
