@@ -13,8 +13,9 @@ from typing import assert_never
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.api.status import Forbidden
+from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
+from fairlead.api.status import Forbidden, NotFound
+from fairlead.api.team import Team
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
@@ -24,7 +25,7 @@ from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, InvalidGang, gang_of
+from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.requests import request_of
 
 _SHOWN = (quantity.GPU, quantity.CPU, quantity.MEMORY)
@@ -39,7 +40,18 @@ def read_state(api: Api, nodes: Sequence[Node] | None = None) -> ClusterState:
     jobs = api.list(JOBS)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
     pods = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
-    return ClusterState.of(nodes, jobs, pods)
+    state = ClusterState.of(nodes, jobs, pods)
+    for team in _teams(api):
+        state.team_changed(team.metadata.name, team)
+    return state
+
+
+def _teams(api: Api) -> Sequence[Team]:
+    """Return the teams; none where the cluster does not know the kind."""
+    try:
+        return api.list(TEAMS)
+    except NotFound:
+        return ()
 
 
 def check_fit(api: Api, job: Job) -> str:
@@ -53,7 +65,7 @@ def check_fit(api: Api, job: Job) -> str:
         state = read_state(api)
     except Forbidden:
         return line("Place", "not checked: you may not list what the cluster has")
-    gang = gang_of(job.spec, state.reader)
+    gang = state.gang_of(job)
     shape = largest_shape(state)
     if not shape:
         return line("Place", "waits: the cluster has no node yet")

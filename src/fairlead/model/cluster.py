@@ -236,6 +236,11 @@ class ClusterState:
         """True for a job whose placement counts as given back."""
         return key in self._forfeits
 
+    def gang_of(self, job: Job) -> GangRequest | InvalidGang:
+        """Return what a job asks for, known here or not, with the tolerations of its team."""
+        team = self.teams.resolve(job.spec.team, job.metadata.namespace)
+        return self._gang_of(job, self._priority_of(job), team)
+
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.
 

@@ -19,6 +19,7 @@ from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import buying_for
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.decide.explain import Explanation, explain
+from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError, Exit
 from fairlead.model.node_health import NodeHealth
@@ -88,7 +89,8 @@ def _read(
     job, settings = asked
     try:
         nodes = api.list(NODES)
-        state = PlacementState(read_state(api, nodes))
+        cluster = read_state(api, nodes)
+        state = PlacementState(cluster, order=FairShareOrder(cluster))
     except Forbidden:
         common_.note("note: you may not list what the cluster has; this is what the job says")
         return None, {}
