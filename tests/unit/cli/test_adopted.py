@@ -47,7 +47,7 @@ def test_an_adopted_job_is_cancelled_by_deleting_its_owner() -> None:
     assert is_of_another(job, CANCEL)
     problem = adopted_problem(job, CANCEL)
     assert problem.help == ("kubectl delete job.batch/train -n default",)
-    assert "stands for the pods of Job 'train'" in problem.message
+    assert "represents the pods of Job 'train'" in problem.message
 
 
 def test_an_adopted_job_can_be_held_until_its_members_are_released() -> None:

@@ -23,7 +23,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement import context, cycle, fit
+from fairlead.decide.placement import context, cycle
 from fairlead.decide.placement import state as placement_state
 from fairlead.decide.reasons import Reason
 from fairlead.history.memory import MemoryHistory
@@ -235,9 +235,7 @@ def test_a_job_that_cannot_be_planned_harms_only_itself(
             gang = args[2] if function == "plan_gang" else args[1]
             return gang.roles[0].name == "bad"
 
-        with broken(
-            monkeypatch, fit if function == "plan_gang" else context, function, is_hit
-        ) as hits:
+        with broken(monkeypatch, context, function, is_hit) as hits:
             async with running() as world:
                 await world.submit("holder", count=2)
                 await asyncio.sleep(3)
