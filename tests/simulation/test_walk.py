@@ -21,8 +21,11 @@ NO_STEP_OF_A_JOB = {
     "controllers/adoption.py",
     "controllers/fleet.py",
     "controllers/group_index.py",
+    "controllers/teams.py",
     "decide/lease.py",
     "decide/rails/ledger.py",
+    "decide/teams/assign.py",
+    "decide/teams/decide.py",
     "model/grouping.py",
     "model/pool_nodes.py",
 }

@@ -6,7 +6,6 @@ rules that follow from it.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated
 
 from msgspec import Meta as Doc
@@ -18,13 +17,6 @@ SHARES_MAX = 64
 NAMESPACES_MAX = 1_000
 SUBJECTS_MAX = 10_000
 WEIGHT_MAX = 1_000
-
-
-class Queueing(Enum):
-    """In which order the jobs of a team start that have the same priority."""
-
-    BACKFILL = "Backfill"
-    STRICT = "Strict"
 
 
 class Subjects(Wire, frozen=True):
@@ -94,13 +86,6 @@ class TeamSpec(Wire, frozen=True):
             maximum=WEIGHT_MAX,
         ),
     ] = 1
-    queueing: Annotated[
-        Queueing,
-        Doc(
-            description="Backfill: a job that fits may start before an older one of the team that "
-            "does not. Strict: not before it."
-        ),
-    ] = Queueing.BACKFILL
     borrow_priority_max: Annotated[
         int,
         Doc(

@@ -112,9 +112,20 @@ def _cell(job: Job) -> tuple[str, str]:
 class Metrics:
     """Everything Fairlead measures of itself. Also the loops' `LoopObserver`."""
 
-    def __init__(self, registry: CollectorRegistry, *, version: str, commit: str = "") -> None:
-        """Register all series on `registry`, which must not have them yet."""
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        version: str,
+        commit: str = "",
+        stopwatch: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Register all series on `registry`, which must not have them yet.
+
+        `stopwatch` returns instants for durations, in seconds.
+        """
         self._registry = registry
+        self._stopwatch = stopwatch
         self._scraped = _Scraped()
         registry.register(self._scraped)
         info = Gauge(
@@ -163,7 +174,7 @@ class Metrics:
 
     def stopwatch(self) -> float:
         """Return an instant for durations."""
-        return time.perf_counter()
+        return self._stopwatch()
 
     def decided(self, controller: str, seconds: float) -> None:
         """Note one decision."""

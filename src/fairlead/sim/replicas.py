@@ -131,15 +131,12 @@ class _WatchedMetrics(Metrics):
         works: Callable[[str], None],
         times: defaultdict[str, DecisionTimes],
     ) -> None:
-        super().__init__(CollectorRegistry(), version="simulated")
+        # What a decision costs is no part of the simulated world: real time.
+        super().__init__(CollectorRegistry(), version="simulated", stopwatch=_stopwatch)
         self._times = times
         self._countdown = countdown
         self._met = met
         self._works = works
-
-    def stopwatch(self) -> float:
-        """Return a real instant: what a decision costs is no part of the simulated world."""
-        return _stopwatch()
 
     def decided(self, controller: str, seconds: float) -> None:
         """See `LoopObserver`; may raise PlantedCrash."""

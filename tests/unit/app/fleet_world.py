@@ -38,12 +38,6 @@ from fairlead.sim.quiet_client import QuietClient
 from fairlead.testing.builders import EPOCH, make_job
 
 
-class _Metrics(Metrics):
-    def stopwatch(self) -> float:
-        """Return no real instant: the simulated world has none."""
-        return 0.0
-
-
 class FleetWorld:
     """Run it with `async with FleetWorld.running() as world`, in virtual time."""
 
@@ -94,7 +88,9 @@ class FleetWorld:
         """One life of the controllers."""
         controllers = Controllers(
             Policies(fleet=self.policy), self.client, MemoryHistory(),
-            context=ProcessContext(self.clock, _Metrics(CollectorRegistry(), version="test")),
+            context=ProcessContext(
+                self.clock, Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
+            ),
             providers=partial(provider_of, simulated=self.cloud),
         )  # fmt: skip
         supervisor = Supervisor(controllers.services(), clock=self.clock, rng=self.rng)

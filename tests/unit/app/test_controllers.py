@@ -47,7 +47,9 @@ def test_a_scheduler_that_crashed_decides_on_a_cluster_state_that_was_built_agai
         )
         controllers = Controllers(
             Policies(), client, MemoryHistory(),
-            context=ProcessContext(clock, Metrics(CollectorRegistry(), version="test")),
+            context=ProcessContext(
+                clock, Metrics(CollectorRegistry(), version="test", stopwatch=clock.now)
+            ),
         )  # fmt: skip
         supervisor = Supervisor(
             [Service("api", service.run), *controllers.services()], clock=clock, rng=rng
