@@ -163,8 +163,8 @@ def replaced(command: str, words: Mapping[str, str]) -> str:
     return command
 
 
-def test_the_commands_of_the_simulator_page_work(tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+def test_the_commands_of_the_simulator_page_work(reader: Reader) -> None:
+    tmp_path = reader.shell.root
     (tmp_path / "examples").unlink()
     scenarios = tmp_path / "examples" / "scenarios"
     scenarios.mkdir(parents=True)
@@ -177,6 +177,11 @@ def test_the_commands_of_the_simulator_page_work(tmp_path: Path) -> None:
     small = {"--nodes 100": "--nodes 4", "--days 30": "--days 1", "job-00017": "job-00003"}
     commands = commands_of(text)
     assert len(commands) > 4
+    # What `sim record` records.
+    reader.types("fairlead up --nodes 2 --detach")
+    (tmp_path / "train.sh").write_text("true\n")
+    reader.types("fairlead submit train.sh --name train --nodes 1 --gpus 8 --simulate 1s")
+    reader.types("fairlead wait train --timeout 60s")
     for command in commands:
         reader.types(replaced(command, small))
     assert (tmp_path / "day" / "report.html").exists()
@@ -204,7 +209,10 @@ def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
             continue
         is_subcommand = re.match(r"fairlead doctor (audit|checks|preflight|--explain)", command)
         used = {key: word for key, word in words.items() if not is_subcommand or "log" in key}
-        reader.types(replaced(command, used), range(4))
+        command = replaced(command, used)
+        if " --follow " in command:  # a report every 10 s, until it is interrupted
+            command = f"timeout --preserve-status --signal INT 12 {command}"
+        reader.types(command, range(4))
     assert reader.types("fairlead doctor --node-facts node-1.facts", range(4))
 
 
