@@ -134,10 +134,11 @@ def test_lost_work_is_attributed_to_its_cause() -> None:
     assert summary.finished == summary.jobs
     assert summary.lost_gpu_seconds > 0
     assert summary.attempts > summary.jobs
-    assert set(summary.lost_gpu_seconds_by_cause) <= {"Node", "Infrastructure"}
-    assert sum(summary.lost_gpu_seconds_by_cause.values()) == pytest.approx(
-        summary.lost_gpu_seconds, abs=summary.attempts
-    )
+    # Jobs of the load that come with a high priority preempt others.
+    causes = summary.lost_gpu_seconds_by_cause
+    assert {"Node"} <= set(causes) <= {"Node", "Infrastructure", "Preempted"}
+    assert causes["Node"] > causes["Preempted"] > 0
+    assert sum(causes.values()) == pytest.approx(summary.lost_gpu_seconds, abs=summary.attempts)
 
 
 def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path) -> None:
