@@ -10,11 +10,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import JOBS
 from fairlead.app.embedded import Cluster
 from fairlead.app.settings import Settings
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import SILENT
+from fairlead.testing.builders import make_job
 
 pytestmark = pytest.mark.e2e
 
@@ -50,11 +53,12 @@ async def test_a_controller_that_crashes_makes_the_cluster_unready_until_it_runs
             assert await until(session, f"{url}/readyz", 200, 5) == "ok"
             monkeypatch.setattr(SchedulerController, "decide", broken)
             headers = {"Authorization": "Bearer token"}
-            node = f"{url}/api/v1/nodes/v00000"
-            patch = {"metadata": {"labels": {"changed": "1"}}}
-            kind = {"Content-Type": "application/merge-patch+json"}
-            async with session.patch(node, json=patch, headers=headers | kind) as answer:
-                assert answer.status == 200
+            jobs = f"{url}{JOBS.path('default')}"
+            kind = {"apiVersion": JOBS.api_version, "kind": JOBS.kind}
+            spec = to_wire(make_job("job"))["spec"]
+            job = {**kind, "metadata": {"name": "job"}, "spec": spec}
+            async with session.post(jobs, json=job, headers=headers) as answer:
+                assert answer.status == 201, await answer.text()
             text = await until(session, f"{url}/readyz", 500, 10)
             assert "[-]scheduler failed" in text
             assert "jobs" not in text
