@@ -20,6 +20,8 @@ from tests.e2e.disaster_world import kill, processes_of
 from tests.unit.doctor.audit_log import cluster_log, with_agent
 from tests.unit.doctor.test_preflight import MANIFEST
 
+from fairlead.cli.main import INTERRUPTED
+
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,7 +213,9 @@ def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
         used = {key: word for key, word in words.items() if not is_subcommand or "log" in key}
         command = replaced(command, used)
         if " --follow " in command:  # a report every 10 s, until it is interrupted
-            command = f"timeout --preserve-status --signal INT 12 {command}"
+            command = f"timeout --preserve-status --signal INT 15 {command}"
+            assert "REQUESTS" in reader.types(command, [INTERRUPTED])
+            continue
         reader.types(command, range(4))
     assert reader.types("fairlead doctor --node-facts node-1.facts", range(4))
 
