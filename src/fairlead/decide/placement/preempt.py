@@ -225,18 +225,38 @@ class Preempting:
 
     def _search(self, entry: QueueEntry, gang: GangRequest) -> tuple[Victims | None, float]:
         """Return the victims, or None and when protected jobs may become victims."""
-        cluster = self.context.cluster
-        candidates, retry_at = self._candidates(entry.lane)
-        barred = self._barred(entry.lane.team)
-        room = FreedCapacity.of(cluster, self._leaving_uses(()), barred)
-        if self._is_leaving_any:
-            mark = room.mark()
-            plan = plan_gang(room, cluster.table, gang)
-            if plan is not None:
-                return Victims((), plan), retry_at
+        cluster, lane = self.context.cluster, entry.lane
+        candidates, retry_at = self._candidates(lane)
+        promised = dict(self._promised())
+        shared = {key: claim for key, claim in promised.items() if self._gives_way(claim, lane)}
+        kept = tuple(key for key in promised if key not in shared)
+        room = FreedCapacity.of(cluster, self._leaving_uses(kept), self._barred(lane.team))
+        mark = room.mark()
+        plan = plan_gang(room, cluster.table, gang) if self._is_leaving_any else None
+        if plan is not None:
+            found: Victims | None = Victims((), plan)
+        else:
             room.rollback_to(mark)
-        found = find_victims(cluster, gang, candidates, room)
-        return found, retry_at
+            found = find_victims(cluster, gang, candidates, room)
+        if found is None:
+            return None, retry_at
+        also = tuple(self._shared(shared.values(), found.plan, lane.team))
+        return Victims((*found.victims, *also), found.plan), retry_at
+
+    def _promised(self) -> Iterator[tuple[ObjectKey, Claim]]:
+        """Yield the claims that go for some gang, and stay if that gang finds room elsewhere."""
+        state, ledger = self.context.state, self.context.cluster.ledger
+        for key in {**state.preempted, **self.victims}:
+            claim = ledger.claim(key)
+            if claim is not None and phase_of(state.jobs[key].job) in _KEEPS_PLACE:
+                yield key, claim
+
+    def _shared(self, claims: Iterable[Claim], plan: Plan, team: str) -> Iterator[Candidate]:
+        """Yield the victims of others whose nodes a plan needs, too: at no further cost."""
+        for claim in claims:
+            if np.isin(self.context.cluster.ledger.slots(claim.key), plan.distinct_slots).any():
+                is_borrowed = self._borrows_from(claim, team)
+                yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0, ())
 
     def _barred(self, team: str) -> Bools | None:
         """Return the nodes that no job preempts for: those of other teams are lent while idle."""
