@@ -451,3 +451,31 @@ def test_two_gangs_share_the_nodes_of_one_victim_which_is_asked_once() -> None:
     world.leave("low")
     world.settle()
     assert world.nodes_of("a") | world.nodes_of("b") == {"n0", "n1"}
+
+
+def test_a_gang_keeps_its_place_although_another_one_needs_the_victim_no_more() -> None:
+    low = running("low", ["n0", "n1"])
+    world = cluster(2, low, make_job("a", priority=1), make_job("b", priority=1))
+    world.settle()
+    world.put(replace(world.job("a"), spec=replace(world.job("a").spec, suspend=True)))
+    place = world.nominated("b")
+    world.settle()
+    assert world.nominated("b") == place
+    assert world.job("low").status.preemption is not None
+    world.leave("low")
+    world.settle()
+    assert world.nodes_of("b") == place
+
+
+def test_a_job_that_its_user_holds_is_a_victim_should_it_be_released_before_it_has_stopped() -> (
+    None
+):
+    held = running("held", ["n0"], suspend=True)
+    world = cluster(1, held, make_job("high", priority=1))
+    world.settle()
+    assert world.asked == []
+    assert world.nominated("high") == {"n0"}
+    world.put(replace(held, spec=replace(held.spec, suspend=False)))
+    world.settle()
+    assert world.nominated("high") == {"n0"}
+    assert world.asked == ["held"]

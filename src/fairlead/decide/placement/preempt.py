@@ -244,11 +244,16 @@ class Preempting:
         return Victims((*found.victims, *also), found.plan), retry_at
 
     def _promised(self) -> Iterator[tuple[ObjectKey, Claim]]:
-        """Yield the claims that go for some gang, and stay if that gang finds room elsewhere."""
+        """Yield the claims that are to go and may stay after all.
+
+        Those of victims of other gangs, which may find room elsewhere, and of jobs that their users
+        hold, who may release them before they have stopped.
+        """
         state, ledger = self.context.state, self.context.cluster.ledger
-        for key in {**state.preempted, **self.victims}:
-            claim = ledger.claim(key)
-            if claim is not None and phase_of(state.jobs[key].job) in _KEEPS_PLACE:
+        for key in {**state.preempted, **self.victims, **state.leaving}:
+            claim, job = ledger.claim(key), state.jobs[key].job
+            is_held = phase_of(job) is Phase.STOPPING and job.spec.suspend and not job.spec.cancel
+            if claim is not None and (is_held or phase_of(job) in _KEEPS_PLACE):
                 yield key, claim
 
     def _shared(self, claims: Iterable[Claim], plan: Plan, team: str) -> Iterator[Candidate]:
