@@ -15,6 +15,7 @@ from msgspec.structs import replace as msgspec_replace
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
+from fairlead.api.names import TAINT_UNSCHEDULABLE
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.repair import RepairScope, repair_scope
 from fairlead.model.cluster import ClusterState
@@ -221,11 +222,12 @@ def test_the_promises_hold_on_a_full_cluster_that_is_drained_all_the_time() -> N
 
 
 def _hide_cordons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scheduler see no cordon."""
+    """Let the scheduler see no cordon: neither the field nor the taint that follows from it."""
     see = NodeTable.set_node
 
     def blind(table: NodeTable, node: Node) -> object:
-        open_ = msgspec_replace(node.spec, unschedulable=False)
+        taints = tuple(t for t in node.spec.taints if t.key != TAINT_UNSCHEDULABLE)
+        open_ = msgspec_replace(node.spec, unschedulable=False, taints=taints)
         return see(table, msgspec_replace(node, spec=open_))
 
     monkeypatch.setattr(NodeTable, "set_node", blind)
