@@ -236,7 +236,7 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
     client = http_client(cluster)
     access = ("--kubeconfig", str(cluster.kubeconfig()), "-n", NAMESPACE)
     made = {label_of(each): each for each in manifests(Install())}
-    kind = made.pop("CustomResourceDefinition jobs.fairlead.dev")
+    kinds = [made.pop(label) for label in list(made) if label.startswith("CustomResourceD")]
     try:
         notes = run(helm, "install", "fairlead", str(CHART), "--create-namespace", *access,
                     home=tmp_path)  # fmt: skip
@@ -281,7 +281,9 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         run(helm, "uninstall", "fairlead", *access, home=tmp_path)
         del made[f"Namespace {NAMESPACE}"]  # Helm leaves namespaces alone
         assert [label for label, each in made.items() if await find(client, each)] == []
-        assert await find(client, kind) is not None, "jobs would have gone with their definition"
+        for kind in kinds:
+            kept = await find(client, kind)
+            assert kept is not None, "its objects would have gone with their definition"
         assert (await client.get(JOBS, "kept", namespace="default")).metadata.finalizers
 
         done = run_cli(cluster, "uninstall", "--keep-crds", "--yes")
