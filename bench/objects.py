@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
 
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.decide.attempts.seats import seats
+from fairlead.decide.jobs.members import PodFactory
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.testing.builders import make_placement
+
 GPU = "nvidia.com/gpu"
 
 
-def pod_body(name: str, *, node: str = "", namespace: str = "default") -> dict[str, Any]:
-    """Return a member's pod: about 1.5 kB of JSON with the environment of a gang member."""
-    variables = ("JOB", "JOB_UID", "ATTEMPT", "ROLE", "INDEX", "CHECKPOINT_DIR", "PROGRESS_FILE")
-    env: list[dict[str, Any]] = [
-        {"name": f"FAIRLEAD_{variable}", "value": f"some-value-{variable.lower()}"}
-        for variable in variables
-    ]
-    env += [
-        {"name": variable, "value": "17"}
-        for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "PET_NNODES")
-    ]
-    peers = {"configMapKeyRef": {"name": "gang-1-peers", "key": "master"}}
-    env.append({"name": "MASTER_ADDR", "valueFrom": peers})
-    labels = {
-        f"fairlead.dev/{label}": "some-value-1"
-        for label in ("job-name", "job-uid", "role", "index", "rank", "attempt")
-    }
-    owner = {
-        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": "gang",
-        "uid": "0c1d7a4e-0000-4000-8000-000000000001", "controller": True,
-    }  # fmt: skip
-    amounts = {"cpu": "4", "memory": "16Gi", GPU: "1"}
-    container = {
-        "name": "main", "image": "train:1", "command": ["python", "train.py"], "env": env,
-        "resources": {"requests": amounts, "limits": amounts},
-        "volumeMounts": [{"name": "peers", "mountPath": "/etc/fairlead"}],
-    }  # fmt: skip
-    return {
-        "metadata": {
-            "name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner],
-        },
-        "spec": {
-            "nodeName": node, "restartPolicy": "Never", "containers": [container],
-            "volumes": [{"name": "peers", "configMap": {"name": "gang-1-peers"}}],
-        },
-    }  # fmt: skip
+@cache
+def _member(members: int) -> bytes:
+    """Return the pod that the jobs controller makes of the first member of a job, as JSON."""
+    gang = gang_body("gang", members)
+    gang["metadata"] |= {"namespace": "default", "uid": "0c1d7a4e-0000-4000-8000-000000000001"}
+    job = msgspec.convert({**gang, "status": {"attempt": 1}}, Job)
+    policy = JobsPolicy(peer_naming=PeerNaming.DNS, checkpoint_root="/checkpoints")
+    factory = PodFactory(job, policy, resume_step=None)
+    seat = next(seats(job, make_placement([f"node-{i:04d}" for i in range(members)])))
+    return encoded(to_wire(factory.make(seat)))
+
+
+def pod_body(
+    name: str, *, members: int = 64, node: str = "", namespace: str = "default"
+) -> dict[str, Any]:
+    """Return the pod of a member of a job under another name, unbound or on a node."""
+    body = msgspec.json.decode(_member(members))
+    body["metadata"] |= {"name": name, "namespace": namespace}
+    body["spec"]["nodeName"] = node
+    return body
 
 
 def small_pod_body(name: str) -> dict[str, Any]:

@@ -6,12 +6,13 @@ time; FAIRLEAD_RANDOM=1 lets it look for new ones.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.own_plane import WITHOUT, own_plane
@@ -19,9 +20,23 @@ from tests.kubernetes.own_plane import WITHOUT, own_plane
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background ignores Ctrl-C for us and for all that we start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("random", derandomize=False, print_blob=True)
+#: No test is timed: on a busy machine any example may take long.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", UNTIMED, derandomize=True)
+settings.register_profile("random", UNTIMED, derandomize=False, print_blob=True)
+#: Of planted bugs only whether they are noticed matters, not the smallest example.
+settings.register_profile(
+    "unshrunk",
+    UNTIMED,
+    derandomize=True,
+    phases=[p for p in Phase if p not in (Phase.shrink, Phase.explain)],
+)
 settings.load_profile("random" if os.environ.get("FAIRLEAD_RANDOM") else "repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was collected: all of it stays until the end."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

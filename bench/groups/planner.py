@@ -19,16 +19,23 @@ import numpy as np
 from bench import bare
 from bench.harness import Report, cpu_slowness
 from fairlead.api.job import Attempt, Job
+from fairlead.api.names import BLOCK, RACK
 from fairlead.api.times import format_time
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import NominateJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes, make_placement
 
 NODES, GPUS = 7_500, 8
 MEMBERS = 1_000
 SMALL_JOBS = 5_000
 ROUNDS, ROUNDS_SMALL = 7, 3
+#: One block, and one of its racks if possible, which a gang of 1,000 GPUs does not fit into.
+NEAR = Topology(BLOCK, True, RACK)
 EVENTS = 500
 PREEMPTION_NODES, PREEMPTION_GANGS, PREEMPTIONS = 10_000, 1_000, 100
 _SHARE = PREEMPTION_NODES // PREEMPTION_GANGS
@@ -39,6 +46,9 @@ def run(report: Report) -> None:
     """Measure each decision in turns with its bare version."""
     nodes = make_nodes(NODES, gpus=GPUS)
     _add(report, "gang_1000", ROUNDS, lambda: _gang(nodes), _bare_gang, per_second=(1e3, "ms CPU"))
+    near = _on_network(nodes)
+    _add(report, "gang_1000_near", ROUNDS, lambda: _gang(near, NEAR), _bare_near,
+         per_second=(1e3, "ms CPU"))  # fmt: skip
     micro = (1e6, "us CPU")
     _add(report, "small_job", ROUNDS_SMALL, lambda: _small(nodes), _bare_small, per_second=micro)
     _preemptions(report)
@@ -65,11 +75,23 @@ def _add(
     report.add(f"planner.{name}", statistics.median(costs) * scale, unit)
 
 
-def _gang(nodes) -> float:  # type: ignore[no-untyped-def]
+def _on_network(nodes):  # type: ignore[no-untyped-def]
+    """Return the nodes in racks of 16 and blocks of 20 racks."""
+    return [
+        msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels={
+            **node.metadata.labels, BLOCK: f"block-{i // 320}", RACK: f"rack-{i // 16}",
+        }))
+        for i, node in enumerate(nodes)
+    ]  # fmt: skip
+
+
+def _gang(nodes, topology: Topology | None = None) -> float:  # type: ignore[no-untyped-def]
     """Return the CPU seconds of the decision that places one gang on an empty cluster."""
     state = PlacementState.of(nodes)
     decide(state, PlacementPolicy(), EPOCH)  # the table is built, its columns are not yet cut
-    state.cluster.job_changed(make_job("gang", count=MEMBERS, gpus=1))
+    other = make_job("other", gpus=2, topology=topology)  # which the domains are known from
+    assert would_fit(state.cluster, state.cluster.gang_of(other)).reason is Reason.PLACED
+    state.cluster.job_changed(make_job("gang", count=MEMBERS, gpus=1, topology=topology))
     gc.collect()
     start = time.process_time()
     decision = decide(state, PlacementPolicy(), EPOCH)
@@ -175,6 +197,21 @@ def _bare_gang() -> float:
     start = time.process_time()
     for _ in range(repeats):
         bare.place_gang(free, REQUEST, key, members=MEMBERS)
+    return (time.process_time() - start) / repeats
+
+
+def _bare_near() -> float:
+    """Return the CPU seconds for the rooms of racks and blocks, and to place it in one block."""
+    free, racks, repeats = _free(), np.arange(NODES) // 16, 20
+    gc.collect()
+    start = time.process_time()
+    for _ in range(repeats):
+        fits = (free // np.maximum(REQUEST, 1)[:, None])[REQUEST > 0].min(axis=0)
+        by_rack = np.bincount(racks, weights=fits)
+        by_block = np.bincount(np.arange(len(by_rack)) // 20, weights=by_rack)
+        block = int(np.where(by_block >= MEMBERS, by_block, np.inf).argmin())
+        inside = free[:, racks // 20 == block]
+        bare.place_gang(inside, REQUEST, np.arange(inside.shape[1]), members=MEMBERS)
     return (time.process_time() - start) / repeats
 
 

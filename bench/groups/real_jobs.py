@@ -48,7 +48,7 @@ def run(report: Report) -> None:
 
 
 def _pod(name: str, node: str = "") -> dict[str, Any]:
-    body = pod_body(name, node=node)
+    body = pod_body(name, members=1, node=node)
     del body["metadata"]["ownerReferences"]
     body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     return body

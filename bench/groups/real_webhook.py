@@ -1,4 +1,5 @@
-"""What our webhook adds to the creation of a pod on a real server: one by one, and many at a time.
+"""What our webhook adds to the creation of a pod on a real server: one by one, and many at a time;
+and how long its own answers take at a fixed rate.
 
 The webhook runs in a process of its own, a replica that does not lead (somebody else holds the
 lease), so that nothing but its answers is measured. Rounds with and without it alternate.
@@ -7,8 +8,10 @@ lease), so that nothing but its answers is measured. Rounds with and without it 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import ssl
 import statistics
 import subprocess
 import sys
@@ -17,18 +20,25 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import msgspec
+
 from bench.harness import Report
 from bench.real.ground import Ground, each, on_ground
 from fairlead.api import names
-from fairlead.api.resources import LEASES, NAMESPACES, PODS
+from fairlead.api.resources import LEASES, NAMESPACES, PODS, TEAMS
 from fairlead.api.times import format_micro_time
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
-from fairlead.webhook.configuration import MUTATING, SERVICE, configurations
+from fairlead.webhook.configuration import MUTATING, POD_TEAMS_PATH, SERVICE, configurations
 
 ROUNDS = 5
 ALONE = 100
 TOGETHER = 1_000
 CONNECTIONS = 32
+#: Reviews of pods, per second and in all, that are sent whether or not earlier ones are answered.
+RATE = 500
+PACED = 10_000
+TEAMS_COUNT = 50
 ASKED, NOT_ASKED = "asked", "not-asked"
 SECONDS_MAX = 30.0
 
@@ -37,6 +47,7 @@ def run(report: Report) -> None:
     """Measure; one line where there is no server."""
     alone: dict[str, list[float]] = {ASKED: [], NOT_ASKED: []}
     together: dict[str, list[float]] = {ASKED: [], NOT_ASKED: []}
+    paced: list[float] = []
 
     async def measure(ground: Ground) -> None:
         enabled = {names.GANG_SCHEDULING: "enabled"}
@@ -51,6 +62,7 @@ def run(report: Report) -> None:
                 for namespace in (NOT_ASKED, ASKED):
                     together[namespace].append(await _together(ground, namespace, number))
                 await _clear(ground)
+            paced.extend(await _paced(ground, port, bundle))
 
     on_ground(report, "real_webhook", measure)
     if not alone[ASKED]:
@@ -60,6 +72,9 @@ def run(report: Report) -> None:
         report.add(f"real_webhook.{name}_without", without * 1e3, "ms/pod")
         report.add(f"real_webhook.{name}_with", with_ * 1e3, "ms/pod")
         report.add(f"real_webhook.{name}_ratio", with_ / without, "x")
+    for percent in (50, 99):
+        value = statistics.quantiles(paced, n=100)[percent - 1]
+        report.add(f"real_webhook.paced_{RATE}_p{percent}", value * 1e3, "ms")
 
 
 async def _hold_lease(ground: Ground) -> None:
@@ -153,6 +168,42 @@ async def _together(ground: Ground, namespace: str, number: int) -> float:
     begun = time.perf_counter()
     await each(bodies, create, connections=CONNECTIONS)
     return (time.perf_counter() - begun) / TOGETHER
+
+
+async def _paced(ground: Ground, port: int, bundle: str) -> list[float]:
+    """Return what each review took from the instant when it was due, with teams to choose from."""
+    for n in range(TEAMS_COUNT):
+        spec = {"namespaces": [f"team-{n}"]}
+        await ground.client.create(TEAMS, {"metadata": {"name": f"team-{n}"}, "spec": spec})
+    trust = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+    url = f"https://127.0.0.1:{port}{POD_TEAMS_PATH}"
+    bodies = [_review(n) for n in range(TEAMS_COUNT)]
+    taken: list[float] = []
+    connector = aiohttp.TCPConnector(ssl=trust, limit=CONNECTIONS)
+    async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+
+        async def ask(body: bytes, due: float) -> None:
+            async with session.post(url, data=body) as answer:
+                assert msgspec.json.decode(await answer.read())["response"]["allowed"]
+            taken.append(time.perf_counter() - due)
+
+        begun = time.perf_counter() + 0.1
+        for n in range(PACED):
+            due = begun + n / RATE
+            await asyncio.sleep(due - time.perf_counter())
+            group.create_task(ask(bodies[n % len(bodies)], due))
+    return taken
+
+
+def _review(number: int) -> bytes:
+    namespace = f"team-{number}"
+    pods = {"group": "", "version": "v1", "resource": "pods"}
+    request = {
+        "uid": f"review-{number}", "operation": "CREATE", "namespace": namespace,
+        "resource": pods, "userInfo": {"username": "user"}, "object": _pod("p"),
+    }  # fmt: skip
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return msgspec.json.encode(body)
 
 
 async def _clear(ground: Ground) -> None:

@@ -1,6 +1,6 @@
 """Writes REPORT.md from a run of the suite: one line per point, both targets, a verdict.
 
-    pytest --junitxml=run.xml tests/conformance tests/kubernetes
+    pytest --junitxml=run.xml tests/conformance
     python -m tests.conformance.report run.xml
 
 A test belongs to the point in its name (`test_p36_...`, `test_52_...`), a compared scenario to the

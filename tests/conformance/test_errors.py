@@ -6,6 +6,7 @@ Points 22, 51, 52 and 59 of the conformance list, and the limits of the embedded
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import aiohttp
@@ -375,6 +376,21 @@ async def test_the_token_counts_only_as_a_bearer_and_not_from_other_sites() -> N
             assert (await api.call("GET", PODS, Origin=origin))[0] == code, origin
 
 
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", ""])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", ""])
+async def test_a_request_of_another_site_is_refused_for_its_origin(kind: str, origin: str) -> None:
+    """Whatever its type: a browser sends text/plain without asking the server first."""
+    async with running() as api:
+        headers = {"Origin": origin, "Content-Type": kind}
+        code, answer, _ = await api.call("POST", PODS, pod("csrf"), **headers)
+        assert (code, answer["reason"]) == (403, "Forbidden")
+        assert answer["message"] == "requests from pages of other sites are not accepted"
+        assert (await api.call("GET", f"{PODS}/csrf"))[0] == 404
+        headers["Origin"] = api.server.url
+        code, _, _ = await api.call("POST", PODS, pod("csrf"), **headers)
+        assert code == (415 if kind == "text/plain" else 201)
+
+
 async def test_ready_is_what_all_parts_are_and_alive_is_who_answers() -> None:
     failing: list[str] = []
     async with running(not_ready=lambda: failing) as api:
@@ -437,6 +453,28 @@ async def test_strangers_keep_out_neither_those_who_are_known_nor_new_ones() -> 
             assert settled == 2
             for _, writer in held:
                 writer.close()
+
+
+async def test_1500_half_open_connections_keep_nobody_out_and_go_after_their_deadline() -> None:
+    """With the server's own limits, but for a shorter deadline."""
+    own = dataclasses.replace(ServerLimits().connections, stranger_seconds_max=3.0)
+    async with running(limits=ServerLimits(connections=own)) as api:
+        held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        for _ in range(30):
+            opened = await asyncio.gather(*(api.connect() for _ in range(50)))
+            for _, writer in opened:
+                writer.write(b"GET /healthz HTTP/1.1\r\nX-")
+            held += opened
+            assert (await api.call("GET", PODS))[0] == 200
+            assert api.server.connections.counts[0] <= own.strangers_max
+        assert len(held) == 1_500
+        reader, writer = await api.connect()  # and a client that has not shown its token yet
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.readuntil(b"ok")
+        for reader, writer in held:
+            assert await is_closed(reader)
+            writer.close()
+        assert (await api.call("POST", PODS, pod("after")))[0] == 201
 
 
 async def test_of_those_who_are_known_the_oldest_idle_one_makes_room() -> None:

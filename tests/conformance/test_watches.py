@@ -56,6 +56,8 @@ async def test_p43_a_watch_without_version_begins_with_what_is_there(target: Tar
             await target.request("POST", MAPS, config(name))
             assert brief(await anext(events)) == ("ADDED", name)
             await target.request("DELETE", f"{MAPS}/{name}")
+            # Version 0 is any version: the next watch may begin before what this one has not seen.
+            assert brief(await anext(events)) == ("DELETED", name)
 
 
 async def test_p43_a_watch_resumes_after_the_version_it_names(target: Target) -> None:
@@ -168,7 +170,7 @@ async def test_p49_a_reader_that_stands_still_is_cut_off_and_no_other(target: Ta
             assert event["object"]["data"]["key"][:6] == f"{i:06d}"
         # What it had been sent before it was cut off can still be read.
         received = bytearray()
-        with contextlib.suppress(aiohttp.ClientError):
+        with contextlib.suppress(aiohttp.ClientPayloadError, aiohttp.ClientOSError):
             async for chunk in still.content.iter_any():
                 received += chunk
     assert received.count(b"\n") < WRITES_MANY

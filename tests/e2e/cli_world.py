@@ -1,4 +1,4 @@
-"""Running the `fairlead` command as people do: as a process of its own."""
+"""Running the `fairlead` command as people do: in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+
+from tests.e2e.command_server import Command, command_server
 
 from fairlead.kube.kubeconfig import load_connection
 
@@ -46,12 +49,17 @@ class Shell:
         stdin: str = "",
     ) -> Result:  # fmt: skip
         """Run a command to its end and check its exit code (None: any)."""
-        done = subprocess.run(
-            self.command(*arguments), cwd=self.root,
-            env={**self.environment, **(environment or {})},
-            capture_output=True, text=True, timeout=ANSWER_SECONDS_MAX, check=False, input=stdin,
-        )  # fmt: skip
-        result = Result(done.returncode, done.stdout, done.stderr)
+        command = Command(
+            list(arguments), str(self.root), {**self.environment, **(environment or {})}
+        )
+        with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            given.write(stdin)
+            given.seek(0)
+            streams = (given, out, err)
+            done = command_server().run(command, streams, seconds_max=ANSWER_SECONDS_MAX)
+            out.seek(0)
+            err.seek(0)
+            result = Result(done, out.read(), err.read())
         if code is not None:
             assert result.code == code, result
         assert "Traceback" not in result.err, result
@@ -87,13 +95,25 @@ class Shell:
         address = connection.server.removeprefix("https://")
         return http.client.HTTPSConnection(address, timeout=timeout, context=context)
 
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Return the code and the body of the API's answer, without a process for each question."""
+        connection = self.https()
+        token = (self.data / "token").read_text().strip()
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
     def job(self, name: str) -> dict[str, Any]:
-        """Return a job as the API has it."""
-        items = json.loads(self.run("ps", "-a", "-o", "json").out)["items"]
-        return next(item for item in items if item["metadata"]["name"] == name)
+        """Return a job of the default namespace as the API has it; {} when there is none."""
+        code, body = self.get(f"/apis/fairlead.dev/v1alpha1/namespaces/default/jobs/{name}")
+        assert code in (200, 404), body
+        return body if code == 200 else {}
 
     def state(self, name: str) -> str:
-        """Return a job's state."""
+        """Return a job's state; "" when there is no such job, or it has none yet."""
         return str(self.job(name).get("status", {}).get("state", ""))
 
 

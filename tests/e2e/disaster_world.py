@@ -169,8 +169,10 @@ def write_config_map(shell: Shell, name: str) -> tuple[int, str]:
 
 
 def job_names(shell: Shell) -> set[str]:
-    """Return the names of all jobs."""
-    return set(shell.run("ps", "-a", "-o", "name").out.split())
+    """Return the names of all jobs that the API has."""
+    code, jobs = shell.get("/apis/fairlead.dev/v1alpha1/jobs")
+    assert code == 200, jobs
+    return {job["metadata"]["name"] for job in jobs["items"]}
 
 
 def history_rows(shell: Shell, name: str) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 ANSWER_SECONDS_MAX = 30.0
 GROWTH_BYTES_MAX = 200 << 20  # what may be kept has limits; far below what these tests send
 CHANGES = 300
+SEND_PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def send_for_ever(connection: socket.socket, data: bytes) -> NoReturn:
     """Send the same again and again until the connection breaks: an error of it."""
     while True:
         connection.sendall(data)
+        time.sleep(SEND_PAUSE_SECONDS)  # 20 MB/s: enough, and no core is busy with TLS meanwhile
 
 
 def receive_until(connection: socket.socket, mark: bytes) -> bytes:

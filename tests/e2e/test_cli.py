@@ -112,7 +112,7 @@ def test_a_reader_that_has_seen_enough_does_not_fail_the_job(shell: Shell) -> No
 
 def test_ctrl_c_detaches_from_a_job_and_says_how_to_return(shell: Shell) -> None:
     process = shell.start("run", "--name", "detached", "--", "sleep", "600")
-    eventually(lambda: _state_or_none(shell, "detached"), "Running")
+    eventually(lambda: shell.state("detached"), "Running")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130, (out, err)
@@ -121,12 +121,6 @@ def test_ctrl_c_detaches_from_a_job_and_says_how_to_return(shell: Shell) -> None
     assert shell.state("detached") == "Running"
     shell.run("cancel", "detached")
     shell.run("wait", "detached", code=1)
-
-
-def _state_or_none(shell: Shell, name: str) -> str | None:
-    items = json.loads(shell.run("ps", "-a", "-o", "json").out)["items"]
-    found = [item for item in items if item["metadata"]["name"] == name]
-    return str(found[0].get("status", {}).get("state")) if found else None
 
 
 def test_hold_release_and_cancel(shell: Shell) -> None:
@@ -169,7 +163,7 @@ def test_a_job_that_no_node_could_hold_is_refused_and_not_stored(shell: Shell) -
                        code=5)  # fmt: skip
     assert "error[E110]: no node has 16 GPUs (largest: 8)" in result.err
     assert "help: --nodes 2 --gpus 8" in result.err
-    assert _state_or_none(shell, "huge") is None
+    assert shell.job("huge") == {}
 
 
 def test_a_dry_run_stores_nothing_and_its_manifest_can_be_submitted(shell: Shell) -> None:

@@ -38,7 +38,8 @@ def training(directory: Path, **environment: str) -> Iterator[subprocess.Popen[b
     """Run a program that looks like a rank of the demo's training."""
     script = directory / "examples" / "digits" / "train.py"
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text("import time\ntime.sleep(600)\n")
+    if not script.exists():  # another may be about to read it
+        script.write_text("import time\ntime.sleep(600)\n")
     process = subprocess.Popen(
         [sys.executable, "examples/digits/train.py"], cwd=directory,
         env={**os.environ, **RANK_2, **environment},

@@ -249,7 +249,7 @@ def test_a_file_size_limit_ends_the_cluster_with_a_clear_word_and_loses_nothing(
         shell.command("up", "--data", str(shell.data)), env=shell.environment, cwd=shell.root,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limited,
     )  # fmt: skip
-    eventually(lambda: shell.run("ps", code=None).code, 0)
+    eventually(lambda: shell.run("ps", code=None).code, 0, seconds=60)
     kept = shell.run("submit", "job.sh", "--hold").out.strip()
     answers: list[tuple[int, str]] = []
     while not answers or answers[-1][0] == 201:
@@ -292,7 +292,7 @@ def test_a_damaged_history_can_be_moved_away_and_costs_no_job(shell: Shell) -> N
     history = shell.data / "history.db"
     history.write_bytes(b"\0" * 20_000)
     refused = shell.up(code=4)
-    assert refused.err.startswith(f"error[E709]: cannot use the job history {history}")
+    assert refused.err.startswith(f"error[E709]: cannot use the history {history}")
     history.rename(shell.root / "history.damaged")
     shell.up()
     assert job_names(shell) == {name}

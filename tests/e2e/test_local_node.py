@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,28 +141,35 @@ async def test_environment_fields_config_files_and_mount_paths(
             {"name": "A", "value": "1"},
             {"name": "B", "value": "$(A)-$$(A)-$(UNKNOWN)"},
             {"name": "HOSTS", "value": "/etc/fairlead/hostfile"},
+            {"name": "OWN", "value": "/own/note"},
             {"name": "MASTER", **source},
             *(
                 {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
                 for name, path in fields.items()
             ),
         ]
-        script = 'echo "$B|$MASTER|$NAME|$ROLE|$IP|$SECRET_TOKEN|$1"; cat "$HOSTS"; pwd'
+        script = (
+            'echo "$B|$MASTER|$NAME|$ROLE|$IP|$SECRET_TOKEN|$1|$hostfile"; cat "$HOSTS" "$OWN"; pwd'
+        )
+        note = {"path": "note", "fieldRef": {"fieldPath": "metadata.annotations['x/note']"}}
         await world.pod(
             "p",
             container={
                 "command": ["sh", "-c", script, "sh"],
                 "args": ["$(A)$(NAME)"],
                 "env": env,
+                "envFrom": [{"configMapRef": {"name": "peers"}}],
                 "workingDir": "/work/dir",
                 "volumeMounts": [
                     {"name": "peers", "mountPath": "/etc/fairlead"},
+                    {"name": "own", "mountPath": "/own"},
                     {"name": "scratch", "mountPath": "/work", "subPath": "deep"},
                 ],
             },
-            metadata={"labels": {"role": "worker"}},
+            metadata={"labels": {"role": "worker"}, "annotations": {"x/note": "of mine\n"}},
             volumes=[
                 {"name": "peers", "configMap": {"name": "peers"}},
+                {"name": "own", "downwardAPI": {"items": [note]}},
                 {"name": "scratch", "emptyDir": {}},
             ],
         )
@@ -171,14 +179,13 @@ async def test_environment_fields_config_files_and_mount_paths(
         uid = waiting.metadata.uid
         work = tmp_path / "local/pods" / uid / "volumes/scratch/deep/dir"
         work.mkdir(parents=True)
-        data = {"master": "10.0.0.1", "hostfile": "a slots=1\n"}
-        await world.api.create(
-            CONFIG_MAPS, {"metadata": {"name": "peers"}, "data": data}, namespace="default"
-        )
+        files = {"hostfile": b64encode(b"a slots=1\n").decode()}
+        peers = {"metadata": {"name": "peers"}, "data": {"master": "10.0.0.1"}, "binaryData": files}
+        await world.api.create(CONFIG_MAPS, peers, namespace="default")
         await world.until_phase("p", "Succeeded")
-        first, hosts, where = world.log("p").splitlines()
-        assert first == f"1-$(A)-$(UNKNOWN)|10.0.0.1|p|worker|{waiting.status.pod_ip}||1p"
-        assert (hosts, where) == ("a slots=1", str(work))
+        first, hosts, own, where = world.log("p").splitlines()
+        assert first == f"1-$(A)-$(UNKNOWN)|10.0.0.1|p|worker|{waiting.status.pod_ip}||1p|"
+        assert (hosts, own, where) == ("a slots=1", "of mine", str(work))
         assert stat.S_IMODE((tmp_path / "local/pods" / uid).stat().st_mode) == 0o700
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list
     commands: list[str] = []
     environment = {k: v for k, v in shell.environment.items() if k != "FAIRLEAD_KUBECONFIG"}
     if kubeconfig is None:
-        environment |= {"FAIRLEAD_DATA": str(shell.data)}
+        own = str(shell.data / "kubeconfig")
+        environment |= {"FAIRLEAD_DATA": str(shell.data), "KUBECONFIG": own}
     else:
         environment |= {"KUBECONFIG": str(kubeconfig)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
@@ -58,11 +60,21 @@ def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list
     return commands
 
 
+def kubectl_lines(text: str) -> list[str]:
+    """Return the commands for kubectl on the cluster that the page starts."""
+    blocks = [
+        body for kind, place, _, body in BLOCK.findall(text) if kind == "console" and not place
+    ]
+    return re.findall(r"^\$ kubectl .*$", "\n".join(blocks), re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_every_command_of_the_page_works_as_written(page: Path, tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+    shell, text = Shell(tmp_path), page.read_text()
+    if kubectl_lines(text) and not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed")
     try:
-        commands = run_page(page.read_text(), shell)
+        commands = run_page(text, shell)
     finally:
         if shell.data.exists():
             shell.run("down", "--data", str(shell.data), code=None)

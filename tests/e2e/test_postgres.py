@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.postgres_server import Server, postgres_server
 from tests.unit.history.contract import (
+    check_decisions,
     check_logs,
     check_queries,
     check_replacing,
@@ -55,7 +56,19 @@ async def _execute(server: Server, text: str) -> list[tuple[object, ...]]:
 
 
 async def _drop(server: Server) -> None:
-    await _execute(server, "DROP TABLE IF EXISTS fairlead_jobs, fairlead_logs, fairlead_schema")
+    await _execute(
+        server, "DROP TABLE IF EXISTS fairlead_jobs, fairlead_logs, fairlead_fleet, fairlead_schema"
+    )
+
+
+async def test_decisions_are_kept_once_also_in_a_database_that_lacked_them(
+    server: Server, store: PostgresStore
+) -> None:
+    await store.check()
+    await _execute(server, "DROP TABLE fairlead_fleet")
+    later = _store(server)
+    await check_decisions(later)
+    await later.close()
 
 
 async def test_queries_select_and_give_the_latest_end_first(store: PostgresStore) -> None:

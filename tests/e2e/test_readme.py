@@ -175,6 +175,8 @@ def test_the_commands_of_the_simulator_page_work(reader: Reader) -> None:
     lines = ["submit_seconds,run_seconds,members,gpus,name,tenant,limit_seconds"]
     lines += [f"{60 * i},600,1,8,job-{i},a,3600" for i in range(5)]
     (tmp_path / "jobs.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode() + b"\n"))
+    stages = ROOT / "tests" / "golden" / "data" / "kwok" / "general.yaml"
+    (tmp_path / "stages.yaml").write_text(stages.read_text())
     text = (ROOT / "docs" / "howto" / "simulate.md").read_text()
     small = {"--nodes 100": "--nodes 4", "--days 30": "--days 1", "job-00017": "job-00003"}
     commands = commands_of(text)
@@ -202,22 +204,26 @@ def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
     reader.types("fairlead up --nodes 2 --detach")
     words = {
         "/var/log/kubernetes/audit*.log*": "audit*.log*",
-        "fairlead doctor ": "fairlead doctor --kubeconfig ~/.local/share/fairlead/kubeconfig ",
+        "fairlead doctor ": (
+            "fairlead doctor --interval 1 --kubeconfig ~/.local/share/fairlead/kubeconfig "
+        ),
     }
     commands = commands_of(text)
     assert len(commands) > 10
     for command in commands:
         if command.startswith("zstd"):  # needs a package that is optional
             continue
-        is_subcommand = re.match(r"fairlead doctor (audit|checks|preflight|--explain)", command)
+        is_subcommand = re.match(
+            r"fairlead doctor (audit|checks|preflight|alerts|dashboards|--explain)", command
+        )
         used = {key: word for key, word in words.items() if not is_subcommand or "log" in key}
         command = replaced(command, used)
-        if " --follow " in command:  # a report every 10 s, until it is interrupted
-            command = f"timeout --preserve-status --signal INT 15 {command}"
+        if " --follow " in command:  # a report at each interval, until it is interrupted
+            command = f"timeout --preserve-status --signal INT 8 {command} --interval 2"
             assert "REQUESTS" in reader.types(command, [INTERRUPTED])
             continue
         reader.types(command, range(4))
-    assert reader.types("fairlead doctor --node-facts node-1.facts", range(4))
+    assert reader.types("fairlead doctor --interval 1 --node-facts node-1.facts", range(4))
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL")

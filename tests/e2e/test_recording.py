@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def test_what_ran_in_real_time_is_placed_alike_when_its_recording_is_simulated(
 
     submit("0-short", 1, 8, "1s")  # its node is free again when the others come
     eventually(lambda: shell.state("0-short"), "Succeeded")
+    time.sleep(1.1)  # recordings have whole seconds; the others are to come after its end there
     for name, nodes, gpus in JOBS:
         submit(name, nodes, gpus, "1h")
         eventually(lambda name=name: shell.state(name), "Running")

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.e2e.cli_world import Shell, eventually
 
 from fairlead.api.resources import JOBS
 from fairlead.app.run_file import identity
+from fairlead.app.settings import OPEN_ADDRESS
 from fairlead.cli.connect import Choice, find_connection
 from fairlead.cli.transport import Api
 
@@ -279,7 +281,7 @@ def test_kubectl_works_with_the_kubeconfig_that_up_writes(shell: Shell) -> None:
         "MEMBERS",
         "ATTEMPT",
         "REASON",
-        "ENDED",
+        "FAILURE",
         "AGE",
     ]
     assert row.split()[:2] == ["done", "Succeeded"]
@@ -333,6 +335,16 @@ def test_everybody_comes_over_tls_and_no_url_holds_the_token(shell: Shell) -> No
     assert kubeconfig.read_text() == text
 
 
+def test_up_warns_when_other_machines_can_reach_the_cluster(shell: Shell) -> None:
+    warned = shell.up("--nodes", "1", "--listen", "0.0.0.0:0").out
+    assert f"Warning     {OPEN_ADDRESS}\n" in warned
+    log = (shell.data / "log" / "fairlead.log").read_text()
+    assert OPEN_ADDRESS in log
+    shell.down()
+    assert OPEN_ADDRESS not in shell.up("--listen", "127.0.0.1:0").out
+    assert (shell.data / "log" / "fairlead.log").read_text().count(OPEN_ADDRESS) == 1
+
+
 def test_a_smaller_fleet_loses_its_idle_nodes_and_keeps_those_in_use(shell: Shell) -> None:
     shell.up("--nodes", "6", "--listen", "127.0.0.1:0")
     shell.run("submit", "steps.sh", "--on", "virtual", "--gpus", "8", "--nodes", "5",
@@ -353,6 +365,19 @@ def test_a_smaller_fleet_loses_its_idle_nodes_and_keeps_those_in_use(shell: Shel
     told = shell.up().out
     assert "in use" not in told
     assert shell.run("nodes", "-o", "name").out.count("v0") == 1
+
+
+def test_decisions_about_the_fleet_are_read_from_a_cluster_that_runs_and_one_that_is_stopped(
+    shell: Shell,
+) -> None:
+    shell.up("--listen", "127.0.0.1:0")
+    assert "no decision that matches" in shell.run("fleet", "history", "h100").err
+    shell.down()
+    assert json.loads(shell.run("fleet", "history", "-o", "json").out)["items"] == []
+    with sqlite3.connect(shell.data / "history.db") as connection:
+        row = ("uid/1", 0, "h100", "Launch", "Demand", "2 nodes", '{"size": 0}')
+        connection.execute("INSERT INTO fleet VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    assert "1970-01-01T00:00:00Z  h100  Launch" in shell.run("fleet", "history").out
 
 
 def test_ctrl_c_says_what_it_waits_for(shell: Shell) -> None:

@@ -14,7 +14,7 @@ from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
 from fairlead.api.meta import to_wire
 from fairlead.api.times import parse_time
-from fairlead.app.messages import ClusterStatus, NodeCounts, ServiceHealth
+from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
 from fairlead.app.run_file import Running
 from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
@@ -25,6 +25,7 @@ from fairlead.cli.main import guarded
 from fairlead.cli.request import JobRequest, Target
 from fairlead.cli.table import render_table
 from fairlead.cli.views import cluster as cluster_view
+from fairlead.cli.views import fleet as fleet_view
 from fairlead.cli.views import history as history_view
 from fairlead.cli.views import jobs as jobs_view
 from fairlead.cli.views import nodes as nodes_view
@@ -122,6 +123,17 @@ def test_history() -> None:
     check("tables/history-wide.txt", render_table(history_view.COLUMNS, rows, wide=True))
 
 
+def test_history_of_the_fleet() -> None:
+    at = int(parse_time(ago(600)) * 1000)
+    lines = [
+        FleetLine(at + 9000, "h100", "Refused", "ProviderRefused", "no capacity in zone-a"),
+        FleetLine(at + 5000, "h100", "Launch", "Demand", "8 nodes in zone-a for team/train-1"),
+        FleetLine(at, "", "Resume", "Clear", "nodes may be removed again"),
+    ]
+    table = render_table(fleet_view.HISTORY_COLUMNS, fleet_view.history_rows(lines))
+    check("tables/fleet-history.txt", table)
+
+
 SETTINGS = Settings(Path("/home/ana/.local/share/fairlead"), 200, 8, "", "127.0.0.1", 7443, True)
 RUNNING = Running(4711, 1, "b", "https://127.0.0.1:7443", "0.1.0", NOW - 7500)
 
@@ -155,7 +167,11 @@ def test_the_plan_and_the_dry_run_of_a_script() -> None:
                          time_seconds=43_200, priority=10, target=Target.VIRTUAL)  # fmt: skip
     program = Program(("--lr", "0.1"), SCRIPT)
     job = build_job("train-2", request, program, ORIGIN)
-    plan = [*plan_lines(job), check_fit(WorldApi(), job), submitted_line("train-2", is_held=False)]
+    plan = [
+        *plan_lines(job),
+        check_fit(WorldApi(), job, NOW),
+        submitted_line("train-2", is_held=False),
+    ]
     check("submit/plan.txt", "\n".join(plan) + "\n")
     config_map = {"apiVersion": "v1", "kind": "ConfigMap",
                   **to_wire(build_script_map("train-2", SCRIPT))}  # fmt: skip
@@ -165,8 +181,8 @@ def test_the_plan_and_the_dry_run_of_a_script() -> None:
 def test_the_plan_of_a_job_that_waits() -> None:
     request = JobRequest(members=20, gpus=8, target=Target.VIRTUAL)
     job = build_job("big-1", request, Program(("true",)), ORIGIN)
-    assert "waits: " in check_fit(WorldApi(), job)
-    check("submit/waits.txt", check_fit(WorldApi(), job) + "\n")
+    assert "waits: " in check_fit(WorldApi(), job, NOW)
+    check("submit/waits.txt", check_fit(WorldApi(), job, NOW) + "\n")
 
 
 def test_json_of_a_job_is_complete() -> None:

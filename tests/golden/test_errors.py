@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.cli_golden import check
-from tests.golden.cli_world import WorldApi
+from tests.golden.cli_world import NOW, WorldApi
 
 from fairlead.api.status import (
     AlreadyExists,
@@ -74,6 +74,9 @@ COMMANDS: dict[str, tuple[list[str], Exit]] = {
     "no-flag-unlike-any": (["ps", "--zzz"], Exit.USAGE),
     "no-command": (["cancle", "train-1"], Exit.USAGE),
     "slurm-command": (["squeue"], Exit.USAGE),
+    "slurm-flag": (["cancel", "-u", "ana"], Exit.USAGE),
+    "slurm-flag-of-submit": (["submit", "--test-only", "ok.sh"], Exit.USAGE),
+    "no-state": (["ps", "--state", "PENDING"], Exit.USAGE),
     "flag-before-command": (["--kubeconfig", "dead.yaml", "ps"], Exit.USAGE),
     "flag-of-the-script": (["submit", "ok.sh", "--learning-rate", "0.1"], Exit.USAGE),
     "python-without-interpreter": (["submit", "train.py"], Exit.USAGE),
@@ -134,7 +137,7 @@ def test_bad_manifest(path: Path) -> None:
 def _job(**asked: object) -> Callable[[], object]:
     request = JobRequest(**{"target": Target.VIRTUAL, **asked})  # type: ignore[arg-type]
     job = build_job("x", request, Program(("true",)), Origin("/", "ana", {}))
-    return lambda: check_fit(WorldApi(), job)
+    return lambda: check_fit(WorldApi(), job, NOW)
 
 
 def _find(name: str) -> Callable[[], object]:
@@ -218,7 +221,7 @@ def _unmatched(target: Target | None = Target.VIRTUAL) -> object:
     job = build_job("x", JobRequest(target=target), Program(("true",)),
                     Origin("/", "", {}))  # fmt: skip
     api.objects["nodes"] = [n for n in api.objects["nodes"] if n.metadata.name == "laptop"]
-    return check_fit(api, job)
+    return check_fit(api, job, NOW)
 
 
 @pytest.mark.parametrize("name", CALLS)

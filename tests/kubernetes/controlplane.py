@@ -23,7 +23,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tools" / "kubernetes" / "build.sh"
 READY_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 10.0
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "pki")
 CONTROLLERS = "garbage-collector-controller,namespace-controller,disruption-controller"
 ANONYMOUS = """apiVersion: apiserver.config.k8s.io/v1
@@ -127,7 +126,7 @@ def find_binaries() -> Path:
     return directory
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -149,25 +148,20 @@ def _command(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    process.kill()  # a graceful end takes seconds, and nothing of this cluster is kept
+    process.wait()
 
 
 def _start_etcd(
-    stack: ExitStack, directory: Path, binaries: Path
+    stack: ExitStack, directory: Path, binaries: Path, more: Sequence[str]
 ) -> tuple[str, subprocess.Popen[bytes]]:
-    client_port, peer_port = _free_ports(2)
+    client_port, peer_port = free_ports(2)
     client_url, peer_url = (f"http://127.0.0.1:{port}" for port in (client_port, peer_port))
     etcd = _start(stack, directory, [
         str(binaries / "etcd"), "--name=test", f"--data-dir={directory / 'etcd'}",
         f"--listen-client-urls={client_url}", f"--advertise-client-urls={client_url}",
         f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}",
-        f"--initial-cluster=test={peer_url}", "--log-level=warn",
+        f"--initial-cluster=test={peer_url}", "--log-level=warn", *more,
     ])  # fmt: skip
     return client_url, etcd
 
@@ -267,17 +261,19 @@ def control_plane(
     scheduler: bool = False,
     gates: Sequence[str] = (),
     controllers: Sequence[str] = (),
-) -> Iterator[ControlPlane]:
+    etcd_flags: Sequence[str] = (),
+) -> Generator[ControlPlane]:
     """Run etcd and kube-apiserver with their state in `directory`, until the end of the block.
 
     `flags` are further ones for kube-apiserver; `scheduler` runs kube-scheduler as well, with
     its client's limits raised, so that they are not what it waits for; `gates` are features that
-    are turned on in all of them, `controllers` further ones of kube-controller-manager.
+    are turned on in all of them, `controllers` and `etcd_flags` further ones of
+    kube-controller-manager and etcd.
     """
     binaries = find_binaries()
     pki = binaries / "pki"
     subprocess.run([pki, directory], check=True)
-    (api_port,) = _free_ports(1)
+    (api_port,) = free_ports(1)
     tokens = directory / "tokens.csv"
     tokens.write_text(
         'admin-token,admin,admin,"system:masters"\ntester-token,tester,tester,"testers"\n'
@@ -285,7 +281,7 @@ def control_plane(
     authentication = directory / "authentication.yaml"
     authentication.write_text(ANONYMOUS)
     with ExitStack() as stack:
-        etcd_url, etcd = _start_etcd(stack, directory, binaries)
+        etcd_url, etcd = _start_etcd(stack, directory, binaries, etcd_flags)
         server = _start(stack, directory, [
             str(binaries / "kube-apiserver"),
             f"--etcd-servers={etcd_url}", f"--secure-port={api_port}",

@@ -37,7 +37,16 @@ from tests.simulation.hostile import NAMESPACE, Poison
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODES, PODS, Resource
+from fairlead.api.resources import (
+    CONFIG_MAPS,
+    FLEETS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Resource,
+)
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
 from fairlead.install.manifests import NAME
 from fairlead.kube.client import HttpClient
@@ -108,7 +117,14 @@ class World:
         with _deep():
             text = msgspec.json.encode(body)
         try:
-            await client.request("POST", path, body=text)
+            try:
+                await client.request("POST", path, body=text)
+            except AlreadyExists:  # of the fleet there is one
+                if resource is not FLEETS:
+                    raise
+                path_of = f"{path}/{poison.body['metadata']['name']}"
+                kind = "application/merge-patch+json"
+                await client.request("PATCH", path_of, body=text, content_type=kind)
         except ApiError as error:
             self.refused[poison.label] = error.message
             return

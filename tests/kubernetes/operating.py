@@ -29,7 +29,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.placement import PlacementPolicy
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
@@ -94,6 +94,13 @@ async def install_kinds(client: Client) -> None:
             continue
 
     async def is_ready() -> bool:
+        for manifest in crd.manifests():
+            stored = await client.get(CRDS, manifest["metadata"]["name"])
+            status = {
+                each["type"]: each["status"] for each in stored.status.get("conditions") or ()
+            }
+            if status.get("Established") != "True":
+                return False
         return await is_served(client, JOBS)
 
     await until(is_ready, 20)

@@ -172,7 +172,8 @@ async def connected(plane: ControlPlane) -> AsyncIterator[RealTarget]:
     context = ssl.create_default_context(cafile=str(plane.ca_file))
     connector = aiohttp.TCPConnector(ssl=context)
     headers = {"Authorization": f"Bearer {plane.token}"}
-    timeout = aiohttp.ClientTimeout(total=20)  # a test that waits for nothing fails, not hangs
+    # A test that waits for nothing fails, not hangs; a long watch may take long on a busy machine.
+    timeout = aiohttp.ClientTimeout(sock_connect=20, sock_read=20)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout
     ) as session:

@@ -38,6 +38,7 @@ class Replica:
     async def read(self) -> None:
         assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
+            assert line.startswith(b"{"), line + await self.process.stderr.read()
             entry = json.loads(line)
             self.lines.append(entry)
             if entry["message"] == "Started":

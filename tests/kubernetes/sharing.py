@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.kubernetes.operating import until
+
+from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import Timeout, Unavailable
@@ -76,3 +79,36 @@ def other_pod(name: str, *, gpus: int = 1, seconds: float | None = None, **spec:
         "metadata": metadata,
         "spec": {"restartPolicy": "Never", "containers": [container], **spec},
     }
+
+
+#: What our planner does not read: a member must be on a node that has one of these pods.
+FRIEND = {"friend": "yes"}
+NEEDS_FRIEND = {
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": FRIEND}, "topologyKey": names.HOSTNAME}
+        ]
+    }
+}
+
+
+def friend(node: str) -> dict[str, Any]:
+    """A pod that kube-scheduler wants beside a member with `NEEDS_FRIEND`."""
+    pod = other_pod(f"friend-{node}", gpus=0, nodeName=node)
+    pod["metadata"]["labels"] = FRIEND
+    return pod
+
+
+async def befriend(client: Client, nodes: Sequence[str], *, but: str) -> None:
+    """Put a friend on all nodes but one, which gets two other pods: the fullest is the best fit."""
+    pods = [friend(node) for node in nodes if node != but]
+    pods += [other_pod(f"filler-{i}", gpus=0, nodeName=but) for i in range(2)]
+    for pod in pods:
+        await client.create(PODS, pod, namespace="default")
+
+    async def all_run() -> bool:
+        found = (await client.list(PODS, namespace="default")).items
+        made = {pod["metadata"]["name"] for pod in pods}
+        return made <= {p.metadata.name for p in found if p.status.phase == "Running"}
+
+    await until(all_run, 30)

@@ -35,6 +35,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import LEASE_SECONDS, holder, leader, replicas
+from tests.kubernetes.sharing import NEEDS_FRIEND, befriend
 
 from fairlead.api import names
 from fairlead.api.resources import EVENTS, JOBS, NODES, PODS
@@ -173,7 +174,7 @@ async def test_a_group_that_never_completes_holds_nothing(client: HttpClient) ->
         await until(is_placed, 30)
 
 
-KILLS = 12
+KILLS = 6
 
 
 async def test_groups_run_through_though_the_leader_is_killed_again_and_again(
@@ -293,22 +294,11 @@ async def test_a_set_that_starts_in_order_is_told_how_to_be_a_gang(client: HttpC
 async def test_a_member_that_kube_scheduler_refuses_moves_and_the_others_stay(
     client: HttpClient,
 ) -> None:
-    # What our planner does not know: somebody's pod wants no member of this set beside it.
-    term = {"labelSelector": {"matchLabels": {"set": "web"}}, "topologyKey": names.HOSTNAME}
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    async with witnessed(client), virtual_nodes(client, 5), adopting(client):
-        shy = template(gated=False, gpus=0)
-        shy["metadata"]["name"] = "shy"
-        shy["spec"]["affinity"] = affinity
-        shy["spec"]["containers"][0]["resources"]["limits"].pop("nvidia.com/gpu")
-        await client.create(PODS, shy, namespace="default")
-
-        async def is_bound() -> bool:
-            return bool((await client.get(PODS, "shy", namespace="default")).spec.node_name)
-
-        await until(is_bound, 30)
-        home = (await client.get(PODS, "shy", namespace="default")).spec.node_name
-        await client.create(SETS, stateful_set("web", 4), namespace="default")
+    home, body = "v00000", stateful_set("web", 4)
+    body["spec"]["template"]["spec"]["affinity"] = NEEDS_FRIEND
+    async with witnessed(client), virtual_nodes(client, 5) as nodes, adopting(client):
+        await befriend(client, nodes.node_names(), but=home)
+        await client.create(SETS, body, namespace="default")
         await settled(client, "web", total=4)
         job = await stand_in(client, "web")
         nodes = {pod.spec.node_name for pod in await pods_of(client, "web")}
@@ -317,4 +307,4 @@ async def test_a_member_that_kube_scheduler_refuses_moves_and_the_others_stay(
     assert (job.status.attempts[0].reason, job.status.attempts[0].nodes_lost) == (
         "NotBound", (home,),
     )  # fmt: skip
-    assert "anti-affinity" in job.status.attempts[0].message
+    assert "pod affinity" in job.status.attempts[0].message

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import crd, names
 from fairlead.api.core import Lease
+from fairlead.api.core_env import EnvFromSource, EnvironmentReference
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS, CRDS, EVENTS, JOBS, NODES, PODS, SERVICES
@@ -113,7 +115,7 @@ async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
         virtual_nodes(client, 50),
         controllers(client),
     ):
-        body = job_body("gang", 100, seconds=1.5, gpus=4)
+        body = job_body("gang", 100, seconds=4, gpus=4)
         await client.create(JOBS, body, namespace="default")
 
         async def runs() -> bool:
@@ -131,11 +133,17 @@ async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
         # what the read model does not know came through
         raw = await client.request("GET", PODS.path("default", pods[0].metadata.name))
         assert b'"runAsNonRoot":true' in raw
-        # names exist before the pods: a headless service and the list of peers
+        # names exist before the pods: a headless service and what the members share
         of_gang = f"{names.JOB_NAME}=gang"
         service = (await client.list(SERVICES, label_selector=of_gang)).items
-        peers = (await client.list(CONFIG_MAPS, label_selector=of_gang)).items
-        assert len(service) == len(peers) == 1
+        [shared] = (await client.list(CONFIG_MAPS, label_selector=of_gang)).items
+        assert len(service) == 1
+        source = EnvFromSource(config_map_ref=EnvironmentReference(shared.metadata.name))
+        assert {p.spec.containers[0].env_from for p in pods} == {(source,)}
+        first = "worker-0.gang-peers.default.svc"
+        assert (shared.data["WORLD_SIZE"], shared.data["MASTER_ADDR"]) == ("100", first)
+        hosts = b64decode(shared.binary_data["hostfile"]).decode().splitlines()
+        assert (hosts[0], len(hosts)) == (f"{first} slots=1", 100)
         job = await ended(client, "gang")
         assert job.status.state == "Succeeded"
         assert job.status.attempt == 1
@@ -144,6 +152,24 @@ async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
         e.reason for e in (await client.list(EVENTS)).items if e.involved_object.name == "gang"
     }
     assert "Placed" in events
+
+
+async def test_a_lone_member_has_its_variables_and_its_host_file_in_its_pod(
+    client: HttpClient,
+) -> None:
+    async with witnessed(client), virtual_nodes(client, 1), controllers(client):
+        await client.create(JOBS, job_body("lone", 1, seconds=0.1), namespace="default")
+        job = await ended(client, "lone")
+        assert (job.status.state, job.status.placement) == ("Succeeded", None)
+        [pod] = (await client.list(PODS)).items
+        of_job = f"{names.JOB_NAME}=lone"
+        assert (await client.list(CONFIG_MAPS, label_selector=of_job)).items == ()
+    env = {each.name: each.value for each in pod.spec.containers[0].env}
+    assert (env["MASTER_ADDR"], env["WORLD_SIZE"], env["RANK"]) == ("localhost", "1", "0")
+    assert pod.spec.containers[0].env_from == ()
+    [files] = [v.downward_api for v in pod.spec.volumes if v.downward_api is not None]
+    assert [file.path for file in files.items] == ["hostfile"]
+    assert pod.metadata.annotations[names.HOSTFILE] == "localhost slots=1\n"
 
 
 async def test_two_gangs_that_each_want_every_node_run_one_after_the_other(

@@ -244,6 +244,18 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         for label, manifest in made.items():
             assert await find(client, manifest) is not None, label
 
+        for arguments in ((), ("--dry-run",)):
+            refused = run_cli(cluster, "install", *arguments)
+            assert refused.returncode == 5, "fields of Helm were taken over"
+            assert "helm upgrade fairlead" in refused.stderr
+        checked = run_cli(cluster, "install", "--check")
+        assert f"{NAME}: ok (0 of 2 replicas are available)" in checked.stdout
+        assert "differs" not in checked.stdout + checked.stderr
+        assert "helm upgrade fairlead brings its own" in checked.stderr
+        changed = run_cli(cluster, "install", "--check", "--replicas", "3")
+        differing = [line for line in changed.stdout.splitlines() if line.endswith(": differs")]
+        assert differing == [f"Deployment {NAMESPACE}/{NAME}: differs"]
+
         asks = made["MutatingWebhookConfiguration fairlead"]
         hooks = [{"name": each["name"], "clientConfig": {"caBundle": "QQ=="}}
                  for each in asks["webhooks"]]  # fmt: skip

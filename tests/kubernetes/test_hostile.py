@@ -39,17 +39,22 @@ from fairlead.webhook.configuration import VALIDATING
 pytestmark = pytest.mark.kubernetes
 BATCH_SIZE = 60
 #: Of all objects, by resource; the server refuses the rest by its own rules. Measured: 107 pods, 46
-#: jobs (24 where the webhook is asked), 13 nodes, 12 of each tool.
+#: jobs (24 where the webhook is asked), 13 nodes, 34 teams (21), 46 pools (32), 9
+#: versions of the fleet (8), 12 of each tool.
 LET_IN_MIN = {
     "pods": 100, "jobs.fairlead.dev": 42, "nodes": 12, "configmaps": 3,
     "leases.coordination.k8s.io": 3, "priorityclasses.scheduling.k8s.io": 2,
     "podgroups.scheduling.k8s.io": 3, "workloads.scheduling.k8s.io": 3,
     "jobsets.jobset.x-k8s.io": 12, "pytorchjobs.kubeflow.org": 12, "rayclusters.ray.io": 12,
     "leaderworkersets.leaderworkerset.x-k8s.io": 12, "podgroups.scheduling.x-k8s.io": 12,
-    "podgroups.scheduling.volcano.sh": 12,
+    "podgroups.scheduling.volcano.sh": 12, "teams.fairlead.dev": 31, "nodepools.fairlead.dev": 42,
+    "fleets.fairlead.dev": 8,
 }  # fmt: skip
 #: The same where the webhook is asked.
-LET_IN_WITH_WEBHOOK_MIN = LET_IN_MIN | {"jobs.fairlead.dev": 20}
+LET_IN_WITH_WEBHOOK_MIN = LET_IN_MIN | {
+    "jobs.fairlead.dev": 20, "teams.fairlead.dev": 18, "nodepools.fairlead.dev": 28,
+    "fleets.fairlead.dev": 6,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +273,7 @@ async def test_a_forged_member_with_the_true_uid_in_another_namespace_ends_no_ga
         }
         await world.tenant.create(PODS, pod, namespace=NAMESPACE)
         await world.tenant.create(
-            CONFIG_MAPS, {"metadata": {**forged, "name": "victim-1-peers"}}, namespace=NAMESPACE
+            CONFIG_MAPS, {"metadata": {**forged, "name": "victim-1-gang"}}, namespace=NAMESPACE
         )
         failed = {"status": {"phase": "Failed", "reason": "Evicted"}}
         await world.admin.patch(
@@ -280,12 +285,14 @@ async def test_a_forged_member_with_the_true_uid_in_another_namespace_ends_no_ga
             await world.admin.patch(PODS, name, seen, namespace=CANARY)
         assert await world.harm() == ""
         victim = await world.job("victim")
-        assert (victim.status.state, victim.status.attempt) == ("Running", 1)
+        assert (victim.status.state, victim.status.attempt) == ("Running", 1), (
+            victim.status.attempts
+        )
         after = {pod.metadata.name: pod.metadata.uid for pod in await world.pods_of("victim")}
         assert after == before
         free = {"metadata": {"finalizers": None}}
         await world.admin.patch(PODS, meta["name"], free, namespace=NAMESPACE)
-        await world.admin.patch(CONFIG_MAPS, "victim-1-peers", free, namespace=NAMESPACE)
+        await world.admin.patch(CONFIG_MAPS, "victim-1-gang", free, namespace=NAMESPACE)
 
 
 async def test_pods_with_the_labels_of_a_seat_are_counted_beside_it(

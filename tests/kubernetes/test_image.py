@@ -19,11 +19,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from tests.kubernetes.controlplane import ROOT, ControlPlane, _free_ports
+from tests.kubernetes.controlplane import ROOT, ControlPlane, free_ports
 from tests.kubernetes.operating import http_client
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
@@ -34,17 +36,16 @@ pytestmark = pytest.mark.kubernetes
 MOUNTED_SETTINGS = "/etc/fairlead/settings.yaml"
 READY_SECONDS_MAX = 60.0
 PIP_SECONDS_MAX = 300.0
-POD = manifests(Install())[-1]["spec"]["template"]["spec"]
-USER_ID: int = POD["securityContext"]["runAsUser"]
-#: $1 holds the token; the command of the pod follows.
-CLOSED_IN = f"""
+#: $1 holds the token, $2 is the user; the command of the pod follows.
+CLOSED_IN = """
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/secrets/kubernetes.io
 cp -r "$1" /run/secrets/kubernetes.io/serviceaccount
+user=$2
 mount -o remount,bind,ro /
 mount -t tmpfs -o mode=1777 tmpfs /tmp
-shift
-exec setpriv --reuid={USER_ID} --regid={USER_ID} --clear-groups --no-new-privs \
+shift 2
+exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs \
   --bounding-set=-all --inh-caps=-all "$@"
 """
 MAY_WRITE = """
@@ -81,7 +82,7 @@ def base_interpreter() -> str:
             continue
         try:
             code = "import sys; sys.exit(sys.version_info < (3, 11))"
-            done = subprocess.run([candidate, "-c", code], user=USER_ID, group=USER_ID,
+            done = subprocess.run([candidate, "-c", code], user=user_id(), group=user_id(),
                                   extra_groups=[], check=False)  # fmt: skip
         except PermissionError:
             continue
@@ -141,8 +142,21 @@ def write_settings(directory: Path) -> Path:
     return path
 
 
+def pod_spec() -> dict[str, Any]:
+    """Return the spec of the pod, as the Deployment has it."""
+    spec: dict[str, Any] = manifests(Install())[-1]["spec"]["template"]["spec"]
+    return spec
+
+
+@cache
+def user_id() -> int:
+    """Return the user that the pod runs as."""
+    return int(pod_spec()["securityContext"]["runAsUser"])
+
+
 def closed_in(account: Path, command: Sequence[str]) -> list[str]:
-    return ["unshare", "--mount", "sh", "-euc", CLOSED_IN, "sh", str(account), *command]
+    start = ["unshare", "--mount", "sh", "-euc", CLOSED_IN, "sh"]
+    return [*start, str(account), str(user_id()), *command]
 
 
 def is_able_to_close_in() -> bool:
@@ -175,8 +189,8 @@ def test_the_locked_environment_runs_the_controller_as_the_pod_does(
     assert run_cli(cluster, "install").returncode == 0
     account = place / "account"
     write_account(cluster, account)
-    container = manifests(Install())[-1]["spec"]["template"]["spec"]["containers"][0]
-    (port,) = _free_ports(1)
+    container = pod_spec()["containers"][0]
+    (port,) = free_ports(1)
     arguments = [each.replace("0.0.0.0:8080", f"127.0.0.1:{port}") for each in container["args"]]
     settings = write_settings(place)
     arguments = [each.replace(MOUNTED_SETTINGS, str(settings)) for each in arguments]

@@ -32,7 +32,7 @@ from fairlead.api.resources import JOBS, LEASES
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
-KILLS = 50
+KILLS = 15
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.own_plane import own_plane
-from tests.kubernetes.sharing import other_pod, watched
+from tests.kubernetes.sharing import NEEDS_FRIEND, befriend, friend, other_pod, watched
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -111,34 +111,28 @@ async def test_a_gang_is_placed_by_kube_scheduler_and_its_placement_says_where(
 async def test_a_gang_that_kube_scheduler_cannot_place_holds_nothing_and_runs_when_it_can(
     client: HttpClient,
 ) -> None:
-    # What our planner does not know: somebody's pod wants none of this gang beside it.
-    term = {
-        "labelSelector": {"matchLabels": {names.JOB_NAME: "whole"}},
-        "topologyKey": names.HOSTNAME,
-    }
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    async with watched(client), virtual_nodes(client, 6), controllers(client, policy=NATIVE):
-        shy = other_pod("shy", gpus=0, affinity=affinity)
-        await client.create(PODS, shy, namespace="default")
-
-        async def is_bound() -> bool:
-            return bool((await client.get(PODS, "shy", namespace="default")).spec.node_name)
-
-        await until(is_bound, 30)
-        await client.create(JOBS, job_body("whole", 6, seconds=1), namespace="default")
+    alone, body = "v00000", job_body("whole", 6, seconds=1)
+    body["spec"]["roles"][0]["template"]["spec"]["affinity"] = NEEDS_FRIEND
+    async with (
+        watched(client),
+        virtual_nodes(client, 6) as nodes,
+        controllers(client, policy=NATIVE),
+    ):
+        await befriend(client, nodes.node_names(), but=alone)
+        await client.create(JOBS, body, namespace="default")
 
         async def gave_up() -> bool:
             assert not any(pod.spec.node_name for pod in await pods_of(client, "whole"))
             return any(a.reason for a in (await job(client, "whole")).status.attempts)
 
         await until(gave_up, 30)
-        await client.delete(PODS, "shy", namespace="default", grace_period_seconds=0)
+        await client.create(PODS, friend(alone), namespace="default")
         done = await ended(client, "whole")
     first = done.status.attempts[0]
     assert done.status.state == "Succeeded"
     assert (first.reason, first.cause) == (EndReason.NOT_BOUND.value, None)
     assert len(first.nodes_lost) == 6
-    assert "anti-affinity" in first.message
+    assert "pod affinity" in first.message
     assert done.status.infrastructure_failures == done.status.user_failures == 0
 
 

@@ -117,9 +117,9 @@ async def test_gangs_end_well_though_the_server_freezes_and_does_late_what_it_wa
             names_ += await submit(client, 6, rng, first=6 * freeze)
             await asyncio.sleep(rng.uniform(0.0, 0.5))
             cluster.signal(victim, signal.SIGSTOP)
-            await asyncio.sleep(rng.uniform(2.0, 5.0))
+            await asyncio.sleep(rng.uniform(1.5, 3.0))
             cluster.signal(victim, signal.SIGCONT)
-            await asyncio.sleep(rng.uniform(0.0, 2.0))
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
         for name in names_:
             job = await finished(client, name)
             assert (job.status.state, job.status.attempt) == ("Succeeded", 1)

@@ -25,7 +25,7 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.own_plane import own_plane
-from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
+from tests.kubernetes.sharing import GPUS_PER_NODE, NEEDS_FRIEND, befriend, other_pod, watched
 
 from fairlead.api import names
 from fairlead.api.job import Cause
@@ -71,10 +71,10 @@ async def test_a_gang_is_bound_by_the_stock_scheduler_and_starts_when_all_are(
         assert all(pod.spec.node_name == pinned_node(pod.spec) for pod in pods)
         scheduled = [c for p in pods for c in p.status.conditions if c.type == "PodScheduled"]
         assert [c.status for c in scheduled] == ["True"] * 20
-        # only a scheduler's binding sets this condition; containers wait for the peers
-        peers = await client.get(CONFIG_MAPS, "gang-1-peers", namespace="default")
+        # only a scheduler's binding sets this condition; containers wait for the ConfigMap
+        shared = await client.get(CONFIG_MAPS, "gang-1-gang", namespace="default")
         last = max(c.last_transition_time or "" for c in scheduled)
-        assert (peers.metadata.creation_timestamp or "") >= last
+        assert (shared.metadata.creation_timestamp or "") >= last
         job = await ended(client, "gang")
     assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
 
@@ -100,30 +100,22 @@ async def test_a_node_that_says_direct_is_not_left_to_the_stock_scheduler(
 async def test_a_member_that_the_stock_scheduler_refuses_moves_and_nobody_is_blamed(
     client: HttpClient,
 ) -> None:
-    # What our planner does not know: somebody's pod wants no member of this gang beside it.
-    term = {
-        "labelSelector": {"matchLabels": {names.JOB_NAME: "moves"}},
-        "topologyKey": names.HOSTNAME,
-    }
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    async with watched(client), virtual_nodes(client, 10), controllers(client, policy=PINNED):
-        # The fullest node is the best fit, so this is where the first member is meant to go.
-        shy = other_pod("shy", gpus=0, affinity=affinity)
-        await client.create(PODS, shy, namespace="default")
-
-        async def is_bound() -> bool:
-            return bool((await client.get(PODS, "shy", namespace="default")).spec.node_name)
-
-        await until(is_bound, 30)
-        home = (await client.get(PODS, "shy", namespace="default")).spec.node_name
-        await client.create(JOBS, job_body("moves", 9, seconds=1), namespace="default")
+    home, body = "v00000", job_body("moves", 9, seconds=1)
+    body["spec"]["roles"][0]["template"]["spec"]["affinity"] = NEEDS_FRIEND
+    async with (
+        watched(client),
+        virtual_nodes(client, 10) as nodes,
+        controllers(client, policy=PINNED),
+    ):
+        await befriend(client, nodes.node_names(), but=home)
+        await client.create(JOBS, body, namespace="default")
         job = await ended(client, "moves")
     assert job.status.state == "Succeeded"
     first = job.status.attempts[0]
     assert (first.reason, first.cause, first.nodes_lost) == (
         EndReason.NOT_BOUND.value, None, (home,),
     )  # fmt: skip
-    assert "anti-affinity" in first.message
+    assert "pod affinity" in first.message
     assert job.status.infrastructure_failures == job.status.user_failures == 0
     assert job.status.placement is None or home not in job.status.placement.roles[0].nodes
 

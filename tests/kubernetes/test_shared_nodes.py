@@ -4,8 +4,7 @@ Nodes are nearly full all along: every gang has to be placed into what others le
 planner sees is always a little old. Virtual nodes refuse what does not fit, as kubelets do, and a
 watch sums up what is bound after every event.
 
-FAIRLEAD_SHARED_NODES sets the number of nodes; pods grow with it, 20 a node. 1,000 is what the
-figures of docs/design/real-cluster.md are of.
+FAIRLEAD_SHARED_NODES sets the number of nodes; pods grow with it, 20 a node.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from fairlead.decide.pinning import Binding
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
-NODES = int(os.environ.get("FAIRLEAD_SHARED_NODES", "1000"))
+NODES = int(os.environ.get("FAIRLEAD_SHARED_NODES", "200"))
 PODS_PER_NODE = 20
 #: Of all pods, those that are members of gangs.
 GANG_SHARE = 0.25

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.e2e.cli_world import Shell
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     http_client,
     install_kinds,
     job_body,
+    kubeconfig_of,
     sweep,
     until,
     virtual_nodes,
@@ -24,9 +28,10 @@ from tests.kubernetes.operating import (
 from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
+from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.decide.placement import PlacementPolicy
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.install.manifests import Install, manifests
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
@@ -36,6 +41,13 @@ _PLURALS = {
     "Namespace": "namespaces", "ResourceQuota": "resourcequotas", "RoleBinding": "rolebindings",
 }  # fmt: skip
 CLUSTER_WIDE = ("Namespace",)
+_RBAC = ("rbac.authorization.k8s.io", "v1")
+ACCOUNTS: Resource[Any] = Resource("", "v1", "serviceaccounts", "ServiceAccount", dict)
+ROLES: Resource[Any] = Resource(*_RBAC, "clusterroles", "ClusterRole", dict, namespaced=False)
+BINDINGS: Resource[Any] = Resource(*_RBAC, "rolebindings", "RoleBinding", dict)
+CLUSTER_BINDINGS: Resource[Any] = Resource(
+    *_RBAC, "clusterrolebindings", "ClusterRoleBinding", dict, namespaced=False
+)
 QUOTAS: Resource[Any] = Resource("", "v1", "resourcequotas", "ResourceQuota", dict)
 
 
@@ -159,6 +171,54 @@ async def _has(
     reason: Callable[[str, str], Awaitable[str]], name: str, wanted: str, namespace: str = "default"
 ) -> bool:
     return await reason(name, namespace) == wanted
+
+
+async def test_a_user_of_one_namespace_submits_and_sees_nodes_by_the_roles_that_are_shipped(
+    client: HttpClient, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await client.create(NAMESPACES, {"metadata": {"name": "ours"}})
+    await client.create(ACCOUNTS, {"metadata": {"name": "ana"}}, namespace="ours")
+    for each in manifests(Install()):
+        if each["metadata"]["name"] in ("fairlead-edit", "fairlead-cluster-view"):
+            await client.create(ROLES, each)
+    ana = {"kind": "ServiceAccount", "name": "ana", "namespace": "ours"}
+    binding = {"metadata": {"name": "ana"}, "roleRef": _role("fairlead-edit"), "subjects": [ana]}
+    await client.create(BINDINGS, binding, namespace="ours")
+    team = {"metadata": {"name": "vision"}, "spec": {"namespaces": ["ours"]}}
+    await client.create(TEAMS, team)
+    shell = Shell(tmp_path)
+    kubeconfig = await kubeconfig_of(client, cluster, "ours", "ana")
+    shell.environment["FAIRLEAD_KUBECONFIG"] = str(kubeconfig)
+    async with virtual_nodes(client, 1):
+
+        async def submit(name: str) -> str:
+            kind = {"apiVersion": JOBS.api_version, "kind": JOBS.kind}
+            path = tmp_path / "job.yaml"
+            body = job_body(name, 1, gpus=1)
+            path.write_text(json.dumps({**kind, **body}))
+            arguments = ("submit", "-n", "ours", "-f", str(path))
+            done = await asyncio.to_thread(shell.run, *arguments)
+            return done.out + done.err
+
+        assert "not checked" in await submit("first")
+        refused = await asyncio.to_thread(functools.partial(shell.run, "nodes", code=None))
+        assert refused.code != 0
+        assert "--clusterrole=fairlead-cluster-view" in refused.err
+        sees = {**binding, "roleRef": _role("fairlead-cluster-view")}
+        await client.create(CLUSTER_BINDINGS, sees)
+
+        async def sees_nodes() -> bool:
+            return (await asyncio.to_thread(shell.run, "nodes", code=None)).code == 0
+
+        await until(sees_nodes, 10)
+        assert "fits now" in await submit("second")
+    for resource, name in ((TEAMS, "vision"), (CLUSTER_BINDINGS, "ana")):
+        await client.delete(resource, name)
+
+
+def _role(name: str) -> dict[str, str]:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
 
 
 async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: HttpClient) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from fairlead.api.core import Node, Pod, Taint, Toleration
-from fairlead.api.job import Attempt, Job, Topology
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.api.job import Attempt, Job
+from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import Action
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import Decision
 from fairlead.model.gangs import GangRequest
@@ -32,64 +37,91 @@ TEAM = Taint(key="team", value="a", effect="NoSchedule")
 SICK = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
 FOR_TEAM = Toleration(key="team", operator="Exists")
 
+TOPOLOGIES = (
+    Topology("rack", required=True),
+    Topology("rack"),
+    Topology("rack", True, "nvlink"),
+    Topology("rack", preferred_seconds=5),
+    Topology("rack", True, "nvlink", 3),
+    Topology(slice_level="nvlink", slice_size=2),
+    Topology("rack", True, "", 0, "nvlink", 2),
+)
+
 node_names = st.sampled_from([f"n{i}" for i in range(7)])
 policies = st.sampled_from([PATIENT, EAGER])
 
 
+_NODE = {
+    "gpus": st.sampled_from([0, 4, 8, 8]),
+    "cpu": st.sampled_from([8, 32]),
+    "memory": st.sampled_from(["16Gi", "64Gi"]),
+    "pods": st.sampled_from([4, 110]),
+    "labels": st.fixed_dictionaries({
+        "rack": st.sampled_from(["r1", "r2", "r3"]),
+        "nvlink": st.sampled_from(["l1", "l2", "l3", "l4"]),
+    }),
+    "taints": st.sampled_from([(), (), (), (TEAM,), (SICK,)]),
+    "ready": st.sampled_from([True, True, True, False]),
+    "unschedulable": st.sampled_from([False, False, False, True]),
+}  # fmt: skip
+_ROLE = {
+    "count": st.integers(1, 5),
+    "gpus": st.sampled_from([0, 1, 2, 3, 4, 8, 8, 16]),
+    "cpu": st.sampled_from([0, 1, 4, "500m"]),
+    "memory": st.sampled_from([0, "1Gi", "20Gi"]),
+    "node_selector": st.sampled_from([{}, {}, {}, {"rack": "r1"}]),
+    "tolerations": st.sampled_from([(), (FOR_TEAM,)]),
+}
+_JOB = {
+    "priority": st.sampled_from([None, 5, -1]),
+    "created": st.integers(0, 3).map(lambda seconds: EPOCH + seconds),
+    "attempt": st.sampled_from([1, 1, 1, 0]),
+    "suspend": st.sampled_from([False, False, False, True]),
+    "topology": st.sampled_from([None, None, None, *TOPOLOGIES]),
+}
+
+
+def _drawn(draw: st.DrawFn, parts: Mapping[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
+    """Draw from strategies that are made once: each that is made is also checked."""
+    return {name: draw(part) for name, part in parts.items()}
+
+
+@cache
 @st.composite
 def a_node(draw: st.DrawFn, name: str | None = None) -> Node:
-    return make_node(
-        draw(node_names) if name is None else name,
-        gpus=draw(st.sampled_from([0, 4, 8, 8])),
-        cpu=draw(st.sampled_from([8, 32])),
-        memory=draw(st.sampled_from(["16Gi", "64Gi"])),
-        pods=draw(st.sampled_from([4, 110])),
-        labels={"rack": draw(st.sampled_from(["r1", "r2", "r3"]))},
-        taints=draw(st.sampled_from([(), (), (), (TEAM,), (SICK,)])),
-        ready=draw(st.sampled_from([True, True, True, False])),
-        unschedulable=draw(st.sampled_from([False, False, False, True])),
-    )
+    return make_node(draw(node_names) if name is None else name, **_drawn(draw, _NODE))
 
 
+@cache
 @st.composite
 def a_role(draw: st.DrawFn, name: str):
-    return make_role(
-        name,
-        count=draw(st.integers(1, 5)),
-        gpus=draw(st.sampled_from([0, 1, 2, 3, 4, 8, 8, 16])),
-        cpu=draw(st.sampled_from([0, 1, 4, "500m"])),
-        memory=draw(st.sampled_from([0, "1Gi", "20Gi"])),
-        node_selector=draw(st.sampled_from([{}, {}, {}, {"rack": "r1"}])),
-        tolerations=draw(st.sampled_from([(), (FOR_TEAM,)])),
-    )
+    return make_role(name, **_drawn(draw, _ROLE))
 
 
+_HAS_SERVER = st.integers(0, 3)
+
+
+@cache
 @st.composite
 def a_job(draw: st.DrawFn, name: str) -> Job:
     roles = [draw(a_role("worker"))]
-    if draw(st.integers(0, 3)) == 0:
+    if draw(_HAS_SERVER) == 0:
         roles.append(draw(a_role("server")))
-    return make_job(
-        name,
-        roles=roles,
-        priority=draw(st.sampled_from([None, 5, -1])),
-        created=EPOCH + draw(st.integers(0, 3)),
-        attempt=draw(st.sampled_from([1, 1, 1, 0])),
-        suspend=draw(st.sampled_from([False, False, False, True])),
-        topology=draw(
-            st.sampled_from([None, None, Topology(key="rack", required=True), Topology(key="rack")])
-        ),
-    )
+    return make_job(name, roles=roles, **_drawn(draw, _JOB))
 
 
+_UP_TO_7, _UP_TO_4, _UP_TO_3 = st.integers(0, 7), st.integers(0, 4), st.integers(0, 3)
+
+
+@cache
 @st.composite
 def a_cluster(draw: st.DrawFn) -> tuple[list[Node], list[Job], list[Pod]]:
-    count = draw(st.integers(0, 7))
-    nodes = [draw(a_node(name=f"n{i}")) for i in range(count)]
-    jobs = [draw(a_job(name=f"j{i}")) for i in range(draw(st.integers(0, 7)))]
+    count = draw(_UP_TO_7)
+    nodes = [draw(a_node(f"n{i}")) for i in range(count)]
+    jobs = [draw(a_job(f"j{i}")) for i in range(draw(_UP_TO_7))]
     pods = [
-        make_pod(f"p{i}", node=draw(node_names), gpus=draw(st.integers(0, 3)), cpu=1)
-        for i in range(draw(st.integers(0, 4)))
+        make_pod(f"p{i}", node=draw(node_names), gpus=draw(_UP_TO_3), cpu=1)
+        for i in range(draw(_UP_TO_4))
     ]
     return nodes, jobs, pods
 
@@ -115,15 +147,29 @@ def used(state: PlacementState) -> dict[str, dict[str, int]]:
     return dict(sorted(out.items()))
 
 
+def kept(state: PlacementState) -> Counter[tuple[str, str]]:
+    """What is kept for nominated jobs by node name and resource: others hold it and will leave."""
+    out = Counter[tuple[str, str]]()
+    for entry in state.jobs.values():
+        nomination, gang = entry.job.status.nomination, entry.gang
+        if nomination is None or not isinstance(gang, GangRequest):
+            continue
+        for place, role in zip(nomination.roles, gang.roles, strict=True):
+            for name in place.nodes:
+                out.update({(name, resource): n for resource, n in role.member.request})
+    return out
+
+
 def grown_beyond(before: PlacementState, after: PlacementState) -> list[tuple[str, str]]:
-    """The nodes and resources whose use has grown and is more than there is."""
-    old = used(before)
+    """The nodes and resources whose use, less kept places, has grown and is more than there is."""
+    old, kept_before, kept_after = used(before), kept(before), kept(after)
     out = []
     for name, amounts in used(after).items():
         slot = after.cluster.table.slot(name)
         for resource, amount in amounts.items():
-            over = amount > after.cluster.table.owned(resource)[slot]
-            if over and amount > old.get(name, {}).get(resource, 0):
+            now = amount - kept_after[name, resource]
+            then = old.get(name, {}).get(resource, 0) - kept_before[name, resource]
+            if now > after.cluster.table.owned(resource)[slot] and now > then:
                 out.append((name, resource))
     return out
 
@@ -151,7 +197,12 @@ def packing(state: PlacementState) -> dict[str, int]:
 
 def summary(decision: Decision[Action]) -> list[tuple[object, ...]]:
     return [
-        (type(a).__name__, a.job.metadata.name, a.verdict, getattr(a, "placement", None))
+        (
+            type(a).__name__,
+            a.job.metadata.name,
+            getattr(a, "verdict", None),
+            getattr(a, "placement", None),
+        )
         for a in decision.actions
     ]
 
@@ -204,11 +255,14 @@ def begun(data: st.DataObject, policy: PlacementPolicy) -> World:
     return world
 
 
+_KINDS = st.sampled_from([
+    "node", "node_gone", "job", "job_gone", "pod", "member", "pod_gone", "next", "end", "forged",
+])  # fmt: skip
+
+
 def step(world: World, data: st.DataObject, number: int) -> None:
     """One random event."""
-    kinds = ["node", "node_gone", "job", "job_gone", "pod", "member", "pod_gone", "next", "end"]
-    kinds.append("forged")
-    kind = data.draw(st.sampled_from(kinds))
+    kind = data.draw(_KINDS)
     if kind == "node":
         node = data.draw(a_node())
         world.nodes[node.metadata.name] = node
@@ -218,7 +272,7 @@ def step(world: World, data: st.DataObject, number: int) -> None:
         del world.nodes[name]
         world.state.cluster.node_deleted(name)
     elif kind == "job":
-        world.put_job(data.draw(a_job(name=f"k{number}")))
+        world.put_job(data.draw(a_job(f"k{number}")))
     elif kind == "pod":
         node = data.draw(node_names)
         world.put_pod(make_pod(f"q{number}", node=node, gpus=data.draw(st.integers(0, 2))))

@@ -20,9 +20,10 @@ from tests.property.placement_world import (
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.completion import ends_at
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present

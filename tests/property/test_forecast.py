@@ -12,11 +12,13 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.times import parse_time
+from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import Forecast
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.completion import GRACE_SECONDS_DEFAULT
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
@@ -24,6 +26,9 @@ BOUNDED = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 STEPS_MAX = 200
+
+
+PREFERRED_SECONDS = 40
 
 
 @dataclass
@@ -51,7 +56,10 @@ class World:
                 [] if wake_at is None or not any(self.waiting()) else [max(wake_at, self.now + 1)]
             )
             instants = [end for end in ends if end is not None]
-            if not instants:
+            prefers = [  # to wait for one rack
+                at for at in wakes if at <= EPOCH + PREFERRED_SECONDS
+            ]
+            if not instants and not prefers:
                 return
             self.now = min(instants + wakes)
             for name, job in self.jobs.items():
@@ -96,7 +104,7 @@ class World:
 @st.composite
 def a_world(draw: st.DrawFn) -> World:
     nodes = [
-        make_node(f"n{i}", gpus=draw(st.sampled_from([4, 8, 8])))
+        make_node(f"n{i}", gpus=draw(st.sampled_from([4, 8, 8])), labels={"rack": f"r{i % 2}"})
         for i in range(draw(st.integers(1, 4)))
     ]
     jobs: dict[str, Job] = {}
@@ -107,6 +115,16 @@ def a_world(draw: st.DrawFn) -> World:
             count=draw(st.integers(1, 4)),
             gpus=draw(st.sampled_from([1, 2, 4, 8])),
             cpu=1,
+            topology=draw(
+                st.sampled_from(
+                    [
+                        None,
+                        None,
+                        Topology("rack", preferred_seconds=PREFERRED_SECONDS),
+                        Topology("rack", True),
+                    ]
+                )
+            ),
             priority=draw(st.sampled_from([None, None, 5])),
             created=EPOCH - draw(st.integers(0, 3)),
             attempt=draw(st.sampled_from([1, 1, 1, 0])) if i else 1,
@@ -116,7 +134,7 @@ def a_world(draw: st.DrawFn) -> World:
         if job.status.attempt == 0:
             jobs[name] = replace(job, status=replace(job.status, attempt=1))
     starvation = draw(st.sampled_from([0.0, 50.0, 900.0]))
-    return World(nodes, jobs, PlacementPolicy(starvation_seconds=starvation))
+    return World(nodes, jobs, PlacementPolicy(starvation_seconds=starvation, preempts=False))
 
 
 @BOUNDED

@@ -11,17 +11,20 @@ from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED, applied, grown_beyond, summary
 
 from fairlead.api.core import Node
-from fairlead.api.job import Attempt, Job, Topology
+from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.times import format_time
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, PreemptJob
+from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.victims import Candidate, cost_of, find_victims
 from fairlead.model.gangs import GangRequest
+from fairlead.sim.topology_checker import TopologyChecker
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 POLICY = PlacementPolicy(preemption_min_run_seconds=0.0, nominations_max=1000)
@@ -42,7 +45,9 @@ def a_busy_cluster(draw: st.DrawFn) -> tuple[list[Node], list[Job]]:
             for i in places:
                 free[i] -= gpus
             jobs.append(_running(draw, f"r{number}", [f"n{i}" for i in places], gpus))
-    racks = st.sampled_from([None, None, Topology(key="rack", required=True)])
+    racks = st.sampled_from([
+        None, None, Topology(key="rack", required=True), Topology(slice_level="rack", slice_size=2),
+    ])  # fmt: skip
     for number in range(draw(st.integers(1, 3))):
         count, gpus = draw(st.integers(1, 5)), draw(st.sampled_from([1, 4, 8]))
         jobs.append(
@@ -70,7 +75,10 @@ def without_leaving(jobs: list[Job]) -> list[Job]:
         if job.status.preemption is not None:
             status = replace(
                 job.status, preemption=None, placement=None, attempt=job.status.attempt + 1,
-                attempts=(replace(job.status.attempts[-1], finished_at=format_time(EPOCH)),),
+                attempts=tuple(
+                        replace(each, finished_at=format_time(EPOCH))
+                        for each in job.status.attempts[-1:]
+                    ),
                 conditions=(Condition(type=ADMITTED, status="True"),),
             )  # fmt: skip
             job = replace(job, status=status)
@@ -106,6 +114,11 @@ def test_only_whole_gangs_of_lower_priority_leave_and_their_beneficiary_is_place
             assert priorities[victim.name] < priorities[action.job.metadata.name]
     after, _ = settled(nodes, jobs)
     placed = {job.metadata.name for job in after if job.status.placement is not None}
+    checker = TopologyChecker({})
+    for node in nodes:
+        checker.node(node, node.metadata.name, EPOCH)
+    for job in after:
+        checker.job(job, job.metadata.key, EPOCH)
     assert {a.job.metadata.name for a in nominated} <= placed
     assert grown_beyond(before, PlacementState.of(nodes, after)) == []
 

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED, a_cluster, a_job
 
 from fairlead.api.job import Job
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.order import LaneKey, OrderKey, Rank
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model.cluster import ClusterState

@@ -3,7 +3,7 @@
 Each history is a small fleet over hours or days. Two controllers act on it, both believing that
 they lead; their lists are late, cut or wrong; nodes flap; controllers restart; machines come and
 go. After every removal the true history is counted again, by brute force and by true time.
-`FAIRLEAD_RAILS_HISTORIES` sets how many histories run (`make soak` runs a million).
+`FAIRLEAD_RAILS_HISTORIES` sets how many histories run (`make soak MINUTES=n` runs 10,000 n).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.decide.adoption.sources import read_source
-from fairlead.model.grouping import Group, Tool
+from fairlead.model.grouping import Tool
 
 _NAMES = (
     "completions", "parallelism", "replicatedJobs", "template", "spec", "name", "replicas", "size",
@@ -31,7 +31,7 @@ _DOCUMENTS = st.fixed_dictionaries({}, optional={"spec": _JSON, "status": _JSON,
 @settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(document=_DOCUMENTS)
 def test_a_document_of_any_shape_is_read(tool: Tool, document: dict[str, Any]) -> None:
-    facts = read_source(Group(("default", "a"), tool, "a"), document)
+    facts = read_source(tool, document)
     assert all(count >= 0 for count in facts.roles.values())
     assert isinstance(facts.uid, str)
 
@@ -49,5 +49,5 @@ def test_a_document_of_any_shape_is_read(tool: Tool, document: dict[str, Any]) -
 def test_what_cannot_be_read_of_a_job_counts_as_missing(
     spec: dict[str, Any], count: int, *, more: bool
 ) -> None:
-    facts = read_source(Group(("default", "a"), Tool.JOB, "a"), {"spec": spec})
+    facts = read_source(Tool.JOB, {"spec": spec})
     assert (facts.roles, facts.has_more_rounds) == ({"worker": count}, more)

@@ -16,11 +16,14 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.resources import (
     CONFIG_MAPS,
+    FLEETS,
     JOBS,
     LEASES,
+    NODE_POOLS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    TEAMS,
     Resource,
 )
 
@@ -291,6 +294,172 @@ def _others() -> Iterator[Poison]:
         yield Poison(f"lease/{i}", LEASES, body)
 
 
+#: Labels of a share that only hostile nodes can be in.
+_NO_NODES = {"hostile": "none"}
+
+
+def team_body(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a good team whose shares ask for nodes that no other tenant uses."""
+    shares = [{"nodeSelector": _NO_NODES, "nodes": 2}, {"pool": "hostile", "gpus": 8}]
+    spec = {"namespaces": [NAMESPACE], "shares": shares, **spec}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def pool_body(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a good node pool, whose provider is a command that does not exist."""
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "provider": {"type": "Exec", "reference": "/no/such/command"},
+            "template": {"resources": {"cpu": "8", "nvidia.com/gpu": "8"}},
+            "max": 10,
+            "mode": "Active",
+            **spec,
+        },
+    }
+
+
+def _teams() -> Iterator[Poison]:
+    def team(label: str, *, status: Any = None, **spec: Any) -> Poison:
+        body = team_body(f"team-{label}", **spec)
+        return Poison(f"team/{label}", TEAMS, body, {"status": status} if status else {})
+
+    for number in (2**31 - 1, 2**31, 2**63, 10**40, -1):
+        sizes = [{"nodeSelector": _NO_NODES, "nodes": number}, {"pool": "hostile", "gpus": number}]
+        limits = {"borrowLimitNodes": number, "lendLimitNodes": number}
+        yield team(f"numbers-{len(str(number))}-{number % 7}", shares=sizes, **limits)
+        yield team(f"weight-{len(str(number))}-{number % 7}", weight=number)
+        yield team(f"borrow-{len(str(number))}-{number % 7}", borrowPriorityMax=number)
+    for count in (64, 65, 5_000):
+        shares = [{"nodeSelector": {**_NO_NODES, "i": str(i)}, "nodes": 1} for i in range(count)]
+        yield team(f"shares-{count}", shares=shares)
+    many = {f"example.com/k{i}": "v" for i in range(20_000)}
+    for label, selector in (
+        ("many", many),
+        ("long", {"k" * 90_000: "v" * 90_000}),
+        ("empty", {"": ""}),
+        ("odd", {"a b/c/d": "\u202e", "x": "9" * 5_000}),
+        ("nested", {"x": nested(500)}),
+        ("taint", {names.TEAM: "canary", names.POOL: "other"}),
+    ):
+        yield team(f"selector-{label}", shares=[{"nodeSelector": selector, "nodes": 1}])
+    yield team("neither", shares=[{"nodeSelector": _NO_NODES}])
+    yield team("both", shares=[{"nodeSelector": _NO_NODES, "nodes": 1, "gpus": 1}])
+    yield team("twins", shares=[{"pool": "hostile", "nodes": 1}] * 2)
+    yield team("namespaces", namespaces=[f"n{i}" for i in range(20_000)])
+    yield team("repeated", namespaces=[NAMESPACE] * 1_000)
+    yield team("subjects", members={"users": [f"u{i}" for i in range(20_000)], "groups": [""]})
+    yield team("deep", x=nested(1_500))
+    for wrong in (7, "x", [], {"x": 7}):
+        label = type(wrong).__name__
+        yield team(f"shares-{label}", shares=wrong)
+        yield team(f"members-{label}", members=wrong, admins=wrong)
+        yield team(f"namespaces-{label}", namespaces=wrong)
+    for i, use in enumerate(
+        (
+            {"dominantShareSeconds": 1e308, "asOf": "9999-12-31T23:59:59Z"},
+            {"dominantShareSeconds": -1e308, "asOf": "0001-01-01T00:00:00Z"},
+            {"dominantShareSeconds": 1, "asOf": "soon"},
+            {"dominantShareSeconds": 10**400},
+            {"gpus": 10**30, "jobsPlaced": -(10**30)},
+        )
+    ):
+        yield team(f"use-{i}", status={"use": use})
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "soon"}] * 500
+    yield team("conditions", status={"conditions": conditions, "nodes": 10**30})
+    for name in ("t" * 64, "t.t", "t" * 253):
+        yield Poison(f"team/name-{len(name)}", TEAMS, team_body(name))
+
+
+def _pools() -> Iterator[Poison]:
+    def pool(label: str, *, status: Any = None, **spec: Any) -> Poison:
+        body = pool_body(f"pool-{label}", **spec)
+        return Poison(f"pool/{label}", NODE_POOLS, body, {"status": status} if status else {})
+
+    for number in (100_000, 2**31 - 1, 2**63, 10**40, -1):
+        label = f"{len(str(number))}-{number % 7}"
+        yield pool(f"max-{label}", max=number)
+        yield pool(f"hold-{label}", max=100_000, min=100_000, hold=number)
+        yield pool(f"room-{label}", max=100_000, headroomNodes=number, weight=number)
+        times = {"readySeconds": number, "expectedSeconds": number, "unavailableSeconds": number,
+                 "nodesPerLaunchMax": number}  # fmt: skip
+        yield pool(f"up-{label}", min=10, scaleUp=times, joinsPerMinute=number)
+        yield pool(f"down-{label}", scaleDown={"idleSeconds": number})
+    for i, amount in enumerate(("1e99", "-5", "9" * 5_000, "NaN", "", 1e308, -1, 2**63)):
+        resources = {"cpu": amount, "nvidia.com/gpu": amount, "pods": amount}
+        yield pool(f"amount-{i}", template={"resources": resources})
+    many = {f"example.com/r{i}": "1" for i in range(8_000)}
+    yield pool("names", template={"resources": many})
+    yield pool("unheard", template={"resources": {f"example.com/u{i}": "1" for i in range(400)}})
+    labels = {f"l{i}": "v" * 63 for i in range(5_000)}
+    yield pool("labels", template={"resources": {"cpu": "8"}, "labels": labels})
+    odd = {"": "", "a b": "\u202e", names.POOL: "canary", "x": "9" * 5_000}
+    yield pool("odd", template={"resources": {"cpu": "8"}, "labels": odd})
+    taints = [{"key": f"t{i}", "effect": "NoSchedule", "value": "v"} for i in range(5_000)]
+    yield pool("taints", template={"resources": {"cpu": "8"}, "taints": taints})
+    yield pool("effect", template={"resources": {"cpu": "8"}, "taints": [{"key": "", "effect": 7}]})
+    for count in (256, 5_000):
+        yield pool(f"domains-{count}", domains=[{"name": f"d{i}", "max": 3} for i in range(count)])
+    yield pool("domain", domains=[{"name": "d", "max": 2**63}, {"name": "d"}, {"name": ""}])
+    for i, reference in enumerate(("", "relative", "/\u0000", "/" + "x" * 9_000, "/dev/null", "/")):
+        for kind in ("Exec", "Static", "Simulated", "Other"):
+            provider = {"type": kind, "reference": reference}
+            yield pool(f"provider-{i}-{kind}".lower(), min=1, provider=provider)
+    options = {f"o{i}": "v" * 90 for i in range(5_000)}
+    provider = {"type": "Exec", "reference": "/no/such", "options": options}
+    yield pool("options", min=1, provider=provider)
+    yield pool("deep", x=nested(1_500))
+    launch = {"token": "t", "domain": "", "count": 10**30, "requestedAt": "soon"}
+    for i, status in enumerate(
+        (
+            {"launches": [launch]},
+            {"launches": [{**launch, "count": 1, "requestedAt": "9999-12-31T23:59:59Z"}] * 64},
+            {"launches": [{**launch, "count": 1, "requestedAt": "soon"}]},
+            {"unavailable": [{"domain": "", "reason": "", "until": "soon", "refusals": 10**9}]},
+            {"recorded": 10**30, "launchNumber": 10**30},
+            {"decisions": [{"at": "soon", "action": "x" * 9_000, "reason": ""}] * 50},
+        )
+    ):
+        yield pool(f"status-{i}", status=status)
+    for name in ("p" * 64, "p.p", "p" * 253):
+        yield Poison(f"pool/name-{len(name)}", NODE_POOLS, pool_body(name))
+
+
+def _fleets() -> Iterator[Poison]:
+    override = {"name": "o", "nodes": ["n"], "expiresAt": "2099-01-01T00:00:00Z", "by": "x",
+                "reason": "x"}  # fmt: skip
+    removed = {"at": 0.0, "pool": "p", "domain": "d", "cause": "Idle", "count": 1}
+    grant = {"pool": "p", "instance": "i", "node": "n"}
+    specs: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        ({"overrides": [{**override, "expiresAt": "soon"}]}, {}),
+        ({"overrides": [override] * 64}, {}),
+        ({"overrides": [{**override, "nodes": [f"n{i}" for i in range(10_000)]}]}, {}),
+        ({"freeze": {"reason": "x" * 90_000, "by": nested(50)}}, {}),
+        ({"freeze": 7, "overrides": 7}, {}),
+        ({"x": nested(1_500)}, {}),
+        ({}, {"clock": 1e308, "removed": [removed]}),
+        ({}, {"clock": 10**400}),
+        ({}, {"clock": -1e308, "removed": [{**removed, "at": -1e308, "count": 10**30}] * 3_000}),
+        ({}, {"grants": [grant] * 512}),
+        ({}, {"grants": [{**grant, "instance": "i" * 90_000, "grantedAt": "soon"}]}),
+        ({}, {"blind": ["x" * 900] * 900, "message": "x" * 90_000, "since": "soon"}),
+    )
+    for i, (spec, status) in enumerate(specs):
+        body = {"metadata": {"name": "fleet"}, "spec": spec}
+        yield Poison(f"fleet/{i}", FLEETS, body, {"status": status} if status else {})
+    yield Poison("fleet/second", FLEETS, {"metadata": {"name": "second"}, "spec": {}})
+
+
+def _pools_and_fleets() -> Iterator[Poison]:
+    """Yield pools, and among them the fleet, of which there is one object, in all its versions."""
+    fleets = list(_fleets())
+    for i, pool in enumerate(_pools()):
+        yield pool
+        if i % 6 == 0 and fleets:
+            yield fleets.pop(0)
+    yield from fleets
+
+
 _VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -359,6 +528,8 @@ def _mutations() -> Iterator[Poison]:
         ("job", JOBS, full),
         ("pod", PODS, pod_body("mutant", **pod, nodeName=NODE)),
         ("node", NODES, node_body("mutant", taints=[{"key": "k", "effect": "NoSchedule"}])),
+        ("team", TEAMS, team_body("mutant", members={"users": ["a"]}, weight=2)),
+        ("pool", NODE_POOLS, pool_body("mutant", min=2, domains=[{"name": "d"}], scaleUp={})),
     )
     for kind, resource, base in bases:
         for i in range(MUTATIONS):
@@ -379,4 +550,7 @@ def _mutations() -> Iterator[Poison]:
 
 def all_poison() -> tuple[Poison, ...]:
     """Return every hostile object, in a fixed order."""
-    return (*_jobs(), *_pods(), *_nodes(), *_others(), *_mutations())
+    return (
+        *_jobs(), *_pods(), *_nodes(), *_others(), *_teams(), *_pools_and_fleets(),
+        *_mutations(),
+    )  # fmt: skip

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import PodCondition
-from fairlead.api.job import Job
+from fairlead.api.core import Pod, PodCondition
+from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition
 from fairlead.decide.verdict import NOTHING
 from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.faults import PERFECT
+from fairlead.sim.working_time import JOBS, TEAMS, WorkingTime
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World, simulate
 from fairlead.sim.world_options import WorldOptions
@@ -42,12 +43,14 @@ def with_status(job: Job, **changes: Any) -> Job:
 class History:
     """The checkers, two nodes of 8 GPUs, and a gang of two that has its place; time passes."""
 
-    def __init__(self) -> None:
-        self.checkers = Checkers()
+    def __init__(self, adopts: Adopts | None = None) -> None:
+        self.working = WorkingTime()
+        self.checkers = Checkers(working=self.working)
         self.now = 0.0
         for name in ("n1", "n2"):
             self.node(name)
-        self.job = make_job("a", count=2, gpus=4, placement=make_placement(["n1", "n2"]))
+        job = make_job("a", count=2, gpus=4, placement=make_placement(["n1", "n2"]))
+        self.job = replace(job, spec=replace(job.spec, adopts=adopts))
         self.put(self.job)
 
     def node(self, name: str, **more: Any) -> None:
@@ -232,16 +235,59 @@ def test_the_grace_period_stands_while_no_jobs_controller_works_and_goes_on_afte
     history = History()
     history.pod(0)
     history.now += 100.0
-    history.checkers.controller_ended("jobs", history.now)
+    history.working.ended("jobs", history.now)
     history.now += 500.0
     history.checkers.check_partial(history.now)
-    history.checkers.controller_ended("jobs", history.now)  # killed before its first decision
-    history.checkers.controller_works("scheduler", history.now)
+    history.working.ended("jobs", history.now)  # killed before its first decision
+    history.working.works("scheduler", history.now)
     history.now += 500.0
     history.checkers.check_partial(history.now)
-    history.checkers.controller_works("jobs", history.now)
+    history.working.works("jobs", history.now)
     history.now += 20.0
     history.checkers.check_partial(history.now)
     history.now += 1.0
     with pytest.raises(PromiseBroken, match="have run alone for 121 s"):
         history.checkers.check_partial(history.now)
+
+
+def test_a_clock_stands_while_no_controller_works_or_may_wait_for_what_one_before_asked() -> None:
+    working = WorkingTime(inherited_seconds=30.0)
+
+    def seconds(now: float) -> tuple[float, float]:
+        return working.seconds(JOBS, now), working.seconds(TEAMS, now)
+
+    assert seconds(10.0) == (10.0, 10.0)
+    working.ended("", 10.0)
+    assert seconds(50.0) == (10.0, 10.0)
+    working.works(JOBS, 50.0)
+    working.works(JOBS, 70.0)  # its second decision
+    assert [seconds(now) for now in (80.0, 85.0)] == [(10.0, 10.0), (15.0, 10.0)]
+    working.works(TEAMS, 85.0)
+    working.ended(JOBS, 85.0)
+    working.works(JOBS, 90.0)
+    working.ended(JOBS, 110.0)  # it may have waited all its life
+    assert seconds(200.0) == (15.0, 125.0)
+
+
+def test_members_of_an_adopted_group_stay_ended_when_others_begin_another_attempt() -> None:
+    history = History(Adopts(kind="PyTorchJob", name="a", api_version="kubeflow.org/v1"))
+    group = history.job
+
+    def pod(attempt: int, index: int, phase: str = "Running") -> Pod:
+        made = make_member_pod(with_status(group, attempt=attempt), index, phase=phase)
+        return replace(made, metadata=replace(made.metadata, owner_references=()))
+
+    checkers, running, ended = history.checkers, pod(1, 0), pod(1, 0, "Succeeded")
+    for index in (0, 1):
+        checkers.pod(pod(1, index), None, history.now)
+    checkers.pod(ended, running, history.now)
+    checkers.pod(None, pod(1, 1), history.now)
+    history.put(history.restarted(["n1", "n2"]), group)
+    checkers.pod(pod(2, 1), None, history.now)
+    history.now += 1000.0
+    checkers.check_partial(history.now)
+
+    checkers.pod(None, ended, history.now)  # the other tool is to make it once more
+    history.now += 1000.0
+    with pytest.raises(PromiseBroken, match=r"1 of 2 members of .* have run alone for 1000 s"):
+        checkers.check_partial(history.now)

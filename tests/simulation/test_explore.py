@@ -19,7 +19,7 @@ def small(_number: int) -> WorldOptions:
     options = options_of(2)
     workload = replace(options.workload, jobs=3, seconds=600.0, members_max=1)
     return replace(
-        options, nodes=2, workload=workload, groups=0, calls_between_kills_mean=100.0,
+        options, nodes=2, workload=workload, groups=0, pools=(), calls_between_kills_mean=100.0,
         steps_between_crashes_mean=10.0,
     )  # fmt: skip
 
@@ -63,12 +63,22 @@ def test_a_world_says_which_faults_met_which_calls(monkeypatch: pytest.MonkeyPat
     assert "1 worlds" in summary([found])
 
 
+def test_a_world_that_has_no_time_to_end_is_cut_off_and_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.sim.explore.options_of", small)
+    found = explore_one(3, 0.001)
+    assert (found.is_cut_off, found.broken, found.writes) == (True, "", 0)
+    assert "1 of them had not ended" in summary([found])
+    assert not explore_one(3, 600.0).is_cut_off
+
+
 def test_where_controllers_hardly_get_past_their_lists_only_their_working_time_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """3 of 4 members once ran alone for 138 s, while one jobs controller after another died."""
     options = replace(
-        options_of(1005), calls_between_kills_mean=40.0, steps_between_crashes_mean=10.0
+        options_of(1005), pools=(), calls_between_kills_mean=40.0, steps_between_crashes_mean=10.0
     )
     monkeypatch.setattr("fairlead.sim.explore.options_of", lambda _number: options)
     found = explore_one(1005)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,10 +22,13 @@ from tests.simulation.hostile import NAMESPACE, Poison, all_poison, job_body
 from fairlead.api import crd
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
+from fairlead.api.node_pool import NodePool, ProviderType
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
-from fairlead.api.status import ApiError
+from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
+from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, Provider
+from fairlead.cloud.registry import provider_of
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -33,6 +37,7 @@ from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
+from fairlead.model.machines import Instance, InstanceState, Inventory
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
@@ -57,8 +62,9 @@ class World:
         self._rng = random.Random(1)
         metrics = Metrics(CollectorRegistry(), version="test")
         self.controllers = Controllers(
-            Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics)
-        )
+            Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics),
+            providers=_provider_of,
+        )  # fmt: skip
         self.services = list(self.controllers.services())
         self.supervisor: Supervisor | None = None
         self._clock = clock
@@ -75,7 +81,13 @@ class World:
 
     async def send(self, poison: Poison) -> None:
         try:
-            await self.client.create(poison.resource, poison.body, namespace=_space(poison))
+            try:
+                await self.client.create(poison.resource, poison.body, namespace=_space(poison))
+            except AlreadyExists:  # of the fleet there is one
+                await self.client.patch(
+                    poison.resource, poison.body["metadata"]["name"], poison.body,
+                    namespace=_space(poison),
+                )  # fmt: skip
             if poison.status:
                 await self.client.patch(
                     poison.resource, poison.body["metadata"]["name"], poison.status,
@@ -112,6 +124,48 @@ class World:
         return job.status.placement is not None and any(
             pod.metadata.name.startswith(f"{name}-") for pod in pods.items
         )
+
+
+class HostileProvider:
+    """A provider that answers nonsense, a different kind for each reference of a pool."""
+
+    def __init__(self, pool: NodePool) -> None:
+        self._name = pool.metadata.name
+        self._kind = zlib.crc32(self._name.encode()) % 5
+
+    def _raise(self) -> None:
+        if self._kind == 0:
+            raise RecursionError("planted")
+        if self._kind == 1:
+            raise CloudError("x" * 1_000_000)
+
+    async def instances(self) -> Inventory:
+        self._raise()
+        states = tuple(InstanceState)
+        ids = ("", "i" * 90_000, "\u0000", "twin", "twin", *(f"i{i}" for i in range(500)))
+        return Inventory(
+            tuple(
+                Instance(id_, "other" if i % 2 else self._name, states[i % len(states)],
+                         "d" * 9_000 if i % 3 else "", "t" * i)
+                for i, id_ in enumerate(ids)
+            ),
+            is_complete=self._kind == 2,
+        )  # fmt: skip
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        self._raise()
+        if self._kind == 2:
+            raise OutOfCapacity("\u202e" * 9_000)
+        return ("", "twin", "twin", "i" * 9_000, *(f"l{i}" for i in range(1_000)))
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        self._raise()
+
+
+def _provider_of(pool: NodePool) -> Provider:
+    if pool.spec.provider.type is ProviderType.EXEC:
+        return HostileProvider(pool)
+    return provider_of(pool)
 
 
 def _space(poison: Poison) -> str:

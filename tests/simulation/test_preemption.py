@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from msgspec.structs import replace
 
 from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import Condition
+from fairlead.api.names import ADMITTED
 from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.times import format_time
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
@@ -16,7 +20,7 @@ from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions
-from fairlead.testing.builders import make_job, make_node, make_placement
+from fairlead.testing.builders import make_job, make_member_pod, make_node, make_placement
 
 
 def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after_it() -> None:
@@ -154,3 +158,44 @@ def test_a_sound_preemption_is_not_reported() -> None:
     history = History()
     sound(history)
     assert history.checker.preemptions == 1
+
+
+def test_a_place_may_be_given_up_until_the_release_of_a_held_job_is_seen() -> None:
+    history = History()
+    history.now += 1000.0
+    history.nominate()
+    held = (Condition(type=ADMITTED, status="False", reason="Held"),)
+    history.high = history.put(history.high, conditions=held)
+    history.put(history.high, nomination=None)
+
+
+def test_a_place_may_be_given_up_where_a_pod_does_not_go() -> None:
+    history = History()
+    history.now += 1000.0
+    history.nominate()
+    pod = make_member_pod(history.low, 0)
+    should_go = replace(pod.metadata, deletion_timestamp=format_time(history.now - 61.0))
+    late = replace(pod, metadata=should_go)
+    history.checker.pod(late, pod.metadata.key, history.now)
+    history.put(history.high, nomination=None)
+
+    history.nominate()
+    history.checker.pod(None, pod.metadata.key, history.now)
+    history.now += 1000.0
+    with pytest.raises(PromiseBroken, match="lost the place"):
+        history.put(history.high, nomination=None)
+
+
+@pytest.mark.parametrize(("apart", "is_broken"), [(100.0, False), (200.0, True)])
+def test_of_two_jobs_that_were_given_a_node_by_decisions_that_cannot_have_seen_each_other_one_loses(
+    apart: float, is_broken: bool
+) -> None:
+    history = History()
+    history.nominate()
+    history.now += apart
+    roles = (RolePlacement(role="worker", nodes=("n2", "n3")),)
+    other = history.put(make_job("other"), nomination=Nomination(roles))
+    history.now += 1000.0
+    for job in (history.high, other):
+        with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
+            history.put(job, nomination=None)

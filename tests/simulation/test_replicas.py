@@ -15,7 +15,7 @@ from fairlead.runtime.leader import LeaderElector, Term
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import Outcome, World, simulate
 from fairlead.sim.world_options import WorldOptions
 
@@ -69,6 +69,24 @@ def test_the_other_replica_takes_over_when_the_leader_dies_or_cannot_renew() -> 
         runs = [leaders_of(options, seed) for seed in (1, 2, 3)]
         assert any({0, 1} <= set(leaders) for leaders in runs)
         assert all(None in leaders for leaders in runs)
+
+
+def test_once_faults_have_stopped_no_candidate_looks_at_the_lease() -> None:
+    job = Arrival(0.0, "long", job_body("long", members=1, gpus=0, run_seconds=7200.0))
+    options = WorldOptions(nodes=1, workload=WorkloadOptions(1, 60.0), faults=PERFECT)
+
+    async def main() -> World:
+        world = World(options, 1, arrivals=[job])
+        outcome = await world.run()
+        assert outcome.succeeded == 1
+        return world
+
+    requests = run(main()).replicas.requests
+    calls = Counter[str]()
+    for (_, what), count in requests.items():
+        calls[what] += count
+    assert calls["patch leases"] > 1000  # the leader renews to the end
+    assert 10 < calls["get leases"] < 200
 
 
 def _pause(monkeypatch: pytest.MonkeyPatch) -> None:

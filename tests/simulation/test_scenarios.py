@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import heapq
+import json
 import random
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.cli.main import guarded
 from fairlead.sim.recorder import Recorder
-from fairlead.sim.run import Progress, Run, RunResult, write_results
+from fairlead.sim.report import figure_rows, render_report
+from fairlead.sim.run import Progress, Run, RunResult, load_of, team_changes_of, write_results
 from fairlead.sim.scenario import (
+    CloudSpec,
     ClusterSpec,
     FaultProfile,
     LoadSpec,
+    PoolSpec,
     Scenario,
     ScenarioError,
+    TenantTeams,
     check_scenario,
     fault_profiles,
     faults_of,
@@ -26,6 +33,7 @@ from fairlead.sim.scenario import (
 )
 
 GPUS = 32
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 
 
@@ -67,14 +75,14 @@ def written(jobs: list[BareJob], path: Path) -> Path:
     return path
 
 
-def ideal(trace: Path, **changes: object) -> Scenario:
+def ideal(trace: Path, **changes: Any) -> Scenario:
     scenario = Scenario(
         cluster=ClusterSpec(nodes=1, gpus=GPUS),
         load=LoadSpec(trace=str(trace)),
         policy="fifo",
         ideal=True,
     )
-    return Scenario(**{f: changes.get(f, getattr(scenario, f)) for f in scenario.__struct_fields__})
+    return replace(scenario, **changes)
 
 
 def run(scenario: Scenario) -> RunResult:
@@ -139,6 +147,9 @@ def test_lost_work_is_attributed_to_its_cause() -> None:
     assert {"Node"} <= set(causes) <= {"Node", "Infrastructure", "Preempted"}
     assert causes["Node"] > causes["Preempted"] > 0
     assert sum(causes.values()) == pytest.approx(summary.lost_gpu_seconds, abs=summary.attempts)
+    lost, _, shown = dict(figure_rows(summary))["Lost GPU hours"].partition(": ")
+    assert lost == f"{summary.lost_gpu_seconds / 3600:,.0f}"
+    assert shown.startswith(f"{causes['Node'] / 3600:,.0f} Node, ")
 
 
 def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path) -> None:
@@ -185,6 +196,29 @@ def test_the_command_runs_a_trace_replays_it_and_tells_one_jobs_story(
     assert "wait, mean" in capsys.readouterr().out
 
 
+def test_a_scenario_takes_a_profile_that_was_imported_from_kwok(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pods start after the delays of the file's stages, and run as long as the trace says."""
+    written([BareJob(0.0, 1, 600.0)], tmp_path / "jobs.csv")
+    delay = "delay: {durationMilliseconds: 45000}"
+    text = (GOLDEN / "kwok" / "fast.yaml").read_text().replace("next:", f"{delay}\n  next:", 1)
+    (tmp_path / "stages.yaml").write_text(text)
+    assert (
+        guarded(["sim", "import", str(tmp_path / "stages.yaml"), str(tmp_path / "life.yaml")]) == 0
+    )
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("cluster: {nodes: 1}\nload: {trace: jobs.csv}\nprofile: life.yaml\n")
+    out = tmp_path / "out"
+    assert guarded(["sim", "run", str(scenario), "--out", str(out)]) == 0
+    figures = json.loads((out / "summary.json").read_text())
+    assert 645 <= figures["jct_mean_seconds"] < 650
+    assert guarded(["sim", "replay", str(out)]) == 0
+    assert "same log hash" in capsys.readouterr().err
+    with pytest.raises(ScenarioError, match="only without ideal"):
+        check_scenario(Scenario(profile="flaky", ideal=True), "s")
+
+
 def test_a_replay_under_another_hash_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +243,8 @@ def test_all_mistakes_of_a_scenario_are_reported_at_once(tmp_path: Path) -> None
     with pytest.raises(ScenarioError) as caught:
         check_scenario(scenario, "flags")
     assert len(caught.value.mistakes) == 3
+    with pytest.raises(ScenarioError, match="cannot be read: No such file or directory"):
+        load_scenario(tmp_path / "none.yaml")
 
 
 def test_every_fault_profile_names_its_sources() -> None:
@@ -222,6 +258,63 @@ def test_every_fault_profile_names_its_sources() -> None:
 def test_the_example_scenarios_are_valid_and_explain_themselves(path: Path) -> None:
     scenario = load_scenario(path)
     assert scenario.description
+
+
+def bursts(**changes: Any) -> Scenario:
+    """The day of bursts of the examples, on a fiftieth of its nodes and for half of the time."""
+    whole = load_scenario(EXAMPLES / "day-of-bursts.yaml")
+    pool = replace(whole.cluster.pools[0], max=40)
+    load = replace(whole.load, days=0.5, jobs_per_day=120)
+    return replace(whole, cluster=replace(whole.cluster, pools=(pool,)), load=load, **changes)
+
+
+def test_a_day_of_bursts_buys_machines_from_none_and_reports_what_idled() -> None:
+    result = Run(bursts()).run()
+    summary = result.summary
+    assert (summary.violations, summary.finished) == ((), summary.jobs)
+    assert 20 < summary.machines_most <= 40
+    assert summary.machine_seconds is not None
+    assert summary.idle_machine_seconds is not None
+    busy_machine_seconds = result.recorder.busy_gpu_seconds / 8
+    in_use = summary.machine_seconds - summary.idle_machine_seconds
+    assert busy_machine_seconds < in_use < summary.machine_seconds
+    rows = dict(figure_rows(summary))
+    assert rows["Machines bought"] == f"{summary.machines}, {summary.machines_most} at once at most"
+    assert rows["Machine hours"].endswith(" % idle")
+    assert summary.per_pod is not None
+    assert rows["Without gangs: machine hours"].endswith(" % idle")
+    assert summary.per_pod.machines_most <= 40
+    page = render_report(result.scenario, result.load, summary, result.recorder)
+    assert "on 40 nodes with 8 GPUs each, 40 of them bought" in page
+
+
+def test_drawn_jobs_come_in_bursts_as_stated() -> None:
+    scenario = bursts()
+    arrivals, _, _ = load_of(scenario, faults_of(scenario))
+    instants = [arrival.at for arrival in arrivals]
+    assert instants == sorted(instants)
+    assert {int(at // 14_400) for at in instants} == {0, 1, 2}
+    assert max(at % 14_400 for at in instants) <= 900
+    even = replace(scenario, load=replace(scenario.load, bursts_per_day=0))
+    spread, _, _ = load_of(even, faults_of(even))
+    assert [a.name for a in spread] == [a.name for a in arrivals]
+    assert max(arrival.at % 14_400 for arrival in spread) > 900
+
+
+def test_mistakes_of_pools_and_bursts_are_all_named() -> None:
+    pools = (PoolSpec("H100", max=0), PoolSpec("a", max=2, min=3), PoolSpec("a", max=1))
+    cluster = ClusterSpec(nodes=0, pools=pools, cloud=CloudSpec(-1.0, refused_share=1.0))
+    load = LoadSpec(bursts_per_day=24, burst_seconds=7200.0)
+    with pytest.raises(ScenarioError) as caught:
+        check_scenario(Scenario(cluster=cluster, load=load), "it")
+    named = [mistake.partition(":")[0] for mistake in caught.value.mistakes]
+    assert named == [
+        "cluster.pools[0].name", "cluster.pools[0].max", "cluster.pools[1].min",
+        "cluster.pools[2].name", "cluster.cloud.refusedShare", "cluster.cloud.launchSeconds",
+        "load.burstSeconds",
+    ]  # fmt: skip
+    with pytest.raises(ScenarioError, match="nodes: 0; accepted: 1 to"):
+        check_scenario(Scenario(cluster=ClusterSpec(nodes=0)), "it")
 
 
 def test_the_recorder_fills_its_grid_without_events() -> None:
@@ -239,6 +332,7 @@ def test_requests_are_counted_by_controller_and_decisions_are_timed(tmp_path: Pa
     assert requests["events"]["create events"] >= 2  # sent, though not stored
     assert "events" not in result.summary.writes_by_kind
     assert sum(sum(counts.values()) for counts in requests.values()) > 20
+    assert [name for name in requests if name.startswith("Task-")] == []
     times = result.recorder.decision_times["scheduler"]
     assert times.count > 0
     assert 0.0 < times.seconds_max <= times.seconds
@@ -246,3 +340,33 @@ def test_requests_are_counted_by_controller_and_decisions_are_timed(tmp_path: Pa
     page = (tmp_path / "out" / "report.html").read_text()
     assert "API requests by controller" in page
     assert "Decisions, in real time" in page
+
+
+TENANTS = """submit_seconds,run_seconds,members,gpus,name,tenant
+300,3600,4,8,big,red
+900,60,1,8,own,Blue Lab
+"""
+
+
+def test_each_tenant_of_a_trace_may_be_a_team_with_an_equal_share(tmp_path: Path) -> None:
+    """A gang of red takes all four nodes; two are of the other tenant, which has one back."""
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(TENANTS)
+    scenario = Scenario(
+        cluster=ClusterSpec(nodes=4), load=LoadSpec(trace=str(trace)), teams=TenantTeams()
+    )
+    changes = team_changes_of(scenario, {"big": "red", "own": "Blue Lab"})
+    assert [(c.name, c.spec and c.spec["shares"]) for c in changes] == [
+        ("blue-lab", [{"nodes": 2}]), ("red", [{"nodes": 2}]),
+    ]  # fmt: skip
+    result = Run(scenario).run()
+    assert result.summary.violations == ()
+    waits = {record.tenant: record.wait_seconds for record in result.recorder.jobs.values()}
+    assert waits["Blue Lab"] is not None
+    assert waits["Blue Lab"] <= 60.0
+    assert result.summary.attempts == 3  # the gang was preempted once
+
+
+def test_drawn_jobs_have_no_tenants_to_be_teams() -> None:
+    with pytest.raises(ScenarioError, match="teams: drawn jobs have no tenants"):
+        check_scenario(Scenario(teams=TenantTeams()), "a.yaml")

@@ -19,9 +19,13 @@ COMPARED = ("controllers/", "decide/", "model/")
 #: Entered at every start, whether there is a job or not.
 NO_STEP_OF_A_JOB = {
     "controllers/adoption.py",
+    "controllers/doctor.py",
     "controllers/fleet.py",
     "controllers/group_index.py",
+    "controllers/fleet_records.py",
+    "controllers/pool_providers.py",
     "controllers/teams.py",
+    "decide/doctor/decide.py",
     "decide/lease.py",
     "decide/rails/ledger.py",
     "decide/teams/assign.py",

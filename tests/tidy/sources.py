@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -28,13 +27,18 @@ def name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def calls(module: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every call as (dotted name, line): `asyncio.create_task`, `print`."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call):
-            dotted = _dotted(node.func)
-            if dotted:
-                yield dotted, node.lineno
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of one module."""
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
+def calls(path: Path) -> tuple[tuple[str, int], ...]:
+    """Every call of one module as (dotted name, line): `asyncio.create_task`, `print`."""
+    found = (node for node in nodes(path) if isinstance(node, ast.Call))
+    named = ((_dotted(node.func), node.lineno) for node in found)
+    return tuple(each for each in named if each[0])
 
 
 def _dotted(node: ast.expr) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from tests.tidy.sources import ROOT, calls, modules, name, tree
+from tests.tidy.sources import ROOT, calls, modules, name, nodes
 
 #: What a command runs without an event loop.
 BLOCKING = ("cli/", "install/", "app/launch.py")
@@ -45,7 +45,7 @@ def test_banned_call_is_not_used(call: str) -> None:
         f"{name(path)}:{line}"
         for path in modules()
         if not name(path).startswith(allowed or ("-",))
-        for dotted, line in calls(tree(path))
+        for dotted, line in calls(path)
         if dotted == call
     ]
     assert found == [], f"{call} is banned here, use {instead}"
@@ -56,7 +56,7 @@ def test_the_pure_layers_import_nothing_impure() -> None:
     for path in modules():
         if not name(path).startswith(PURE):
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             roots: list[str] = []
             if isinstance(node, ast.Import):
                 roots = [alias.name.split(".")[0] for alias in node.names]
@@ -71,7 +71,7 @@ def test_the_core_never_awaits() -> None:
         f"{name(path)}:{node.lineno}"
         for path in modules()
         if name(path).startswith(PURE)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith)
     ]
     assert found == []
@@ -81,7 +81,7 @@ def test_no_except_is_bare() -> None:
     found = [
         f"{name(path)}:{node.lineno}"
         for path in modules()
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ExceptHandler) and node.type is None
     ]
     assert found == []

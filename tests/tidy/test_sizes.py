@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.tidy.sources import modules, name, tree
+from tests.tidy.sources import modules, name, nodes, tree
 
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
@@ -15,7 +15,7 @@ def _functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     return [
         (name(path), node)
         for path in modules()
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 

@@ -22,7 +22,7 @@ ALLOWED = {
     "testing/": "the public test kit",
     "member/progress.py": "imported by programs inside a job",
     "kube/http1.py:_Incoming.on_": "called by httptools",
-    "runtime/metrics.py:_Scraped.collect": "called by prometheus_client",
+    "metrics.py:_Scraped.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
     "embedded/virtual/nodes.py:VirtualNodes.fail_pod": "a fault to inject below a real API server",
     "model/ledger.py:Ledger.claims_on": "what preemption and draining ask",

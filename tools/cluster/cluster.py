@@ -214,14 +214,14 @@ def _bring_up(directory: Path, size: int, binaries: Path, say: Say) -> Cluster:
         _make_cgroups(layout, node)
         start(layout, node)
     say(f"control plane and {size} nodes started")
-    _until("the API server answers", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok")
+    until("the API server answers", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok")
     cluster.kubectl(
         "apply", "--server-side", "-f", "-", stdin=json.dumps(bootstrap_objects(layout))
     )
-    _until("containerd answers", lambda: _containerd_answers(cluster))
+    until("containerd answers", lambda: _containerd_answers(cluster))
     cluster.import_images(pause_archive(binaries))
-    _until("all nodes are ready", lambda: ready_nodes(cluster) == set(layout.nodes))
-    _until("the namespace has its service account", lambda: bool(
+    until("all nodes are ready", lambda: ready_nodes(cluster) == set(layout.nodes))
+    until("the namespace has its service account", lambda: bool(
         cluster.kubectl("get", "serviceaccount", "default", "-o", "name")))  # fmt: skip
     return cluster
 
@@ -256,7 +256,8 @@ def _slot(directory: Path, size: int) -> Generator[Layout]:
             time.sleep(POLL_SECONDS)
 
 
-def _until(what: str, holds: Callable[[], bool]) -> None:
+def until(what: str, holds: Callable[[], bool]) -> None:
+    """Return once it holds; FailedError when it does not in time."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     why = "it did not"
     while time.monotonic() < deadline:

@@ -105,6 +105,8 @@ def _controller_manager(layout: Layout) -> list[str]:
         # Without it no pod starts: each namespace needs kube-root-ca.crt.
         f"--root-ca-file={layout.ca}",
         f"--cert-dir={home / 'kube-controller-manager'}",
+        # It makes that directory; the default is outside of the cluster's, and would stay.
+        f"--flex-volume-plugin-dir={home / 'flex-volumes'}",
     ]  # fmt: skip
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
-from tools.cluster.cluster import ENDS_WITH_US, Cluster, FailedError, Say
+from tools.cluster.cluster import ENDS_WITH_US, Cluster, FailedError, Say, until
 from tools.cluster.images import ROOT, build_archive
+
+from fairlead.api import names
 
 CHART = ROOT / "deploy" / "helm" / "fairlead"
 NAMESPACE = "fairlead-system"
 RELEASE = "fairlead"
 WAIT_SECONDS = 240
+#: Asked about, never made.
+JOB = {
+    "apiVersion": names.API_VERSION,
+    "kind": "Job",
+    "metadata": {"generateName": "webhook-", "namespace": "default"},
+    "spec": {"roles": [{"name": "worker", "count": 1, "template": {"spec": {"containers": [
+        {"name": "main", "image": "none", "command": ["true"]}]}}}]},
+}  # fmt: skip
 
 
 def helm(cluster: Cluster, *arguments: str) -> str:
@@ -55,4 +66,7 @@ def install(cluster: Cluster, say: Say, *, with_examples: bool = False) -> None:
         "--create-namespace", "--set", f"checkpointRoot={checkpoints}",
         "--wait", "--timeout", f"{WAIT_SECONDS}s",
     )  # fmt: skip
+    # A pod that is ready is known to every node's proxy a moment later.
+    until("the webhook answers", lambda: bool(cluster.kubectl(
+        "create", "--dry-run=server", "-f", "-", stdin=json.dumps(JOB))))  # fmt: skip
     say("Fairlead is installed, with two replicas")

@@ -26,19 +26,27 @@ def _start_time(pid: int | str) -> str:
 
 
 def start(record: Path, command: list[str], log: Path) -> None:
-    """Start a process in a session of its own and return at once; `record` will name it."""
+    """Start a process in a session of its own and return at once; `record` will name it.
+
+    Signals wait: Python loses an exception that a handler raises in the middle of a fork.
+    """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
     def write_down() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         text = f"{os.getpid()} {_start_time('self')} {BOOT.read_text()}"
         new = record.with_suffix(".new")
         new.write_text(text)
         new.rename(record)
 
-    with log.open("ab") as output:
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-            start_new_session=True, preexec_fn=write_down,  # noqa: PLW1509 - no other thread runs
-        )  # fmt: skip
+    try:
+        with log.open("ab") as output:
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
+                start_new_session=True, preexec_fn=write_down,  # noqa: PLW1509 - no other thread runs
+            )  # fmt: skip
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def recorded(record: Path) -> int | None:

@@ -52,5 +52,6 @@ build_module() {
   ln -sfn "$name" "$target/$command"
 }
 build_module helm helm.sh/helm/v4/cmd/helm
+build_module promql .
 if [ "${1:-}" = --nodes ]; then build_module coredns .; fi
 echo "$target"

@@ -2,9 +2,9 @@
 
 Each bug is planted in a copy of the tree, so an interrupted run leaves the working tree as it was.
 The tests must pass on the copy before the first bug: one that fails anyway notices nothing.
-A bug counts as noticed when its tests fail or hang. Exit codes: 0 when they notice enough of them,
-1 when too many survive, 2 when an entry or its tests cannot be used.
-
+A bug counts as noticed when its tests fail. Tests that hang notice it, too, but are shown apart: a
+slow machine looks the same. Exit codes: 0 when they notice enough of them, 1 when too many survive,
+2 when an entry or its tests cannot be used.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("table.toml")
 #: Of a hundred planted bugs, this many may survive.
 SURVIVORS_PERCENT_MAX = 5
-#: Several times what the slowest tests of an entry need; a bug that makes them hang is noticed.
-_TEST_SECONDS_MAX = 120
-#: What the tests of all entries together may take without a bug.
-_BASELINE_SECONDS_MAX = 1800
+#: Tests hang that take this many times as long as without a bug, and at least so many seconds more.
+_SLOWER_MAX, _MORE_SECONDS_MAX = 3, 60
+#: What the tests of one entry may take without a bug.
+_BASELINE_SECONDS_MAX = 600
 _PASSED, _FAILED = 0, 1  # exit codes of pytest
+_HUNG = -1
 
 
 class UnusableEntryError(Exception):
@@ -40,6 +41,7 @@ class Outcome(Enum):
     """How a planted bug ends."""
 
     KILLED = "killed"
+    HUNG = "hung"
     SURVIVED = "SURVIVED"
     UNUSABLE = "UNUSABLE"
 
@@ -70,28 +72,34 @@ def load() -> list[Mutant]:
     return [Mutant(**entry) for entry in tomllib.loads(TABLE.read_text())["mutant"]]
 
 
-def plant(mutant: Mutant, tree: Path) -> Outcome:
-    """Run the mutant's tests in `tree` with its bug, and take the bug out again."""
+def plant(mutant: Mutant, tree: Path, *, usual_seconds: float) -> Outcome:
+    """Run the mutant's tests in `tree` with its bug, and take the bug out again.
+
+    `usual_seconds` is what they take without it.
+    """
     path = tree / mutant.file
     sound = path.read_text()
     planted = mutant.planted(tree)
     try:
         path.write_text(planted)
-        code, _ = _test(tree, mutant.tests, seconds_max=_TEST_SECONDS_MAX)
+        seconds_max = _SLOWER_MAX * usual_seconds + _MORE_SECONDS_MAX
+        code, _ = _test(tree, mutant.tests, seconds_max=seconds_max)
     finally:
         path.write_text(sound)
-    if code not in (_PASSED, _FAILED):
+    outcomes = {_PASSED: Outcome.SURVIVED, _FAILED: Outcome.KILLED, _HUNG: Outcome.HUNG}
+    if code not in outcomes:
         raise UnusableEntryError(f"pytest {mutant.tests} ended with code {code}")
-    return Outcome.KILLED if code == _FAILED else Outcome.SURVIVED
+    return outcomes[code]
 
 
 def _test(tree: Path, tests: str, *, seconds_max: float) -> tuple[int, str]:
     """Run tests of the tree up to the first failure; return pytest's exit code and output.
 
-    Tests that take longer than `seconds_max` have failed.
+    The code is _HUNG for tests that take longer than `seconds_max`.
     """
     # Without bytecode: a file of the same size in the same second would be taken for the old one.
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-profile", "unshrunk"]
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
     try:
         result = subprocess.run(
@@ -99,7 +107,7 @@ def _test(tree: Path, tests: str, *, seconds_max: float) -> tuple[int, str]:
             capture_output=True, timeout=seconds_max, text=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return _FAILED, f"the tests take longer than {seconds_max:g} s"
+        return _HUNG, f"the tests take longer than {seconds_max:g} s"
     return result.returncode, result.stdout
 
 
@@ -115,11 +123,11 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def _report(mutant: Mutant, tree: Path) -> Outcome:
+def _report(mutant: Mutant, tree: Path, usual_seconds: float) -> Outcome:
     """Plant one bug and print how it ended."""
     began_at, note = time.monotonic(), ""
     try:
-        outcome = plant(mutant, tree)
+        outcome = plant(mutant, tree, usual_seconds=usual_seconds)
     except UnusableEntryError as error:
         outcome, note = Outcome.UNUSABLE, f": {error}"
     if outcome is Outcome.SURVIVED:
@@ -142,14 +150,17 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="fairlead-mutants-") as folder:
         tree = Path(folder)
         copy_tree(tree)
-        tests = " ".join(dict.fromkeys(t for mutant in mutants for t in mutant.tests.split()))
-        code, output = _test(tree, tests, seconds_max=_BASELINE_SECONDS_MAX)
-        if code != _PASSED:
-            print(f"the tests do not pass without a bug: pytest {tests}\n{output[-4000:]}")
-            return 2
-        outcomes = [_report(mutant, tree) for mutant in mutants]
-    survived = outcomes.count(Outcome.SURVIVED)
-    print(f"{len(outcomes)} bugs planted, {survived} survived")
+        usual_seconds: dict[str, float] = {}
+        for tests in dict.fromkeys(mutant.tests for mutant in mutants):
+            began_at = time.monotonic()
+            code, output = _test(tree, tests, seconds_max=_BASELINE_SECONDS_MAX)
+            usual_seconds[tests] = time.monotonic() - began_at
+            if code != _PASSED:
+                print(f"the tests do not pass without a bug: pytest {tests}\n{output[-4000:]}")
+                return 2
+        outcomes = [_report(mutant, tree, usual_seconds[mutant.tests]) for mutant in mutants]
+    survived, hung = outcomes.count(Outcome.SURVIVED), outcomes.count(Outcome.HUNG)
+    print(f"{len(outcomes)} bugs planted, {survived} survived, {hung} hung")
     if Outcome.UNUSABLE in outcomes:
         return 2
     return int(survived * 100 > SURVIVORS_PERCENT_MAX * len(outcomes))

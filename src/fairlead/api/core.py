@@ -10,11 +10,20 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api.affinity import PodAntiAffinity, TopologySpreadConstraint
 from fairlead.api.core_env import (
     ContainerPort,
     EnvFromSource,
+    FieldSelector,
     FileKeySelector,
     ResourceFieldSelector,
+)
+from fairlead.api.core_volumes import (
+    ClaimVolumeSource,
+    ConfigMapVolumeSource,
+    DownwardVolumeSource,
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
 )
 from fairlead.api.meta import Amount, Instant, ObjectMeta, Wire
 
@@ -113,13 +122,6 @@ class KeySelector(Wire, frozen=True):
     optional: bool = False
 
 
-class FieldSelector(Wire, frozen=True):
-    """A field of the pod, such as `status.podIP`."""
-
-    field_path: str
-    api_version: str = "v1"
-
-
 class EnvVarSource(Wire, frozen=True):
     """Where a variable's value comes from."""
 
@@ -164,33 +166,6 @@ class Container(Wire, frozen=True):
     termination_message_path: str = ""
 
 
-class ConfigMapVolumeSource(Wire, frozen=True):
-    """A ConfigMap as files."""
-
-    name: str = ""
-    optional: bool = False
-
-
-class HostPathVolumeSource(Wire, frozen=True):
-    """A path of the host."""
-
-    path: str
-    type: str = ""
-
-
-class EmptyDirVolumeSource(Wire, frozen=True):
-    """A directory that lives as long as the pod."""
-
-    medium: str = ""
-
-
-class ClaimVolumeSource(Wire, frozen=True):
-    """A persistent volume claim of the pod's namespace."""
-
-    claim_name: str
-    read_only: bool = False
-
-
 class Volume(Wire, frozen=True):
     """A volume; exactly one source is set."""
 
@@ -199,6 +174,7 @@ class Volume(Wire, frozen=True):
     host_path: HostPathVolumeSource | None = None
     empty_dir: EmptyDirVolumeSource | None = None
     persistent_volume_claim: ClaimVolumeSource | None = None
+    downward_api: DownwardVolumeSource | None = msgspec.field(name="downwardAPI", default=None)
 
 
 class SchedulingGate(Wire, frozen=True):
@@ -228,11 +204,21 @@ class NodeSelector(Wire, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
+class PreferredSchedulingTerm(Wire, frozen=True):
+    """Nodes that a pod would rather have; weight is 1 to 100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
 class NodeAffinity(Wire, frozen=True):
-    """Only the required part is read."""
+    """Which nodes a pod may go to, and which of those it would rather have."""
 
     required: NodeSelector | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
     )
 
 
@@ -240,6 +226,7 @@ class Affinity(Wire, frozen=True):
     """Affinity of a pod."""
 
     node_affinity: NodeAffinity | None = None
+    pod_anti_affinity: PodAntiAffinity | None = None
 
 
 class PodSchedulingGroup(Wire, frozen=True):
@@ -269,6 +256,8 @@ class PodSpec(Wire, frozen=True):
     hostname: str = ""
     subdomain: str = ""
     overhead: dict[str, Amount] = {}
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    host_network: bool = False
 
 
 class ContainerStateRunning(Wire, frozen=True):
@@ -365,10 +354,11 @@ class PodTemplate(Wire, frozen=True):
 
 
 class ConfigMap(Wire, frozen=True):
-    """Small data as files or variables."""
+    """Small data as files or variables; `binaryData`, in base64, is for files only."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] = {}
+    binary_data: dict[str, str] = {}
 
 
 class Secret(Wire, frozen=True):

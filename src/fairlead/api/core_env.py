@@ -7,6 +7,13 @@ import msgspec
 from fairlead.api.meta import Amount, Wire
 
 
+class FieldSelector(Wire, frozen=True):
+    """A field of the pod, such as `status.podIP`."""
+
+    field_path: str
+    api_version: str = "v1"
+
+
 class ResourceFieldSelector(Wire, frozen=True):
     """A request or limit of a container, such as `limits.cpu`."""
 

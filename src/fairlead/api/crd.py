@@ -6,10 +6,14 @@ up to date, and the embedded cluster serves the same manifests.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+import msgspec
 
 from fairlead.api import names
 from fairlead.api.builtin_schemas import API_VERSION, KIND
+from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus
 from fairlead.api.crd_schema import Generator
 from fairlead.api.fleet import Fleet, FleetSpec, FleetStatus
 from fairlead.api.job import Job, JobSpec, JobStatus
@@ -22,7 +26,12 @@ COMMAND = "python tools/generate_crds.py"
 
 def manifests() -> list[dict[str, Any]]:
     """Return the CRD of every own kind as plain JSON values, in the order of their names."""
-    return [_fleet(), _job(), _node_pool(), _team()]
+    return msgspec.json.decode(_encoded(), type=list[dict[str, Any]])
+
+
+@functools.cache
+def _encoded() -> bytes:
+    return msgspec.json.encode([_cluster_report(), _fleet(), _job(), _node_pool(), _team()])
 
 
 def _column(name: str, type_: str, path: str, description: str, **more: Any) -> dict[str, Any]:
@@ -39,7 +48,7 @@ def _job_columns() -> list[dict[str, Any]]:
             "Reason", "string", ".status.verdict.reason", "Why it waits, or that it is placed."
         ),
         _column(
-            "Ended",
+            "Failure",
             "string",
             '.status.conditions[?(@.type=="Failed")].reason',
             "Why it ended, unless it succeeded.",
@@ -68,16 +77,17 @@ def _team_columns() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _schema(kind: type[Wire], spec: type[Wire], status: type[Wire]) -> dict[str, Any]:
+def _schema(kind: type[Wire], spec: type[Wire] | None, status: type[Wire]) -> dict[str, Any]:
+    parts = {} if spec is None else {"spec": Generator(with_defaults=True).struct(spec)}
     return {
         "description": " ".join((kind.__doc__ or "").split()),
         "type": "object",
-        "required": ["spec"],
+        **({"required": list(parts)} if parts else {}),
         "properties": {
             "apiVersion": {"description": API_VERSION, "type": "string"},
             "kind": {"description": KIND, "type": "string"},
             "metadata": {"type": "object"},
-            "spec": Generator(with_defaults=True).struct(spec),
+            **parts,
             "status": Generator().struct(status),
         },
     }
@@ -168,3 +178,28 @@ def _fleet() -> dict[str, Any]:
         _schema(Fleet, FleetSpec, FleetStatus),
         additionalPrinterColumns=columns,
     )
+
+
+def _cluster_report() -> dict[str, Any]:
+    def condition(name: str, type_: str, description: str) -> dict[str, Any]:
+        path = f'.status.conditions[?(@.type=="{type_}")].status'
+        return _column(name, "string", path, description)
+
+    columns = [
+        _column("Critical", "integer", ".status.critical", "Critical findings."),
+        _column("Warning", "integer", ".status.warning", "Warnings."),
+        _column("Unknown", "integer", ".status.notSeen", "Checks that could not be evaluated."),
+        condition("Etcd-Full", "EtcdNearlyFull", "Whether etcd is close to its quota."),
+        condition("API-Degraded", "APIServerDegraded", "Whether the API server turns work away."),
+        _column("Worst", "string", ".status.findings[0].title", "The worst finding.", priority=1),
+        _column("Observed", "date", ".status.observedAt", "Time since it was last confirmed."),
+    ]
+    return _definition(
+        "Cluster",
+        {
+            "plural": "clusterreports", "singular": "clusterreport", "kind": "ClusterReport",
+            "listKind": "ClusterReportList",
+        },
+        _schema(ClusterReport, None, ClusterReportStatus),
+        additionalPrinterColumns=columns,
+    )  # fmt: skip

@@ -20,7 +20,9 @@ from fairlead.api.meta import ObjectMeta
 
 QUANTITY_PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 #: What is in them is ours alone: unknown fields are mistakes, and defaults are written in.
-_OWN_MODULES = frozenset(f"fairlead.api.{name}" for name in ("fleet", "job", "node_pool", "team"))
+_OWN_MODULES = frozenset(
+    f"fairlead.api.{name}" for name in ("cluster_report", "fleet", "job", "node_pool", "team")
+)
 #: (struct, field) → keys by which the list merges, unique: only where pods are as strict.
 _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("PodSpec", "containers"): ("name",),
@@ -37,6 +39,7 @@ _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("NodePoolStatus", "conditions"): ("type",),
     ("NodePoolStatus", "launches"): ("token",),
     ("FleetSpec", "overrides"): ("name",),
+    ("ClusterReportStatus", "conditions"): ("type",),
 }
 
 
@@ -50,6 +53,10 @@ class Generator:
         """Return the schema of a struct, written out, without kind and apiVersion."""
         info = inspect.type_info(cls)
         assert isinstance(info, inspect.StructType)
+        return self._struct(info)
+
+    def _struct(self, info: inspect.StructType) -> OpenApi:
+        cls = info.cls
         required = [item.encode_name for item in info.fields if item.required]
         return {
             "description": _first_paragraph(cls.__doc__),
@@ -88,7 +95,7 @@ class Generator:
             # Scalars of several types: anything goes, as far as a structural schema can say.
             return self._type(parts[0]) if len(parts) == 1 else _anything()
         if isinstance(info, inspect.StructType):
-            return _template_metadata() if info.cls is ObjectMeta else self.struct(info.cls)
+            return _template_metadata() if info.cls is ObjectMeta else self._struct(info)
         if isinstance(info, (inspect.VarTupleType, inspect.ListType)):
             return _compact(
                 type="array", items=self._type(info.item_type),

@@ -33,7 +33,7 @@ class Freeze(Wire, frozen=True):
     """Stop everything that takes from the fleet, and buying too."""
 
     reason: Annotated[
-        str, bounded("Why, for whoever finds it.", minLength=1, maxLength=OBJECT_NAME_MAX)
+        str, bounded("Why the fleet is frozen.", minLength=1, maxLength=OBJECT_NAME_MAX)
     ]
     by: Annotated[str, bounded("Who froze the fleet.", maxLength=OBJECT_NAME_MAX)] = ""
 

@@ -33,7 +33,8 @@ from fairlead.api.bounds import (
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
-from fairlead.api.placement import Nomination, Placement, Preemption
+from fairlead.api.placement import HeldNodes, Nomination, Placement, Preemption
+from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
@@ -81,20 +82,6 @@ class Role(Wire, frozen=True):
     count: Annotated[
         int, Doc(ge=1, le=MEMBERS_MAX, description="Number of members. Defaults to 1.")
     ] = 1
-
-
-class Topology(Wire, frozen=True):
-    """Keep the gang close together."""
-
-    key: Annotated[
-        str,
-        bounded(
-            "Node label that names the domain, such as a rack or a block.", maxLength=LABEL_KEY_MAX
-        ),
-    ]
-    required: Annotated[
-        bool, Doc(description="True: one domain or wait. False: one domain if possible.")
-    ] = False
 
 
 class Restart(Wire, frozen=True):
@@ -326,6 +313,14 @@ class Attempt(Wire, frozen=True):
     nodes_lost: Annotated[
         tuple[str, ...], Doc(description="Nodes that were lost during the attempt.")
     ] = ()
+    saved_at: Annotated[
+        Instant | None, Doc(description="When its latest checkpoint was reported, once it ended.")
+    ] = None
+    team: Annotated[str, Doc(description="Team that it counted for.")] = ""
+    held: Annotated[
+        tuple[HeldNodes, ...],
+        Doc(description="Its GPUs by pool and by the team that lent them, when it was placed."),
+    ] = ()
     template_digest: Annotated[
         str,
         Doc(
@@ -473,9 +468,10 @@ class Job(Wire, frozen=True):
     @property
     def is_finished(self) -> bool:
         """True once the job has ended for good."""
-        return any(
-            c.type in ("Succeeded", "Failed") and c.status == "True" for c in self.status.conditions
-        )
+        for condition in self.status.conditions:
+            if condition.type in ("Succeeded", "Failed") and condition.status == "True":
+                return True
+        return False
 
     @property
     def member_count(self) -> int:

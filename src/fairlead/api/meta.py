@@ -63,6 +63,21 @@ class ObjectMeta(Wire, frozen=True):
         return int(self.resource_version or 0)
 
 
+class LabelSelectorRequirement(Wire, frozen=True):
+    """One term of a selector."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(Wire, frozen=True):
+    """Selects by labels; an empty one selects everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
 class OnlyMetadata(Wire, frozen=True):
     """An object of any kind as far as its metadata (`PartialObjectMetadata` of meta.k8s.io/v1)."""
 

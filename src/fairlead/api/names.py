@@ -17,6 +17,7 @@ TEAM = f"{GROUP}/team"
 
 # Annotations.
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
+HOSTFILE = f"{GROUP}/hostfile"  # on the pod of a lone member: its host file
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
@@ -49,8 +50,11 @@ HOSTNAME = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 ZONE = "topology.kubernetes.io/zone"
 ROLE_LABEL_PREFIX = "node-role.kubernetes.io/"
+BLOCK = f"{GROUP}/block"
+RACK = f"{GROUP}/rack"
 NODE_TYPE = f"{GROUP}/node-type"  # "local" or "virtual" on the embedded cluster
 POOL = f"{GROUP}/pool"
+GCP_POOL = "fairlead-pool"  # the same on a group of GCP, whose labels have no dots and slashes
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 # Conditions.

@@ -32,6 +32,8 @@ VALID = "Valid"
 class ProviderType(Enum):
     """Who makes the machines."""
 
+    AWS = "AWS"
+    GCP = "GCP"
     STATIC = "Static"
     EXEC = "Exec"
     SIMULATED = "Simulated"
@@ -48,12 +50,17 @@ class Provider(Wire, frozen=True):
     """Who makes the machines of the pool, and what it calls them."""
 
     type: Annotated[
-        ProviderType, bounded("Static (an inventory file), Exec (a command) or Simulated.")
+        ProviderType,
+        bounded(
+            "AWS (an Auto Scaling group), GCP (managed instance groups), Static (an inventory "
+            "file), Exec (a command) or Simulated."
+        ),
     ]
     reference: Annotated[
         str,
         bounded(
-            "What the provider calls the pool: the path of an inventory file or of a command.",
+            "What the provider calls the pool: the name of an Auto Scaling group or of managed "
+            "instance groups, the path of an inventory file or of a command.",
             maxLength=PATH_MAX,
         ),
     ] = ""
@@ -193,6 +200,15 @@ class Launch(Wire, frozen=True):
         tuple[str, ...] | None,
         bounded("The machines, once the provider has answered. Absent: it has not."),
     ] = None
+    answered_at: Annotated[
+        Instant | None, bounded("When the provider answered; the machines start then.")
+    ] = None
+    takeovers: Annotated[int, bounded("How often another process took over to send it.", ge=0)] = 0
+
+    @property
+    def begun_at(self) -> str:
+        """The instant from which deadlines of the machines count."""
+        return self.answered_at or self.requested_at
 
 
 class Unavailable(Wire, frozen=True):
@@ -211,6 +227,11 @@ class PoolDecision(Wire, frozen=True):
     action: Annotated[str, bounded("What was done, such as Launch or Remove.")]
     reason: Annotated[str, bounded("The rule or the demand behind it.")]
     message: Annotated[str, bounded("The same for people, with the numbers.")] = ""
+    facts: Annotated[
+        dict[str, int | float | str | bool],
+        bounded("What it was decided on: sizes, budgets before and after, alternatives."),
+    ] = {}
+    number: Annotated[int, bounded("Counts the decisions about the pool.")] = 0
 
 
 class NodePoolStatus(Wire, frozen=True):
@@ -238,6 +259,11 @@ class NodePoolStatus(Wire, frozen=True):
     decisions: Annotated[
         tuple[PoolDecision, ...], bounded("The latest decisions, oldest first.", maxItems=50)
     ] = ()
+
+    @property
+    def unanswered(self) -> tuple[Launch, ...]:
+        """The launches that the provider has not answered."""
+        return tuple(launch for launch in self.launches if launch.instances is None)
 
 
 class NodePool(Wire, frozen=True):

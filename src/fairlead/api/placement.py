@@ -25,6 +25,14 @@ class RolePlacement(Wire, frozen=True):
     ]
 
 
+class HeldNodes(Wire, frozen=True):
+    """Nodes that a gang was given: those of one pool, and of one team that lends them."""
+
+    pool: Annotated[str, Doc(description="Pool of the nodes. Default: none.")] = ""
+    lender: Annotated[str, Doc(description="Team that lends the nodes. Default: none.")] = ""
+    gpus: Annotated[int, Doc(description="GPUs that the members on them hold.")] = 0
+
+
 class Placement(Wire, frozen=True):
     """Every member's node, for one attempt. Its presence is the reservation."""
 
@@ -37,6 +45,13 @@ class Placement(Wire, frozen=True):
     )
     team: Annotated[str, Doc(description="Team of the job, whose taint its pods tolerate.")] = ""
     may_borrow: Annotated[bool, Doc(description="Its pods tolerate all teams' taints.")] = False
+    held: Annotated[
+        tuple[HeldNodes, ...],
+        Doc(
+            description="Its GPUs by pool and by the team that lends them, for accounting. "
+            "Default: all of no pool, and borrowed of no team."
+        ),
+    ] = ()
 
 
 class Victim(Wire, frozen=True):

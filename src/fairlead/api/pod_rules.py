@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from fairlead.api.affinity_rules import spread_causes, term_causes
 from fairlead.api.bounds import OBJECT_NAME_MAX
 from fairlead.api.core import (
     Container,
@@ -28,6 +29,7 @@ from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import StatusCause
 
 PORT_MAX = 65_535
+WEIGHT_MAX = 100
 DEADLINE_SECONDS_MAX = 2**31 - 1
 PORT_NAME_MAX = 15
 _ENV_NAMES_CACHED_MAX = 4096
@@ -69,6 +71,8 @@ def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
         found += _node_selector(spec, f"{path}.nodeSelector")
     if spec.affinity is not None:
         found += _affinity(spec, f"{path}.affinity")
+    for i, spread in enumerate(spec.topology_spread_constraints):
+        found += spread_causes(spread, f"{path}.topologySpreadConstraints[{i}]")
     for i, toleration in enumerate(spec.tolerations):
         found += _toleration(toleration, f"{path}.tolerations[{i}]")
     seconds = spec.active_deadline_seconds
@@ -234,7 +238,19 @@ def _node_selector(spec: PodSpec, path: str) -> Iterator[StatusCause]:
 
 
 def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
+    anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    at = f"{path}.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    for i, term in enumerate(anti.required if anti is not None else ()):
+        yield from term_causes(term, f"{at}[{i}]")
     node = spec.affinity.node_affinity if spec.affinity is not None else None
+    for i, preferred in enumerate(node.preferred if node is not None else ()):
+        at = f"{path}.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[{i}]"
+        if not 1 <= preferred.weight <= WEIGHT_MAX:
+            yield _invalid(f"{at}.weight", preferred.weight, f"must be in the range 1-{WEIGHT_MAX}")
+        for j, requirement in enumerate(preferred.preference.match_expressions):
+            yield from _requirement(requirement, f"{at}.preference.matchExpressions[{j}]")
+        for j, requirement in enumerate(preferred.preference.match_fields):
+            yield from _field_requirement(requirement, f"{at}.preference.matchFields[{j}]")
     if node is None or node.required is None:
         return
     at = f"{path}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 from fairlead.api import core, names
+from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.meta import OnlyMetadata
@@ -27,16 +28,19 @@ class Resource(Generic[T]):
     kind: str = field(compare=False)
     type: type[T] = field(compare=False)
     namespaced: bool = field(default=True, compare=False)
+    #: A cluster may lack the definition; then there are no such objects.
+    is_optional: bool = field(default=False, compare=False)
+    #: `pods`, `jobs.fairlead.dev`. Stored, as it is compared at every call and every write.
+    name: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        name = f"{self.plural}.{self.group}" if self.group else self.plural
+        object.__setattr__(self, "name", name)
 
     @property
     def api_version(self) -> str:
         """`v1` for the core group, else `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def name(self) -> str:
-        """`pods`, `jobs.fairlead.dev`."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def only_metadata(self) -> Resource[OnlyMetadata]:
@@ -87,13 +91,22 @@ CRDS = Resource(
     core.CustomResourceDefinition, namespaced=False,
 )  # fmt: skip
 JOBS = Resource(names.GROUP, names.VERSION, "jobs", "Job", Job)
-TEAMS = Resource(names.GROUP, names.VERSION, "teams", "Team", Team, namespaced=False)
-NODE_POOLS = Resource(
-    names.GROUP, names.VERSION, "nodepools", "NodePool", NodePool, namespaced=False
+TEAMS = Resource(
+    names.GROUP, names.VERSION, "teams", "Team", Team, namespaced=False, is_optional=True
 )
-FLEETS = Resource(names.GROUP, names.VERSION, "fleets", "Fleet", Fleet, namespaced=False)
+NODE_POOLS = Resource(
+    names.GROUP, names.VERSION, "nodepools", "NodePool", NodePool, namespaced=False,
+    is_optional=True,
+)  # fmt: skip
+FLEETS = Resource(
+    names.GROUP, names.VERSION, "fleets", "Fleet", Fleet, namespaced=False, is_optional=True
+)
+CLUSTER_REPORTS = Resource(
+    names.GROUP, names.VERSION, "clusterreports", "ClusterReport", ClusterReport, namespaced=False,
+    is_optional=True,
+)  # fmt: skip
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS,
-    JOBS, TEAMS, NODE_POOLS, FLEETS,
+    JOBS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from fairlead.api.meta import LabelSelector
+
 _SET = re.compile(r"^(?P<key>[^\s!=(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
 _EQUAL = re.compile(r"^(?P<key>[^\s!=(),]+)\s*(?P<op>==|!=|=)\s*(?P<value>[^\s!=(),]*)$")
 _EXISTS = re.compile(r"^(?P<not>!?)\s*(?P<key>[^\s!=(),]+)$")
@@ -65,6 +67,27 @@ class Selector:
 
 
 EVERYTHING = Selector()
+#: The operators of label selectors in objects.
+OPERATORS: Mapping[str, Operator] = {
+    "In": Operator.IN,
+    "NotIn": Operator.NOT_IN,
+    "Exists": Operator.EXISTS,
+    "DoesNotExist": Operator.NOT_EXISTS,
+}
+
+
+def selector_of(selector: LabelSelector | None) -> Selector:
+    """Compile a label selector; none selects everything. KeyError for an unknown operator."""
+    if selector is None:
+        return EVERYTHING
+    terms = [
+        Requirement(key, Operator.IN, (value,))
+        for key, value in sorted(selector.match_labels.items())
+    ]
+    for term in selector.match_expressions:
+        values = tuple(sorted(term.values))
+        terms.append(Requirement(term.key, OPERATORS[term.operator], values))
+    return Selector(tuple(terms))
 
 
 def is_qualified_name(text: str) -> bool:

@@ -17,6 +17,7 @@ SHARES_MAX = 64
 NAMESPACES_MAX = 1_000
 SUBJECTS_MAX = 10_000
 WEIGHT_MAX = 1_000
+HALF_LIFE_DAYS_MAX = 3_650
 
 
 class Subjects(Wire, frozen=True):
@@ -51,6 +52,48 @@ class Share(Wire, frozen=True):
         Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
         Doc(description="The amount in GPUs; rounded up to whole nodes. Set either nodes or gpus."),
     ] = None
+
+
+_Limit = Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None
+
+
+class JobLimits(Wire, frozen=True):
+    """How much of the cluster jobs may take at a time. No limit has a default."""
+
+    running: Annotated[_Limit, Doc(description="Jobs that hold nodes at a time.")] = None
+    waiting: Annotated[
+        _Limit,
+        Doc(
+            description="Jobs in the queue at a time: those of highest priority, and of these the "
+            "oldest. Others join it as these leave it."
+        ),
+    ] = None
+    submitted: Annotated[
+        _Limit,
+        Doc(description="Jobs that have not ended. Further ones are refused when they are made."),
+    ] = None
+    gpus: Annotated[_Limit, Doc(description="GPUs that jobs hold at a time.")] = None
+
+
+class Budget(Wire, frozen=True):
+    """How much the jobs of a team may use over time."""
+
+    gpu_hours: Annotated[
+        _Limit,
+        Doc(
+            description="GPU-hours that its jobs have held, the past halved every halfLifeDays. "
+            "From then on none of its jobs that ask for GPUs starts; those that run go on. "
+            "No default: no budget."
+        ),
+    ] = None
+    half_life_days: Annotated[
+        int,
+        bounded(
+            "After so many days what was used counts half. Default 30.",
+            minimum=1,
+            maximum=HALF_LIFE_DAYS_MAX,
+        ),
+    ] = 30
 
 
 class TeamSpec(Wire, frozen=True):
@@ -109,6 +152,15 @@ class TeamSpec(Wire, frozen=True):
             "0: it lends none."
         ),
     ] = None
+    limits: Annotated[JobLimits, Doc(description="Limits of all jobs of the team together.")] = (
+        JobLimits()
+    )
+    user_limits: Annotated[
+        JobLimits, Doc(description="Limits of the jobs of each user in the team.")
+    ] = JobLimits()
+    budget: Annotated[
+        Budget, Doc(description="GPU-hours that the team may use over time. No default.")
+    ] = Budget()
 
 
 class ShareStatus(Wire, frozen=True):
@@ -129,7 +181,9 @@ class TeamUse(Wire, frozen=True):
 
     jobs_placed: Annotated[int, Doc(description="Jobs that hold nodes.")] = 0
     jobs_waiting: Annotated[int, Doc(description="Jobs that wait for nodes.")] = 0
+    jobs_submitted: Annotated[int, Doc(description="Jobs that have not ended.")] = 0
     gpus: Annotated[int, Doc(description="GPUs that the team's jobs hold.")] = 0
+    nodes_used: Annotated[int, Doc(description="Nodes of the team that its own jobs use.")] = 0
     nodes_borrowed: Annotated[
         int, Doc(description="Nodes of other teams that the team's jobs use.")
     ] = 0
@@ -142,6 +196,13 @@ class TeamUse(Wire, frozen=True):
         Doc(
             description="Use of the dominant resource as a part of the cluster, summed over time "
             "and halved every half-life: what the fair share compares."
+        ),
+    ] = 0.0
+    gpu_hours: Annotated[
+        float,
+        Doc(
+            description="GPU-hours that the team's jobs have held, halved every half-life of its "
+            "budget."
         ),
     ] = 0.0
     as_of: Annotated[Instant | None, Doc(description="When these numbers were taken.")] = None

@@ -25,6 +25,7 @@ from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
+from fairlead.api.topology import Topology
 
 POD_NAME_MAX = 63
 _ATTEMPT_DIGITS_MIN = 4
@@ -274,10 +275,34 @@ def _is_counted(resource: str) -> bool:
     return bool(slash) and not prefix.endswith("kubernetes.io")
 
 
+def _topology(asked: Topology, path: str) -> Iterable[StatusCause]:
+    levels = {
+        "key": asked.key, "preferred": asked.preferred, "sliceLevel": asked.slice_level
+    }  # fmt: skip
+    for field, level in levels.items():
+        if level and not is_qualified_name(level):
+            why = "must be a level or the key of a node label, such as topology.kubernetes.io/zone"
+            yield invalid(f"{path}.{field}", level, why)
+    if not asked.key and (asked.required or not asked.slice_level):
+        yield cause("Required", f"{path}.key", "Required value: a level or the key of a node label")
+    if asked.preferred and not (asked.key and asked.required):
+        why = "needs a key that is required; a key that is not required is preferred itself"
+        yield invalid(f"{path}.preferred", asked.preferred, why)
+    elif asked.preferred and asked.preferred == asked.key:
+        yield invalid(f"{path}.preferred", asked.preferred, "must be narrower than key")
+    if asked.preferred_seconds and (asked.required or not asked.key) and not asked.preferred:
+        why = "needs a level that is preferred"
+        yield invalid(f"{path}.preferredSeconds", asked.preferred_seconds, why)
+    if asked.slice_level and asked.slice_size < 2:
+        why = "must be 2 or more where sliceLevel is given"
+        yield invalid(f"{path}.sliceSize", asked.slice_size, why)
+    if asked.slice_size and not asked.slice_level:
+        yield cause("Required", f"{path}.sliceLevel", "Required value: the level of the slices")
+
+
 def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
-    if spec.topology is not None and not is_qualified_name(spec.topology.key):
-        why = "must be the key of a node label, such as topology.kubernetes.io/zone"
-        yield invalid(f"{path}.topology.key", spec.topology.key, why)
+    if spec.topology is not None:
+        yield from _topology(spec.topology, f"{path}.topology")
     if spec.checkpoint is not None and spec.checkpoint.path:
         text = spec.checkpoint.path
         if not text.startswith("/"):

@@ -6,7 +6,7 @@ The API's admission calls these, and the fleet controller does not act on a pool
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +24,13 @@ _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 #: Written by Fairlead itself on the nodes of a pool.
 _OWN_LABELS = (names.POOL, names.HOSTNAME)
-_NEEDS_REFERENCE = (ProviderType.STATIC, ProviderType.EXEC)
+_IS_PATH = (ProviderType.STATIC, ProviderType.EXEC)
+_NEEDS_REFERENCE = (*_IS_PATH, ProviderType.AWS, ProviderType.GCP)
+#: Machines of one LaunchInstances request, and the options of an Auto Scaling group.
+_AWS_LAUNCH_MAX, _AWS_OPTIONS = 100, ("region",)
+#: Options of managed instance groups; those that are seconds, with the fewest and the most.
+_GCP_SECONDS = {"queueSeconds": (0, 604_800), "runSeconds": (600, 604_800)}
+_GCP_OPTIONS = ("project", "resizeRequests", *_GCP_SECONDS)
 
 S = TypeVar("S")
 
@@ -34,7 +40,7 @@ def validate_pool(pool: Mapping[str, Any]) -> list[StatusCause]:
     spec = _spec(pool, NodePoolSpec)
     if isinstance(spec, StatusCause):
         return [spec]
-    name = str((pool.get("metadata") or {}).get("name") or "")
+    name = _name_of(pool)
     found = [*_sizes(spec), *_provider(spec), *_template(spec), *_domains(spec)]
     if name and not _NAME.fullmatch(name):
         why = f"must be at most {NAME_MAX} letters a-z, digits, '-' and '.': it becomes a label"
@@ -48,7 +54,7 @@ def validate_fleet(fleet: Mapping[str, Any]) -> list[StatusCause]:
     if isinstance(spec, StatusCause):
         return [spec]
     found: list[StatusCause] = []
-    name = str((fleet.get("metadata") or {}).get("name") or "")
+    name = _name_of(fleet)
     if name and name != FLEET_NAME:
         found.append(_invalid("metadata.name", name, f"there is one Fleet, named {FLEET_NAME}"))
     seen: set[str] = set()
@@ -64,6 +70,11 @@ def validate_fleet(fleet: Mapping[str, Any]) -> list[StatusCause]:
             why = "must be an instant such as 2026-01-31T12:00:00Z"
             found.append(_invalid(f"{at}.expiresAt", override.expires_at, why))
     return found
+
+
+def _name_of(obj: Mapping[str, Any]) -> str:
+    metadata = obj.get("metadata")
+    return str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
 
 
 def _spec(obj: Mapping[str, Any], type_: type[S]) -> S | StatusCause:
@@ -96,8 +107,49 @@ def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
     if kind in _NEEDS_REFERENCE and not reference:
         why = f"Required value: a pool of provider {kind.value} names what it buys from"
         yield StatusCause("FieldValueRequired", why, "spec.provider.reference")
-    if kind in _NEEDS_REFERENCE and reference[:1] not in ("", "/"):
+    if kind in _IS_PATH and reference[:1] not in ("", "/"):
         yield _invalid("spec.provider.reference", reference, "must be an absolute path")
+    if kind is ProviderType.AWS:
+        yield from _aws(spec)
+    if kind is ProviderType.GCP:
+        yield from _gcp(spec)
+
+
+def _aws(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    most = spec.scale_up.nodes_per_launch_max
+    if most > _AWS_LAUNCH_MAX:
+        why = f"AWS launches {_AWS_LAUNCH_MAX} machines at once at most"
+        yield _invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
+    yield from _unknown_options(spec, _AWS_OPTIONS)
+
+
+def _gcp(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    options, at = spec.provider.options, "spec.provider.options"
+    yield from _unknown_options(spec, _GCP_OPTIONS)
+    if not options.get("project"):
+        why = "Required value: the id of the project that has the groups"
+        yield StatusCause("FieldValueRequired", why, f"{at}[project]")
+    requests = options.get("resizeRequests", "false")
+    if requests not in ("true", "false"):
+        yield _invalid(f"{at}[resizeRequests]", requests, 'must be "true" or "false"')
+    for option, (least, most) in _GCP_SECONDS.items():
+        value = options.get(option)
+        if value is None:
+            continue
+        if not (value.isdecimal() and value.isascii() and least <= int(value[:9]) <= most):
+            why = f"must be a number of seconds from {least} to {most}"
+            yield _invalid(f"{at}[{option}]", value, why)
+        elif requests != "true":
+            yield _invalid(f"{at}[{option}]", value, 'needs the option resizeRequests: "true"')
+    if not spec.domains:
+        why = "Required value: the zones, each of which has a group of this name"
+        yield StatusCause("FieldValueRequired", why, "spec.domains")
+
+
+def _unknown_options(spec: NodePoolSpec, known: Sequence[str]) -> Iterator[StatusCause]:
+    for option in sorted(set(spec.provider.options) - set(known)):
+        why = f"unknown option; accepted: {', '.join(known)}"
+        yield _invalid(f"spec.provider.options[{option}]", spec.provider.options[option], why)
 
 
 def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:

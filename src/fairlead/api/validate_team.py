@@ -11,7 +11,16 @@ from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspe
 from fairlead.api.names import POOL
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import StatusCause
-from fairlead.api.team import WEIGHT_MAX, Share, Subjects, Team, TeamSpec
+from fairlead.api.team import (
+    HALF_LIFE_DAYS_MAX,
+    WEIGHT_MAX,
+    Budget,
+    JobLimits,
+    Share,
+    Subjects,
+    Team,
+    TeamSpec,
+)
 
 
 def validate_team(team: Team | Mapping[str, Any]) -> list[StatusCause]:
@@ -57,6 +66,25 @@ def _causes(team: Team, name: str) -> Iterator[StatusCause]:
     ):
         if value is not None and value < 0:
             yield invalid(f"spec.{field}", value, "must be greater than or equal to 0")
+    yield from _limits(spec.limits, "spec.limits")
+    yield from _limits(spec.user_limits, "spec.userLimits")
+    yield from _budget(spec.budget)
+
+
+def _limits(limits: JobLimits, path: str) -> Iterator[StatusCause]:
+    for field in limits.__struct_fields__:
+        value = getattr(limits, field)
+        if value is not None and value < 0:
+            yield invalid(f"{path}.{field}", value, "must be greater than or equal to 0")
+
+
+def _budget(budget: Budget) -> Iterator[StatusCause]:
+    hours, days = budget.gpu_hours, budget.half_life_days
+    if hours is not None and hours < 0:
+        yield invalid("spec.budget.gpuHours", hours, "must be greater than or equal to 0")
+    if not 1 <= days <= HALF_LIFE_DAYS_MAX:
+        why = f"must be from 1 to {HALF_LIFE_DAYS_MAX}"
+        yield invalid("spec.budget.halfLifeDays", days, why)
 
 
 def selector_of(share: Share) -> dict[str, str]:

@@ -7,7 +7,7 @@ Field names follow Kubernetes (`staging/src/k8s.io/api/admissionregistration/v1/
 
 from __future__ import annotations
 
-from fairlead.api.meta import ObjectMeta, Wire
+from fairlead.api.meta import LabelSelector, ObjectMeta, Wire
 
 GROUP = "admissionregistration.k8s.io"
 
@@ -37,21 +37,6 @@ class RuleWithOperations(Wire, frozen=True):
     api_versions: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     scope: str = ""
-
-
-class LabelSelectorRequirement(Wire, frozen=True):
-    """One term of a selector."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-
-class LabelSelector(Wire, frozen=True):
-    """Selects by labels; an empty one selects everything."""
-
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
 class MatchCondition(Wire, frozen=True):

@@ -1,6 +1,7 @@
 """What a replica on a real cluster answers about jobs and members that are gone, read-only:
 
     /fairlead/v1/history?namespace&name&uid&user&state&since&limit     JSON lines, latest end first
+    /fairlead/v1/fleet/history?pool&action&since&limit                 JSON lines, latest first
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs?attempt&uid    JSON lines, one per member
 
 Each request carries a bearer token, and `archive_guard.py` has the API server say what its user may
@@ -28,12 +29,13 @@ from fairlead.api.status import (
 )
 from fairlead.app.archive_guard import (
     ArchiveGuard,
+    to_read_fleet,
     to_read_history,
     to_read_logs,
     token_of,
 )
-from fairlead.app.archive_query import history_line, history_query, log_query
-from fairlead.app.messages import NOT_LEADER, ArchivedLog
+from fairlead.app.archive_query import fleet_query, history_query, log_query, record_lines
+from fairlead.app.messages import NOT_LEADER, ArchivedLog, Book
 from fairlead.runtime.client import Client
 from fairlead.runtime.history import History, HistoryError, LogQuery, LogStore
 
@@ -91,7 +93,12 @@ class ArchiveApi:
                 raise MethodNotAllowed(f"{request.method} is not supported here: only GET is")
             match request.path.strip("/").split("/"):
                 case ["fairlead", "v1", "history"]:
-                    return await self._answer_history(request)
+                    history_query(request.query)
+                    right = to_read_history(request.query.get("namespace", ""))
+                    return await self._answer_records(request, Book.JOBS, right)
+                case ["fairlead", "v1", "fleet", "history"]:
+                    fleet_query(request.query)
+                    return await self._answer_records(request, Book.FLEET, to_read_fleet())
                 case ["fairlead", "v1", "namespaces", namespace, "jobs", job, "logs"]:
                     query = log_query(namespace, job, request.query)
                     await self._admit(request, to_read_logs(namespace))
@@ -106,13 +113,13 @@ class ArchiveApi:
         if not self._is_here():
             raise Unavailable("another replica has the records", reason=NOT_LEADER)
 
-    async def _answer_history(self, request: web.BaseRequest) -> web.StreamResponse:
-        query = history_query(request.query)
-        await self._admit(request, to_read_history(query.namespace))
+    async def _answer_records(
+        self, request: web.BaseRequest, book: Book, right: ResourceAttributes
+    ) -> web.StreamResponse:
+        await self._admit(request, right)
         async with self._history_slots:
-            records = await self._history.query(query)
-        body = b"".join(msgspec.json.encode(history_line(record)) + b"\n" for record in records)
-        return web.Response(body=body, headers={"Content-Type": LINES})
+            lines = await record_lines(self._history, book, request.query)
+        return web.Response(body=b"".join(lines), headers={"Content-Type": LINES})
 
     async def _answer_logs(self, request: web.BaseRequest, query: LogQuery) -> web.StreamResponse:
         if self._logs is None:

@@ -2,8 +2,9 @@
 
 A TokenReview finds the user of the bearer token, a SubjectAccessReview whether that user may do in
 the API what the archive would show: `get` on `pods/log` of the namespace for logs, `list` on
-`jobs.fairlead.dev` for history. Without both answers nothing is shown. They are kept for a short
-time, under a hash of the token: a right that was taken away ends with it.
+`jobs.fairlead.dev` for history, on `nodepools.fairlead.dev` for that of the fleet. Without both
+answers nothing is shown. They are kept for a short time, under a hash of the token: a right that
+was taken away ends with it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def to_read_logs(namespace: str) -> ResourceAttributes:
 def to_read_history(namespace: str) -> ResourceAttributes:
     """Return the right that shows the history of a namespace, or of all for ""."""
     return ResourceAttributes("list", "jobs", group=names.GROUP, namespace=namespace)
+
+
+def to_read_fleet() -> ResourceAttributes:
+    """Return the right that shows what was decided about the fleet."""
+    return ResourceAttributes("list", "nodepools", group=names.GROUP)
 
 
 def token_of(headers: Mapping[str, str]) -> str:

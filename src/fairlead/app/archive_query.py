@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import assert_never
 
 import msgspec
 
 from fairlead.api.status import BadRequest
-from fairlead.app.messages import HistoryLine
-from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery
+from fairlead.app.messages import Book, FleetLine, HistoryLine
+from fairlead.runtime.history import (
+    FleetQuery,
+    FleetRecord,
+    History,
+    HistoryQuery,
+    JobRecord,
+    LogQuery,
+)
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 100_000
@@ -31,6 +39,28 @@ def history_query(parameters: Mapping[str, str]) -> HistoryQuery:
     )  # fmt: skip
 
 
+def fleet_query(parameters: Mapping[str, str]) -> FleetQuery:
+    """Return the query of URL parameters; BadRequest says which is wrong."""
+    limit = _whole(parameters, "limit", most=HISTORY_LIMIT_MAX)
+    return FleetQuery(
+        pool=parameters.get("pool", ""), action=parameters.get("action", ""),
+        since=_instant(parameters), limit=limit or HISTORY_LIMIT_DEFAULT,
+    )  # fmt: skip
+
+
+async def record_lines(history: History, book: Book, parameters: Mapping[str, str]) -> list[bytes]:
+    """Return the records that URL parameters ask for, as JSON lines; BadRequest, HistoryError."""
+    match book:
+        case Book.JOBS:
+            jobs = await history.query(history_query(parameters))
+            return [msgspec.json.encode(history_line(each)) + b"\n" for each in jobs]
+        case Book.FLEET:
+            decisions = await history.query_fleet(fleet_query(parameters))
+            return [msgspec.json.encode(fleet_line(each)) + b"\n" for each in decisions]
+        case _:
+            assert_never(book)
+
+
 def log_query(namespace: str, job: str, parameters: Mapping[str, str]) -> LogQuery:
     """Return the query for the logs of a job; BadRequest says which parameter is wrong."""
     attempt = _whole(parameters, "attempt", most=ATTEMPT_MAX)
@@ -46,6 +76,14 @@ def history_line(record: JobRecord) -> HistoryLine:
         attempt_count=record.attempt_count, submitted_at_ms=record.submitted_at_ms,
         started_at_ms=record.started_at_ms, finished_at_ms=record.finished_at_ms,
         document=msgspec.json.decode(record.document),
+    )  # fmt: skip
+
+
+def fleet_line(record: FleetRecord) -> FleetLine:
+    """Return a decision as the endpoint sends it."""
+    return FleetLine(
+        record.at_ms, record.pool, record.action, record.reason, record.message,
+        msgspec.json.decode(record.document),
     )  # fmt: skip
 
 

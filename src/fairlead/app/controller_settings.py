@@ -7,6 +7,7 @@ a policy, and has the same default; the other fields of the policies are interna
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.causes import LABEL
+from fairlead.api.names import ZONE
+from fairlead.api.selectors import is_qualified_name
 from fairlead.input.sections import Section, load
+from fairlead.model.topology import DEFAULT_LEVELS, Level
 
 if TYPE_CHECKING:
     from fairlead.app.controllers import Policies
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
 HOUR = 3600
 DAY = 24 * HOUR
 YEAR = 365 * DAY
+#: A page of metrics, as `fairlead doctor --metrics` takes it.
+_PAGE = "^(apiserver|etcd|scheduler|controller-manager|coredns|kubelet|prometheus)=https?://[^/ ]+/"
+LEVELS_MAX = 16
 
 
 class PlacementSettings(Section, frozen=True):
@@ -146,6 +154,45 @@ class TeamsSettings(Section, frozen=True):
     ] = "topology.kubernetes.io/zone"  # fmt: skip
 
 
+class DoctorSettings(Section, frozen=True):
+    """Examinations of the control plane, and their report."""
+
+    enabled: Annotated[
+        bool,
+        Meta(description="Examine the control plane from time to time; false: the doctor does "
+             "nothing, and has no rights."),
+    ] = True  # fmt: skip
+    interval_seconds: Annotated[
+        int, Meta(ge=60, le=1200, description="Time between two examinations.")
+    ] = 300
+    metrics: Annotated[
+        tuple[Annotated[str, Meta(pattern=_PAGE)], ...],
+        Meta(max_length=32, description="Pages of metrics beside those of the API server, each "
+             "NAME=URL, such as etcd=http://192.0.2.1:2381/metrics."),
+    ] = ()  # fmt: skip
+
+
+class LevelSettings(Section, frozen=True):
+    """A level of the topology."""
+
+    name: Annotated[
+        str, Meta(max_length=63, description="How jobs name it, a DNS label, such as rack.")
+    ]
+    label: Annotated[
+        str, Meta(max_length=317, description="Node label whose values are its domains.")
+    ]
+
+
+class TopologySettings(Section, frozen=True):
+    """Levels of the network that jobs may name in spec.topology."""
+
+    levels: Annotated[
+        tuple[LevelSettings, ...],
+        Meta(description="The levels, widest first, such as zone, superpod, block, rack, NVLink "
+             "domain and host.", extra_json_schema={"maxItems": LEVELS_MAX}),
+    ] = tuple(LevelSettings(name=each.name, label=each.key) for each in DEFAULT_LEVELS)  # fmt: skip
+
+
 class ControllerSettings(Section, frozen=True):
     """Settings of the controllers."""
 
@@ -153,6 +200,12 @@ class ControllerSettings(Section, frozen=True):
     jobs: JobsSettings = JobsSettings()
     adoption: AdoptionSettings = AdoptionSettings()
     teams: TeamsSettings = TeamsSettings()
+    doctor: DoctorSettings = DoctorSettings()
+    topology: TopologySettings = TopologySettings()
+
+    def levels(self) -> tuple[Level, ...]:
+        """Return the levels of the topology, widest first."""
+        return tuple(Level(each.name, each.label) for each in self.topology.levels)
 
     def placement_policy(self) -> PlacementPolicy:
         """Return the planner's policy."""
@@ -165,6 +218,7 @@ class ControllerSettings(Section, frozen=True):
         # Here, since the commands read the types and `policies` loads numpy.
         from fairlead.app.controllers import Policies
         from fairlead.decide.adoption.view import AdoptionPolicy
+        from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
         fields = msgspec.structs.asdict
@@ -173,9 +227,28 @@ class ControllerSettings(Section, frozen=True):
             self.placement_policy(),
             AdoptionPolicy(**fields(self.adoption)),
             TeamsPolicy(**fields(self.teams)),
+            doctor=DoctorPolicy(**fields(self.doctor)),
+            levels=self.levels(),
         )
+
+
+def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) of levels of the topology that cannot be."""
+    levels = settings.topology.levels
+    if len(levels) > LEVELS_MAX:
+        yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"
+    for i, level in enumerate(levels):
+        at, before = f"topology.levels[{i}]", levels[:i]
+        if not LABEL.fullmatch(level.name):
+            yield f"{at}.name", f"'{level.name}' must consist of a-z, 0-9 and dashes"
+        elif level.name in (each.name for each in before):
+            yield f"{at}.name", f"there is a level {level.name} already"
+        if not is_qualified_name(level.label):
+            yield f"{at}.label", f"'{level.label}' is not the key of a label, such as {ZONE}"
+        elif level.label in (each.label for each in before):
+            yield f"{at}.label", f"there is a level with the label {level.label} already"
 
 
 def load_settings(file: str) -> ControllerSettings:
     """Return the settings of a file, the defaults without one; CliError with all mistakes."""
-    return load(Path(file), ControllerSettings) if file else ControllerSettings()
+    return load(Path(file), ControllerSettings, conflicts) if file else ControllerSettings()

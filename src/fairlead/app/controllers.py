@@ -18,21 +18,26 @@ from fairlead.api.resources import FLEETS, NODE_POOLS
 from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
-from fairlead.cloud.registry import ProviderFactory, provider_of
+from fairlead.cloud.registry import ProviderFactory
+from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.fleet import FleetController
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.doctor.examiner import Examiner
 from fairlead.embedded.unscheduled import UnscheduledPods
+from fairlead.model.topology import DEFAULT_LEVELS, Level
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
@@ -54,6 +59,9 @@ class Policies:
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
     teams: TeamsPolicy = field(default_factory=TeamsPolicy)
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
+    doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
+    #: Levels of the topology, widest first.
+    levels: tuple[Level, ...] = DEFAULT_LEVELS
 
 
 class Controllers:
@@ -68,13 +76,13 @@ class Controllers:
         context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
         teams: Mirror[Team] | None = None,
-        providers: ProviderFactory = provider_of,
+        providers: ProviderFactory | None = None,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors.
 
         `providers` makes the providers of node pools; the default knows no simulated cloud.
         """
-        self._providers = providers
+        self._providers = providers or own_providers()
         self._policies = policies
         self._client = client
         self._history = history
@@ -90,11 +98,13 @@ class Controllers:
         self.mirrors = SharedMirrors(
             client, self._events, context=context, priority_classes=priority_classes,
             teams=teams, has_quotas=policies.jobs.binding is not None,
+            has_reports=policies.doctor.enabled,
         )  # fmt: skip
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
-            self._cluster_mirrors(), clock=self._clock, set_aside=self._new_set_aside("cluster")
-        )
+            self._cluster_mirrors(), clock=self._clock, levels=policies.levels,
+            set_aside=self._new_set_aside("cluster"),
+        )  # fmt: skip
         self._loops: dict[str, ControllerLoop[Any]] = {}
 
     def services(self) -> list[Service]:
@@ -107,6 +117,8 @@ class Controllers:
             Service("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
             Service("fleet", self._run_fleet),
         ]
+        if self._policies.doctor.enabled:
+            services.append(Service("doctor", self._run_doctor))
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
             services.append(Service("adoption", self._run_adoption, is_ready=ready))
@@ -167,7 +179,11 @@ class Controllers:
             self._client, self.world, events=self._events, policy=self._policies.teams,
             reader=reader,
         )  # fmt: skip
-        await self._run(controller, reader)
+        self._metrics.watch_teams(self.mirrors.teams.items)
+        try:
+            await self._run(controller, reader)
+        finally:
+            self._metrics.watch_teams(None)
 
     async def _run_fleet(self) -> None:
         reader = self._begin("fleet")
@@ -179,10 +195,33 @@ class Controllers:
             for resource in (NODE_POOLS, FLEETS)
         ]  # fmt: skip
         controller = FleetController(
-            self._client, self.world, *own, providers=self._providers, events=self._events,
-            clock=self._clock, policy=self._policies.fleet, reader=reader, log=self._log,
+            self._client, self.world, *own, providers=self._providers, history=self._history,
+            events=self._events, clock=self._clock, policy=self._policies.fleet, reader=reader,
+            reports=self.mirrors.reports, metrics=self._metrics.fleet, log=self._log,
         )  # fmt: skip
-        await self._run(controller, reader, own=own, also=controller.observe)
+        self._metrics.fleet.watch(controller.source)
+        try:
+            await self._run(controller, reader, own=own, also=controller.observe)
+        finally:
+            self._metrics.fleet.watch(None)
+
+    async def _run_doctor(self) -> None:
+        reader, policy = self._begin("doctor"), self._policies.doctor
+        reports = self.mirrors.reports
+        assert reports is not None
+        examiner = Examiner(
+            self._client.read, clock=self._clock, metrics=policy.metrics,
+            pause_seconds=policy.pause_seconds, counted=lambda: {"pods": len(self.mirrors.pods)},
+        )  # fmt: skip
+        controller = DoctorController(
+            self._client, reports, examiner, events=self._events, clock=self._clock,
+            policy=policy, reader=reader,
+        )  # fmt: skip
+        self._metrics.doctor.watch(lambda: controller.examination)
+        try:
+            await self._run(controller, reader)
+        finally:
+            self._metrics.doctor.watch(None)
 
     async def _run_adoption(self) -> None:
         reader = self._begin("adoption")
@@ -229,7 +268,7 @@ class Controllers:
             async with asyncio.TaskGroup() as group:
                 for mirror in own:
                     mirror.set_aside = self.mirrors.set_aside
-                    group.create_task(mirror.run())
+                    group.create_task(mirror.run(), name=f"mirror-{mirror.resource.plural}")
                 if also is not None:
                     group.create_task(also())
                 group.create_task(reader.wait_fault())

@@ -10,11 +10,11 @@ import stat
 import tempfile
 from pathlib import Path
 
-from fairlead.app.run_file import TOKEN_FILE, read_running, write_private
+from fairlead.app.run_file import STORE_DIRECTORY, TOKEN_FILE, read_running, write_private
 from fairlead.input.errors import CliError, Code, fail
 
 _TOKEN_BYTES = 32
-_PARTS = ("log", "store")
+_PARTS = ("log", STORE_DIRECTORY)
 _WRITABLE_BY_ALL = stat.S_IWOTH
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -46,7 +46,7 @@ def require_own(data: Path) -> None:
     mode = data.stat().st_mode
     if mode & _WRITABLE_BY_OTHERS:
         raise _writable(data, data, mode)
-    store = data / "store"
+    store = data / STORE_DIRECTORY
     parts = [*data.iterdir(), *(store.iterdir() if store.is_dir() else ())]
     for part in sorted(parts):
         _require_owner(data, part)

@@ -27,9 +27,10 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
 from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.nodes import Nodes
+from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
-from fairlead.cloud.registry import provider_of
+from fairlead.cloud.registry import Clouds, provider_of
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.server import Server, serve
@@ -93,6 +94,7 @@ class Cluster:
         self.nodes_kept = 0  # virtual nodes beyond those that were asked for
         self.authority = b""  # of the server's certificate; known once it listens
         self._settings = settings
+        self._clouds = Clouds()
         self._clock = clock
         self._log = log
         self._say = say
@@ -129,7 +131,7 @@ class Cluster:
             controllers = Controllers(
                 self._settings.controllers.policies(jobs), client, history,
                 context=ProcessContext(self._clock, self._metrics, self._log),
-                providers=lambda pool: provider_of(pool, nodes.cloud),
+                providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
             )  # fmt: skip
             nodes = Nodes(
                 self._settings,
@@ -169,7 +171,7 @@ class Cluster:
                 await self._shut_down(nodes)
 
     def _open_store(self, stack: AsyncExitStack) -> Store:
-        store = Store.open(self._settings.data / "store")
+        store = Store.open(self._settings.data / STORE_DIRECTORY)
         stack.push_async_callback(store.close)
         store.on_compaction(self._compacted)
         return store
@@ -179,7 +181,7 @@ class Cluster:
         if error is not None:
             self._log.error(
                 "Data directory grows, its log cannot be compacted",
-                directory=str(self._settings.data / "store"),
+                directory=str(self._settings.data / STORE_DIRECTORY),
                 error=f"{type(error).__name__}: {error}",
             )
 

@@ -3,6 +3,7 @@
     /metrics                                          Prometheus text
     /fairlead/v1/status                               the process, its nodes, jobs and services
     /fairlead/v1/history?namespace&name&user&state&since&limit     JSON lines, the latest end first
+    /fairlead/v1/fleet/history?pool&action&since&limit             JSON lines, the latest first
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs            a job's logs, from the archive
 
 All behind the same token as the API.
@@ -22,8 +23,8 @@ from fairlead.api import names
 from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
-from fairlead.app.archive_query import history_line, history_query
-from fairlead.app.messages import ClusterStatus, NodeCounts, ServiceHealth
+from fairlead.app.archive_query import record_lines
+from fairlead.app.messages import Book, ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.app.settings import Settings
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
 from fairlead.embedded.http.server import Handler
@@ -78,7 +79,9 @@ class Extensions:
             case ["status"]:
                 return _json(msgspec.json.encode(await self.status()))
             case ["history"]:
-                return await self._history(dict(request.query))
+                return await self._records(Book.JOBS, dict(request.query))
+            case ["fleet", "history"]:
+                return await self._records(Book.FLEET, dict(request.query))
             case ["namespaces", namespace, "jobs", job, "logs"]:
                 parameters = dict(request.query)
                 archive = self._parts.archive
@@ -114,9 +117,8 @@ class Extensions:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
-    async def _history(self, parameters: Mapping[str, str]) -> web.StreamResponse:
-        records = await self._parts.history.query(history_query(parameters))
-        body = b"".join(msgspec.json.encode(history_line(record)) + b"\n" for record in records)
+    async def _records(self, book: Book, parameters: Mapping[str, str]) -> web.StreamResponse:
+        body = b"".join(await record_lines(self._parts.history, book, parameters))
         return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
 
 

@@ -1,8 +1,9 @@
 """Starting the cluster's process in the background, and ending it.
 
-The background process is a new session of the same program with its output in the log file. A pipe
-tells the waiting parent when it is ready, or what went wrong and with which exit code; the end of
-the pipe without a word means that it died, and then the log's last lines are shown.
+The background process is forked, so that the program is not loaded twice: a new session with its
+output in the log file. A pipe tells the waiting parent when it is ready, or what went wrong and
+with which exit code; the end of the pipe without a word means that it died, and then the log's last
+lines are shown.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -36,35 +36,49 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     exit_code: int = 0
 
 
-def start_detached(data: Path, arguments: Sequence[str]) -> Report:
-    """Run `fairlead up` with the arguments in a new session and return its report."""
+def start_detached(data: Path, run: Callable[[int], int]) -> Report:
+    """Run a function in a new session and return the report that it sends.
+
+    It gets the descriptor that `send_report` takes, and returns the exit code of its process, which
+    has no other descriptors than that one and the log.
+    """
     log_path = data / LOG_FILE
     _rotate(log_path)
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     read_end, write_end = os.pipe()
-    os.set_inheritable(write_end, True)
-    command = [sys.executable, "-m", "fairlead", "up", *arguments, "--ready-fd", str(write_end)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _enter_background(data, log, write_end)
+        sys.exit(run(write_end))
+    os.close(write_end)
+    os.close(log)
     try:
-        with log_path.open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=data,
-                start_new_session=True, pass_fds=(write_end,),
-            )  # fmt: skip
-        os.close(write_end)
-        try:
-            report = _read_report(read_end, process.pid)
-        except KeyboardInterrupt:
-            process.terminate()
-            raise
+        report = _read_report(read_end, pid)
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        raise
     finally:
         os.close(read_end)
     if report is not None:
         return report
-    code = process.poll()
-    how = f"ended with code {code}" if code is not None else "closed its pipe"
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    how = f"ended with code {os.waitstatus_to_exitcode(status)}" if ended else "closed its pipe"
     raise fail(
         Code.START_FAILED, f"the cluster did not start: its process {how}",
         detail=_tail(log_path), help=(f"the whole log: {log_path}",),
     )  # fmt: skip
+
+
+def _enter_background(data: Path, log: int, kept: int) -> None:
+    os.setsid()
+    os.chdir(data)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((nothing, log, log)):
+        os.dup2(descriptor, number)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _read_report(descriptor: int, pid: int) -> Report | None:

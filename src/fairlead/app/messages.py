@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,13 @@ SETTINGS_KEY = ("fairlead-system", "fairlead-settings")
 SETTINGS_FILE = "settings.yaml"
 #: The reason of an answer that another replica has. A Service leads to any of at most ten.
 NOT_LEADER = "NotLeader"
+
+
+class Book(Enum):
+    """What the archive has records of; the values are paths below /fairlead/v1."""
+
+    JOBS = "history"
+    FLEET = "fleet/history"
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +63,17 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
     started_at_ms: int | None = None
     finished_at_ms: int | None = None
     document: dict[str, Any] = {}
+
+
+class FleetLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One decision about the fleet, as its history endpoint sends it: a JSON line."""
+
+    at_ms: int
+    pool: str
+    action: str
+    reason: str
+    message: str = ""
+    facts: dict[str, Any] = {}
 
 
 class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,9 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, TypeVar
 
+from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.core import PriorityClass
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
+    CLUSTER_REPORTS,
     JOBS,
     NODES,
     PODS,
@@ -43,6 +45,7 @@ class SharedMirrors:
         priority_classes: Mirror[PriorityClass] | None = None,
         teams: Mirror[Team] | None = None,
         has_quotas: bool = False,
+        has_reports: bool = False,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors."""
         #: Objects that cannot be decoded, of these kinds and of those that a reader has alone.
@@ -73,6 +76,10 @@ class SharedMirrors:
         if has_quotas:
             self.quotas = make(RESOURCE_QUOTAS)
             self._own.append(self.quotas)
+        self.reports: Mirror[ClusterReport] | None = None
+        if has_reports:
+            self.reports = make(CLUSTER_REPORTS)
+            self._own.append(self.reports)
 
     def services(self) -> list[Service]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""

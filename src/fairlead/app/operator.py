@@ -96,6 +96,7 @@ class Operator:
                 others={"/fairlead/v1/": self._archive_api().answer},
             )
             services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
+            services.append(Service("webhook-jobs", webhook.follow_jobs))
         self._supervisor = Supervisor(
             services, clock=clock, rng=context.streams("supervisor"), log=log,
             crashed=metrics.crashed,

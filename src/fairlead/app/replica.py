@@ -19,6 +19,7 @@ from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
+from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.runtime.client import Client
@@ -65,15 +66,20 @@ class Replica:
         *,
         context: ProcessContext,
         archive: LogSource | None = None,
+        providers: ProviderFactory | None = None,
         fenced: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`fenced` is called at the start of each term with the number of jobs touched."""
+        """`fenced` is called at the start of each term with the number of jobs touched.
+
+        `providers` makes the providers of node pools.
+        """
         self._settings = settings
         self._client = client
         self._history = history
         self._context = context
         self._archive = archive
         self._fenced = fenced
+        self._providers = providers
         self._rng = context.streams("leader")
         self.elector = LeaderElector(
             client, settings.identity, clock=context.clock, rng=self._rng,
@@ -116,7 +122,7 @@ class Replica:
             context.log.info("Discovered", pod_groups=served.value if served else "")
         controllers = Controllers(
             policies, client, self._history, context=context,
-            priority_classes=self.priority_classes, teams=self.teams,
+            priority_classes=self.priority_classes, teams=self.teams, providers=self._providers,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

@@ -23,8 +23,14 @@ RUN_FILE = "run.json"
 CLUSTER_FILE = "cluster.json"
 KUBECONFIG_FILE = "kubeconfig"
 TOKEN_FILE = "token"  # noqa: S105 # a file name
+STORE_DIRECTORY = "store"
 LOG_FILE = "log/fairlead.log"
 _RUN_BYTES_MAX = 64 * 1024
+
+
+def is_of_a_cluster(directory: Path) -> bool:
+    """True for the data directory of `fairlead up`; a file alone may be another program's."""
+    return (directory / CLUSTER_FILE).is_file() and (directory / STORE_DIRECTORY).is_dir()
 
 
 class Running(msgspec.Struct, frozen=True, rename="camel"):

@@ -47,6 +47,7 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             "hold": Entry("change", "hold", "Give a job's nodes back and keep the job."),
             "release": Entry("change", "release", "Let held jobs go on."),
             "history": Entry("history", "history", "Show jobs that have ended."),
+            "usage": Entry("usage", "usage", "Show GPU-hours: held, busy, borrowed and lost."),
         },
     ),
     (
@@ -59,6 +60,8 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
             "fleet": Entry("fleet", "fleet", "Show node pools, and what holds each back."),
+            "teams": Entry("teams", "teams", "Show teams: their shares, and what they use."),
+            "quota": Entry("teams", "quota", "Show what a team was promised, has and uses."),
             "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
             "uninstall": Entry("uninstall", "uninstall", "Take Fairlead off a Kubernetes cluster."),
             "controller": Entry(
@@ -91,19 +94,6 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
 ENTRIES: dict[str, Entry] = {name: entry for _, part in SECTIONS for name, entry in part.items()}
 
 
-#: What people who know Slurm type, with what does that here.
-_SLURM = {
-    "sbatch": f"{PROGRAM} submit SCRIPT reads its #SBATCH lines",
-    "srun": f"{PROGRAM} run -- COMMAND",
-    "salloc": f"there are no interactive allocations; {PROGRAM} run -- COMMAND queues a command",
-    "squeue": f"{PROGRAM} ps; {PROGRAM} why JOB explains why one waits",
-    "sinfo": f"{PROGRAM} nodes",
-    "scancel": f"{PROGRAM} cancel JOB",
-    "sacct": f"{PROGRAM} history",
-    "scontrol": f"{PROGRAM} hold JOB, {PROGRAM} release JOB, {PROGRAM} why JOB",
-}
-
-
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
 
@@ -126,11 +116,12 @@ class LazyGroup(click.Group):
         """Find the command of the first argument, or say which one was meant."""
         name = args[0]
         if name not in ENTRIES and not name.startswith("-"):
+            from fairlead.cli import slurm
+
             near = nearest(name, ENTRIES)
             help_ = f"did you mean {PROGRAM} {near}?" if near else f"{PROGRAM} --help"
-            raise fail(
-                Code.NO_SUCH_COMMAND, f"no command '{name}'", help=(_SLURM.get(name, help_),)
-            )
+            help_ = slurm.COMMANDS.get(name, help_)
+            raise fail(Code.NO_SUCH_COMMAND, f"no command '{name}'", help=(help_,))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -234,10 +225,15 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
     command = context.command_path if context else f"{PROGRAM} {name}".rstrip()
     see = (f"{command} --help",)
     if isinstance(error, click.NoSuchOption):
+        from fairlead.cli import slurm
+
         known = _flags(context.command) if context else []
+        here = slurm.flag_help(name, error.option_name)
         near = nearest(error.option_name, known)
         help_ = (f"did you mean {near}?",) if near else see
-        if not near and context is not None and context.info_name == "submit":
+        if here:
+            help_ = (here, *see)
+        elif not near and context is not None and context.info_name == "submit":
             help_ = (*see, "what follows -- goes to the script: fairlead submit SCRIPT -- "
                      f"{error.option_name} ...")  # fmt: skip
         elif context is not None and context.parent is None:

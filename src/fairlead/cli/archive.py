@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from fairlead.api.status import ApiError
-from fairlead.app.messages import ACCOUNT, NOT_LEADER, PROXIED_NAME, TOKEN_HEADER, ArchivedLog
+from fairlead.app.messages import (
+    ACCOUNT,
+    NOT_LEADER,
+    PROXIED_NAME,
+    TOKEN_HEADER,
+    ArchivedLog,
+    Book,
+)
 from fairlead.input.errors import CliError, Code, fail
 
 if TYPE_CHECKING:
@@ -50,18 +57,17 @@ class Archive:
     api: Api | None
     direct: str = ""
 
-    def history_lines(self, query: Mapping[str, str]) -> Iterator[bytes]:
-        """Yield JSON lines of jobs; NoArchive, CliError."""
+    def record_lines(self, book: Book, query: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield JSON lines of records; NoArchive, CliError."""
         if not self.direct:
-            yield from self._proxied("/fairlead/v1/history", query)
+            yield from self._proxied(f"/fairlead/v1/{book.value}", query)
             return
-        from fairlead.app.archive_query import history_line, history_query
+        from fairlead.app.archive_query import record_lines
         from fairlead.app.stores import open_stores
 
         async def read() -> list[bytes]:
             async with open_stores(self.direct, must_exist=True) as stores:
-                records = await stores.history.query(history_query(query))
-            return [msgspec.json.encode(history_line(record)) for record in records]
+                return await record_lines(stores.history, book, query)
 
         yield from _run(read)
 

@@ -139,6 +139,11 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
 
 
+def text_width(otherwise: int) -> int:
+    """Return the columns for text on stdout: the terminal's; what is given where it is none."""
+    return terminal_width() if sys.stdout.isatty() else otherwise
+
+
 def now() -> float:
     """Return the wall clock; views get instants as arguments."""
     return time.time()
@@ -224,4 +229,15 @@ def _collect(options: dict[str, Any]) -> Common:
     )
 
 
-__all__ = ["Align", "Column", "Common", "Format", "Row", "common", "dump", "now", "terminal_width"]
+__all__ = [
+    "Align",
+    "Column",
+    "Common",
+    "Format",
+    "Row",
+    "common",
+    "dump",
+    "now",
+    "terminal_width",
+    "text_width",
+]

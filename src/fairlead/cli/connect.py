@@ -56,7 +56,10 @@ def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connectio
     if own.is_file() and _lives(data):
         return _load((own,), choice.context)
     paths = config_paths(None, environment)
-    if any(path.exists() for path in paths):
+    existing = [path for path in paths if path.exists()]
+    if existing:
+        if (stopped := _stopped_of(existing)) is not None:
+            raise _stopped(stopped, is_default=stopped == data)
         return _load(paths, choice.context)
     if own.is_file():
         raise _stopped(data, is_default=True)
@@ -85,10 +88,18 @@ def replica_connection(choice: Choice, environment: Mapping[str, str]) -> Connec
 def stopped_data(choice: Choice, environment: Mapping[str, str]) -> Path | None:
     """Return the data directory of the cluster that would be talked to, if it does not run."""
     explicit = choice.kubeconfig or environment.get("FAIRLEAD_KUBECONFIG") or ""
-    if not explicit and any(path.exists() for path in config_paths(None, environment)):
-        return None
+    existing = [path for path in config_paths(None, environment) if path.exists()]
+    if not explicit and existing:
+        return _stopped_of(existing)
     data = Path(explicit).parent if explicit else default_data_directory(environment)
     return data if _is_embedded(data) and not _lives(data) else None
+
+
+def _stopped_of(kubeconfigs: Sequence[Path]) -> Path | None:
+    """Return the data directory of the stopped cluster that is the only one named, else None."""
+    data = kubeconfigs[0].parent.absolute()
+    is_stopped = len(kubeconfigs) == 1 and _is_embedded(data) and not _lives(data)
+    return data if is_stopped else None
 
 
 def _stopped(data: Path, *, is_default: bool) -> CliError:
@@ -100,9 +111,9 @@ def _stopped(data: Path, *, is_default: bool) -> CliError:
 
 
 def _is_embedded(data: Path) -> bool:
-    from fairlead.app.run_file import CLUSTER_FILE  # needs msgspec
+    from fairlead.app.run_file import is_of_a_cluster  # needs msgspec
 
-    return (data / CLUSTER_FILE).is_file()
+    return is_of_a_cluster(data)
 
 
 def _lives(data: Path) -> bool:

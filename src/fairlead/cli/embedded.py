@@ -9,7 +9,6 @@ from fairlead.app.messages import ClusterStatus
 from fairlead.cli.transport import Api
 
 STATUS_PATH = "/fairlead/v1/status"
-HISTORY_PATH = "/fairlead/v1/history"
 
 
 def logs_path(namespace: str, job: str) -> str:

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
+from fairlead.api.resources import (
+    JOBS,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    TEAMS,
+    Resource,
+)
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.api.team import Team
+from fairlead.api.times import format_time
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
@@ -26,43 +34,56 @@ from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.priorities import PriorityTable
 from fairlead.model.requests import request_of
+from fairlead.model.topology import Level
 
+T = TypeVar("T")
+_OF_TEAMS = (
+    "nodes are kept for teams, and the job belongs to none: kubectl get teams shows them; "
+    "submit it in the namespace of your team"
+)
 _SHOWN = (quantity.GPU, quantity.CPU, quantity.MEMORY)
 
 
-def read_state(api: Api, nodes: Sequence[Node] | None = None) -> ClusterState:
-    """Return the cluster as the scheduler would see it now; `nodes` when they are read already.
+def read_state(api: Api, nodes: Sequence[Node], levels: Sequence[Level]) -> ClusterState:
+    """Return the cluster as the scheduler would see it now, of these nodes, with these levels.
 
-    Forbidden for a user who may not list nodes, or jobs and pods of all namespaces.
+    Where PriorityClasses may not be listed, jobs have the priority that they state. Forbidden for a
+    user who may not list nodes, or jobs and pods of all namespaces.
     """
-    nodes = api.list(NODES) if nodes is None else nodes
     jobs = api.list(JOBS)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
     pods = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
-    state = ClusterState.of(nodes, jobs, pods)
-    for team in _teams(api):
+    try:
+        priorities = PriorityTable(_if_known(api, PRIORITY_CLASSES))
+    except Forbidden:
+        priorities = None
+    state = ClusterState.of(nodes, jobs, pods, priorities, levels=levels)
+    for team in _if_known(api, TEAMS):
         state.team_changed(team.metadata.name, team)
     return state
 
 
-def _teams(api: Api) -> Sequence[Team]:
-    """Return the teams; none where the cluster does not know the kind."""
+def _if_known(api: Api, resource: Resource[T]) -> Sequence[T]:
+    """Return the objects; none where the cluster does not know the kind."""
     try:
-        return api.list(TEAMS)
+        return api.list(resource)
     except NotFound:
         return ()
 
 
-def check_fit(api: Api, job: Job) -> str:
-    """Return the line that says whether the job fits now.
+def check_fit(api: Api, job: Job, now: float) -> str:
+    """Return the line that says whether the job fits now, or what it waits for by its own choice
+    or its team's budget.
 
     CliError with the largest shape there is when no node could ever hold a member, or all nodes
-    together not the gang. A cluster without any node refuses nothing: it may get some. Nothing is
-    checked for a user who may not see the cluster.
+    together not the gang, nor node pools with them. A cluster without any node refuses nothing: it
+    may get some. Nothing is checked for a user who may not see the cluster.
     """
     try:
-        state = read_state(api)
+        nodes = api.list(NODES)
+        state = read_state(api, nodes, _levels(api, job))
     except Forbidden:
         return line("Place", "not checked: you may not list what the cluster has")
     gang = state.gang_of(job)
@@ -71,12 +92,56 @@ def check_fit(api: Api, job: Job) -> str:
         return line("Place", "waits: the cluster has no node yet")
     verdict = fits_empty(state, gang)
     if verdict.outcome is Outcome.IMPOSSIBLE:
+        if waits := _growth(api, nodes, gang):
+            return line("Place", f"waits for nodes: {waits}")
         help_ = _smaller(state, gang, verdict)
         if verdict.reason is Reason.NO_MATCHING_NODE:
             help_ = (*_taints(api, job), *help_)
         raise CliError(impossible(verdict, shape, help_))
-    now = would_fit(state, gang)
-    return line("Place", place_text(now))
+    return line("Place", place_text(_present(state, job, gang, now)))
+
+
+def _present(state: ClusterState, job: Job, gang: GangRequest | InvalidGang, now: float) -> Verdict:
+    """Return whether the job could start now, were it first in the queue."""
+    if isinstance(gang, InvalidGang):
+        return would_fit(state, gang)
+    team = state.teams.resolve(job.spec.team, job.metadata.namespace)
+    known = state.teams.get(team) if isinstance(team, str) else None
+    if known is not None and known.spec.budget.gpu_hours is not None:
+        from fairlead.decide.placement.budget import over_budget  # half of the planner
+
+        state.advance_shares(now)
+        if over := over_budget(state, known.metadata.name, gang, now):
+            return over[0]
+    verdict = would_fit(state, gang.patient)
+    if verdict.reason is Reason.AWAITING_PREFERRED:
+        until = format_time(now + gang.topology.preferred_seconds)
+        return replace(verdict, facts={**verdict.facts, "until": until})
+    return verdict
+
+
+def _growth(api: Api, nodes: Sequence[Node], gang: GangRequest | InvalidGang) -> str:
+    """Return which node pools would hold the gang, and with how many nodes; "" when none would."""
+    from fairlead.cli.views.fleet import growth
+    from fairlead.decide.fleet.growth import pools_that_hold  # half of the planner
+
+    try:
+        pools = _if_known(api, NODE_POOLS)
+    except Forbidden:
+        return ""
+    holding = pools_that_hold(nodes, gang, pools)
+    return growth(pools, holding) if holding else ""
+
+
+def _levels(api: Api, job: Job) -> tuple[Level, ...]:
+    """Return the levels of the topology, for a job that asks for some."""
+    if job.spec.topology is None:
+        return ()
+    from fairlead.app.controller_settings import ControllerSettings
+    from fairlead.cli.cluster_settings import read_settings
+    from fairlead.cli.embedded import read_status
+
+    return (read_settings(api, read_status(api)) or ControllerSettings()).levels()
 
 
 def place_text(verdict: Verdict) -> str:
@@ -85,7 +150,8 @@ def place_text(verdict: Verdict) -> str:
         case Outcome.PLACED:
             return f"fits now, on {plural(int(verdict.facts['nodes_used']), 'node')}"
         case Outcome.WAITING | Outcome.BLOCKED | Outcome.IMPOSSIBLE:
-            return f"waits: {message_of(verdict)}"
+            words = message_of(verdict)
+            return words if words.startswith("waits ") else f"waits: {words}"
     assert_never(verdict.outcome)
 
 
@@ -112,7 +178,10 @@ def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...
 
 
 def _taints(api: Api, job: Job) -> tuple[str, ...]:
-    """Return the toleration that would let a member onto nodes that its selector allows."""
+    """Return the toleration that would let a member onto nodes that its selector allows.
+
+    Those of teams are for their jobs, which get the toleration; no user is to write it.
+    """
     nodes = api.list(NODES)
     for role in job.spec.roles:
         spec = role.template.spec
@@ -126,7 +195,9 @@ def _taints(api: Api, job: Job) -> tuple[str, ...]:
         }
         if taints and "" not in tolerated:
             return tuple(
-                f"nodes are tainted with {key}; to use them write in role {role.name}: "
+                _OF_TEAMS
+                if key == names.TEAM
+                else f"nodes are tainted with {key}; to use them write in role {role.name}: "
                 f"tolerations: [{{key: {key}, operator: Exists}}]"
                 for key in sorted(taints)
             )

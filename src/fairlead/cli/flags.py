@@ -24,6 +24,7 @@ class Flag(Enum):
     ENV = "env"
     IMAGE = "image"
     AFTER = "after"
+    TOPOLOGY = "topology"
     CHDIR = "chdir"
     ON = "on"
     SIMULATE = "simulate"
@@ -55,6 +56,13 @@ FLAGS: dict[Flag, FlagInfo] = {
     Flag.IMAGE: FlagInfo("IMAGE", "Container image; needed on a cluster with container nodes."),
     Flag.AFTER: FlagInfo(
         "WHEN:JOB", "Start after ok:JOB, any:JOB or failed:JOB; repeatable.", True
+    ),
+    Flag.TOPOLOGY: FlagInfo(
+        "LEVEL[:HOW]",
+        "Keep it within one rack, say: LEVEL must, LEVEL:preferred should, "
+        "LEVEL:preferred=10m waits so long for it, LEVEL:slice=8 keeps every 8 members together; "
+        "repeatable.",
+        True,
     ),
     Flag.CHDIR: FlagInfo("DIR", "Working directory. [default: the current one]"),
     Flag.ON: FlagInfo("WHERE", "local, virtual or any; only on an embedded cluster."),

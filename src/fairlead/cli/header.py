@@ -56,7 +56,7 @@ _SELECTOR_HELP = (
     "fairlead submit SCRIPT --dry-run -o yaml prints one to start from"
 )
 SBATCH_REFUSED: dict[str, str] = {
-    "array": "submit the script once per index, with --env SLURM_ARRAY_TASK_ID=...",
+    "array": "submit the script once per index, with --env SLURM_ARRAY_TASK_ID=INDEX",
     "partition": _SELECTOR_HELP,
     "constraint": _SELECTOR_HELP,
     "nodelist": _SELECTOR_HELP,
@@ -76,7 +76,7 @@ SBATCH_REFUSED: dict[str, str] = {
     "distribution": "ranks follow the order of members; there is nothing to choose",
     "input": "redirect in the script: program < file",
     "tmp": "there is no request for local disk space",
-    "switches": "use spec.topology in a manifest",
+    "switches": "use --topology LEVEL:preferred=TIME, such as --topology rack:preferred=10m",
     "wrap": "use fairlead run -- COMMAND",
     "uid": "jobs run as the owner of the cluster's process",
 }
@@ -129,6 +129,8 @@ class _Reading:
 
     file: str
     ignore_unknown: bool
+    #: True when the command line gives the index of an array's task.
+    has_array_index: bool
     givens: dict[Flag, tuple[FlagValue, ...]] = field(
         default_factory=dict[Flag, tuple[FlagValue, ...]]
     )
@@ -152,12 +154,15 @@ class _Reading:
         )
 
 
-def parse_header(text: str, *, file: str, ignore_unknown: bool = False) -> Header:
+def parse_header(
+    text: str, *, file: str, ignore_unknown: bool = False, has_array_index: bool = False
+) -> Header:
     """Return what the header lines of a script ask for, all problems collected.
 
-    With `ignore_unknown` what would be refused is noted and left out.
+    With `ignore_unknown` what would be refused is noted and left out. With `has_array_index` the
+    script is submitted for one task of its array.
     """
-    reading = _Reading(file, ignore_unknown)
+    reading = _Reading(file, ignore_unknown, has_array_index)
     has_sbatch = False
     for number, line in enumerate(text.splitlines()[:HEADER_LINES_MAX], 1):
         stripped = line.strip()
@@ -249,6 +254,9 @@ def _sbatch_option(reading: _Reading, name: str, value: str, line: int) -> None:
         if value != "1":
             reading.refuse(line, f"{shown}={value} cannot be honoured",
                            "a member is one task: write --nodes=TASKS")  # fmt: skip
+    elif name == "array":
+        if not reading.has_array_index:
+            reading.refuse(line, f"{shown} cannot be honoured", _array_help(reading.file, value))
     elif name in SBATCH_REFUSED:
         reading.refuse(line, f"{shown} cannot be honoured", SBATCH_REFUSED[name])
     elif name in SBATCH_HONOURED:
@@ -259,6 +267,18 @@ def _sbatch_option(reading: _Reading, name: str, value: str, line: int) -> None:
         reading.refuse(line, f"{shown} is not an option that is read here",
                        f"did you mean --{near}?" if near
                        else "remove it, or submit with --ignore-unknown")  # fmt: skip
+
+
+def _array_help(file: str, value: str) -> str:
+    """Return the command that submits the script once per index of an array."""
+    indices = value.partition("%")[0]
+    if match := re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?", indices):
+        step = f"{match[3]} " if match[3] else ""
+        indices = f"$(seq {match[1]} {step}{match[2]})"
+    else:
+        indices = indices.replace(",", " ") or "INDICES"
+    submit = f'fairlead submit {shlex.quote(file)} --env SLURM_ARRAY_TASK_ID="$i"'
+    return f"submit it once per index: for i in {indices}; do {submit}; done"
 
 
 def _honour(reading: _Reading, name: str, value: str, line: int) -> None:

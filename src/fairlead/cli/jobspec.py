@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.api import core, names, quantity
+from fairlead.api.core_volumes import ConfigMapVolumeSource
 from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
 from fairlead.api.meta import ObjectMeta
 from fairlead.cli.request import JobRequest, Target, clean_name
@@ -119,7 +120,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
     mounts: tuple[core.VolumeMount, ...] = ()
     command = program.arguments
     if program.file is not None:
-        source = core.ConfigMapVolumeSource(name=config_map_name(name))
+        source = ConfigMapVolumeSource(name=config_map_name(name))
         volumes = (core.Volume(name=SCRIPT_VOLUME, config_map=source),)
         mounts = (core.VolumeMount(name=SCRIPT_VOLUME, mount_path=SCRIPT_MOUNT, read_only=True),)
         path = f"{SCRIPT_MOUNT}/{script_file(program.file.name)}"
@@ -143,6 +144,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         priority=request.priority,
         time_limit_seconds=request.time_seconds,
         restart=_restart(request),
+        topology=request.topology,
         after=request.after,
         suspend=request.is_held,
     )  # fmt: skip

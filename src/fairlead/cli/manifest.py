@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.resources import ALL, JOBS, Resource
+from fairlead.api.resources import ALL, JOBS, TEAMS, Resource
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.cli.request import clean_name
 from fairlead.cli.wording import reword
@@ -256,7 +256,9 @@ def _check(document: Document) -> list[Problem]:
     from fairlead.embedded.schema.schema import builtin_schema
 
     is_job = document.resource == JOBS
-    schema = _compiled_job_schema() if is_job else builtin_schema(document.resource)
+    is_ours = document.resource.api_version == names.API_VERSION
+    kind = document.resource.kind
+    schema = _compiled_schema(kind) if is_ours else builtin_schema(document.resource)
     body = dict(document.body)
     try:
         problems = [
@@ -265,38 +267,41 @@ def _check(document: Document) -> list[Problem]:
         ]
         causes = schema.validate(body)
         if not causes:
-            causes = _typed_causes(document, is_job=is_job)
+            causes = _typed_causes(document)
     except BadRequest as error:
         return [_problem(document.file, document.marks.mark, "", error.message)]
     reported = {problem.field for problem in problems}
     return problems + [document.problem(c) for c in causes if c.field not in reported]
 
 
-def _typed_causes(document: Document, *, is_job: bool) -> list[StatusCause]:
+def _typed_causes(document: Document) -> list[StatusCause]:
     """Return what breaks the rules that need the whole object, once its schema holds."""
     from fairlead.api.validate import validate_job
+    from fairlead.api.validate_team import validate_team
 
     try:
         msgspec.convert(document.body, document.resource.type)
     except msgspec.ValidationError as error:
         return [_cause(error)]
-    return validate_job(document.body) if is_job else []
+    if document.resource == TEAMS:
+        return validate_team(document.body)
+    return validate_job(document.body) if document.resource == JOBS else []
 
 
-def _compiled_job_schema() -> Schema:
+def _compiled_schema(kind: str) -> Schema:
     from fairlead.api import crd
     from fairlead.embedded.schema.schema import compile_schema
 
-    return compile_schema(job_schema(crd.manifests()))
+    return compile_schema(crd_schema(crd.manifests(), kind))
 
 
-def job_schema(manifests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the OpenAPI schema of the Job kind out of the CRD manifests."""
+def crd_schema(manifests: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
+    """Return the OpenAPI schema of one of our kinds out of the CRD manifests."""
     for manifest in manifests:
         spec = cast("dict[str, Any]", manifest["spec"])
-        if spec["names"]["kind"] == JOBS.kind:
+        if spec["names"]["kind"] == kind:
             return cast("dict[str, Any]", spec["versions"][0]["schema"]["openAPIV3Schema"])
-    raise AssertionError("the Job kind has a CRD")
+    raise AssertionError(f"the kind {kind} has a CRD")
 
 
 def _cause(error: msgspec.ValidationError) -> StatusCause:

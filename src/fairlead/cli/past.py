@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from fairlead.api.job import Job
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.app.messages import HistoryLine
+from fairlead.app.messages import Book, FleetLine, HistoryLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
-from fairlead.cli.embedded import HISTORY_PATH
 from fairlead.cli.logstream import LogQuery
 from fairlead.cli.transport import Api
 from fairlead.input.errors import Code, fail
 
 HISTORY_FILE = "history.db"
 DEFAULT_NAMESPACE = "default"
+L = TypeVar("L", HistoryLine, FleetLine)
 
 
 def stopped(common_: Common) -> Path | None:
@@ -32,15 +32,39 @@ def stopped(common_: Common) -> Path | None:
 
 def past_lines(common_: Common, store: str, query: Mapping[str, str]) -> list[HistoryLine]:
     """Return the records that match, the latest end first; the namespace is added to the query."""
-    direct = direct_store(store, os.environ)
-    data = None if direct else stopped(common_)
-    api = None if direct or data else common_.connect()
-    default = api.connection.namespace if api is not None else DEFAULT_NAMESPACE
+    source = _source(common_, store)
+    default = source.api.connection.namespace if source.api is not None else DEFAULT_NAMESPACE
     namespace = "" if common_.all_namespaces else common_.space(default)
     wanted = {**query, **({"namespace": namespace} if namespace else {})}
-    raw = _stopped_lines(data, wanted) if data else _raw_lines(api, direct, wanted)
+    return _read(source, Book.JOBS, wanted, HistoryLine)
+
+
+def past_decisions(common_: Common, store: str, query: Mapping[str, str]) -> list[FleetLine]:
+    """Return the decisions about the fleet that match, the latest first."""
+    return _read(_source(common_, store), Book.FLEET, query, FleetLine)
+
+
+class _Source(NamedTuple):
+    """Where records are: a store, the directory of a stopped cluster, or a cluster. One is set."""
+
+    direct: str
+    data: Path | None
+    api: Api | None
+
+
+def _source(common_: Common, store: str) -> _Source:
+    direct = direct_store(store, os.environ)
+    data = None if direct else stopped(common_)
+    return _Source(direct, data, None if direct or data else common_.connect())
+
+
+def _read(source: _Source, book: Book, query: Mapping[str, str], type_: type[L]) -> list[L]:
+    raw = (
+        _stopped_lines(source.data, book, query) if source.data
+        else _raw_lines(source, book, query)
+    )  # fmt: skip
     try:
-        return [msgspec.json.decode(line, type=HistoryLine) for line in raw]
+        return [msgspec.json.decode(line, type=type_) for line in raw]
     except msgspec.DecodeError as error:
         raise fail(Code.BAD_ANSWER, f"the history cannot be read: {error}") from error
 
@@ -58,6 +82,8 @@ def past_logs(
 
     Returns whether there was anything to write.
     """
+    import asyncio
+
     from fairlead.embedded.logs.archive import JobLogQuery, LogArchive
 
     async def copy() -> bool:
@@ -74,19 +100,19 @@ def past_logs(
     return asyncio.run(copy())
 
 
-def _stopped_lines(data: Path, query: Mapping[str, str]) -> list[bytes]:
-    from fairlead.app.archive_api import history_query
-    from fairlead.app.extensions import history_line
+def _stopped_lines(data: Path, book: Book, query: Mapping[str, str]) -> list[bytes]:
+    import asyncio
+
+    from fairlead.app.archive_query import record_lines
     from fairlead.history.sqlite import SqliteHistory
     from fairlead.runtime.history import HistoryError
 
     async def read() -> list[bytes]:
         history = SqliteHistory.open(data / HISTORY_FILE, runner=asyncio.to_thread)
         try:
-            records = await history.query(history_query(query))
+            return await record_lines(history, book, query)
         finally:
             await history.close()
-        return [msgspec.json.encode(history_line(record)) for record in records]
 
     try:
         return asyncio.run(read())
@@ -94,16 +120,16 @@ def _stopped_lines(data: Path, query: Mapping[str, str]) -> list[bytes]:
         raise fail(Code.DATA_UNWRITABLE, str(error)) from error
 
 
-def _raw_lines(api: Api | None, direct: str, query: Mapping[str, str]) -> Iterator[bytes]:
+def _raw_lines(source: _Source, book: Book, query: Mapping[str, str]) -> Iterator[bytes]:
     """Yield the records as JSON lines: from the store named, the cluster, or its controller."""
-    if api is not None:
+    if source.api is not None:
         try:
-            yield from api.lines(HISTORY_PATH, query)
+            yield from source.api.lines(f"/fairlead/v1/{book.value}", query)
         except (NotFound, Forbidden):
             pass  # not a cluster of fairlead up
         else:
             return
     try:
-        yield from Archive(api, direct).history_lines(query)
+        yield from Archive(source.api, source.direct).record_lines(book, query)
     except NoArchive as error:
         raise no_archive("the history", error) from error

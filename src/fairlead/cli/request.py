@@ -9,6 +9,8 @@ from enum import Enum
 
 from fairlead.api import quantity
 from fairlead.api.job import MEMBERS_MAX, After, AfterState
+from fairlead.api.selectors import is_qualified_name
+from fairlead.api.topology import Topology
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
@@ -49,6 +51,7 @@ class JobRequest:
     env: tuple[tuple[str, str], ...] = ()
     image: str = ""
     after: tuple[After, ...] = ()
+    topology: Topology | None = None
     chdir: str | None = None
     target: Target | None = None
     simulate_seconds: float | None = None
@@ -224,6 +227,44 @@ class _Reader:
                 out[After(job=job, state=_AFTER_STATES[when])] = None
         return tuple(out)
 
+    def topology(self) -> Topology | None:
+        """Return the levels: LEVEL, LEVEL:preferred[=DURATION] and LEVEL:slice=K, each once."""
+        found: dict[str, str] = {}
+        seconds = size = 0
+        for given in self._givens.get(Flag.TOPOLOGY, ()):
+            level, _, how = given.value.partition(":")
+            kind, _, amount = how.partition("=")
+            if not is_qualified_name(level):
+                self.complain(given, f"'{level}' is neither a level nor the key of a node label")
+            elif kind not in ("", "preferred", "slice"):
+                self.complain(given, f"'{how}' must be preferred, preferred=DURATION or slice=K",
+                              help_=f"--topology {level}:preferred")  # fmt: skip
+            elif kind in found:
+                which = {"": "required", "slice": "for slices"}.get(kind, kind)
+                self.complain(given, f"'{level}' is a second level that is {which}")
+            elif kind == "slice" and not (amount.isdigit() and 2 <= int(amount[:9]) <= MEMBERS_MAX):
+                self.complain(given, f"'{amount}' must be a number of members from 2",
+                              help_=f"--topology {level}:slice=8")  # fmt: skip
+            else:
+                found[kind] = level
+                size = int(amount) if kind == "slice" else size
+                if kind == "preferred" and amount:
+                    seconds = self._wait(given, amount)
+        if not found:
+            return None
+        required, preferred = found.get("", ""), found.get("preferred", "")
+        return Topology(
+            required or preferred, bool(required), preferred if required else "", seconds,
+            found.get("slice", ""), size,
+        )  # fmt: skip
+
+    def _wait(self, given: FlagValue, text: str) -> int:
+        try:
+            return round(parse_duration(text))
+        except ValueError as error:
+            self.complain(given, str(error))
+            return 0
+
     def retries(self) -> int:
         """Return how many failures of the job's own program lead to a restart."""
         count = self.whole(Flag.RETRIES, (0, RETRIES_MAX), 0)
@@ -276,6 +317,7 @@ def parse_request(
         env=reader.env(),
         image=reader.text(Flag.IMAGE) or "",
         after=reader.after(),
+        topology=reader.topology(),
         chdir=reader.text(Flag.CHDIR),
         target=reader.target(),
         simulate_seconds=reader.seconds(Flag.SIMULATE),

@@ -14,6 +14,7 @@ from pathlib import Path
 from fairlead.api.job import Job
 from fairlead.cli.jobspec import Origin, Program, Script, interpreter
 from fairlead.cli.request import JobRequest, Target
+from fairlead.cli.slurm import srun_line
 from fairlead.input.errors import Code, Problem
 
 #: Suffixes of scripts that /bin/sh cannot run, with the interpreter that is meant.
@@ -69,6 +70,13 @@ def local_problems(request: JobRequest, program: Program, origin: Origin) -> Ite
             Code.NOT_STARTABLE,
             f"the interpreter '{word}' of script '{program.script.name}' does not exist",
             detail=(_looked(word, directory),), help=("correct its #! line",),
+        )  # fmt: skip
+    line = srun_line(program.script.text)
+    if line is not None and not _is_found("srun", directory, search):
+        yield Problem(
+            Code.NOT_STARTABLE, f"line {line} of script '{program.script.name}' calls srun, which "
+            "does not exist here", help=("remove srun: the script runs in every member, as srun "
+                                         "would run it",),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.api import names
 from fairlead.api.job import Job
@@ -26,10 +26,12 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name, to_manifest
-from fairlead.cli.manifest import Document
 from fairlead.cli.refusals import from_api
 from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code, Problem, fail
+
+if TYPE_CHECKING:
+    from fairlead.cli.manifest import Document
 
 NAME_TRIES_MAX = 20
 
@@ -148,8 +150,12 @@ def _store_script(api: Api, namespace: str, name: str, script: Script) -> None:
 def _refused(error: ApiError, namespace: str) -> CliError:
     details = error.status.details
     if isinstance(error, NotFound) and details is not None and details.kind == "namespaces":
-        return fail(Code.NO_SUCH_NAMESPACE, f"namespace '{namespace}' does not exist",
-                    help=(f"kubectl create namespace {namespace}",))  # fmt: skip
+        remedy = f"kubectl create namespace {namespace}"
+        if namespace.isdigit():
+            remedy = f"-n is the namespace; --nodes {namespace} asks for so many members"
+        return fail(
+            Code.NO_SUCH_NAMESPACE, f"namespace '{namespace}' does not exist", help=(remedy,)
+        )
     return from_api(error)
 
 

@@ -11,32 +11,38 @@ again with the same token, it returns the same machines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from fairlead.api.bounds import OBJECT_NAME_MAX
+from fairlead.api.node_pool import NODES_MAX
 from fairlead.cloud.command import run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.model.machines import Instance, InstanceState, Inventory
 
 T = TypeVar("T")
+#: The id of a machine; ids are written to the status of the pool.
+_Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=OBJECT_NAME_MAX)]
+_Name: TypeAlias = Annotated[str, Meta(max_length=OBJECT_NAME_MAX)]
 
 
 class _Instance(msgspec.Struct, frozen=True):
-    id: str
+    id: _Id
     state: InstanceState = InstanceState.RUNNING
-    domain: str = ""
-    token: str = ""
-    pool: str = ""
+    domain: _Name = ""
+    token: _Name = ""
+    pool: _Name = ""
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    instances: tuple[_Instance, ...]
+    instances: Annotated[tuple[_Instance, ...], Meta(max_length=NODES_MAX)]
     complete: bool = True
 
 
 class _Launched(msgspec.Struct, frozen=True):
-    instances: tuple[str, ...]
+    instances: tuple[_Id, ...]
 
 
 class ExecProvider:
@@ -65,7 +71,12 @@ class ExecProvider:
             "launch", token=request.token, count=request.count, domain=request.domain,
             resources=dict(request.resources), labels=dict(request.labels),
         )  # fmt: skip
-        return _typed(answer, _Launched, self._path).instances
+        ids = tuple(dict.fromkeys(_typed(answer, _Launched, self._path).instances))
+        if len(ids) > request.count:
+            raise CloudError(
+                f"{self._path} launched {len(ids)} machines instead of {request.count}"
+            )
+        return ids
 
     async def terminate(self, ids: tuple[str, ...]) -> None:
         """Ask the command to end machines."""
@@ -79,5 +90,5 @@ class ExecProvider:
 def _typed(answer: Any, type_: type[T], path: str) -> T:
     try:
         return msgspec.convert(answer, type_)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise CloudError(f"{path}: the answer has another form: {error}") from error

@@ -26,6 +26,10 @@ class RefusedByProvider(CloudError):
     """The provider will not do it however often it is asked: credentials, a wrong reference."""
 
 
+class LaunchPending(CloudError):
+    """The launch is under way: its answer comes when it is sent again, with the same token."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """Machines to launch, all or none."""
@@ -48,8 +52,8 @@ class Provider(Protocol):
     async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
         """Launch machines, or find those of this token; return their ids.
 
-        OutOfCapacity, RefusedByProvider, CloudError. Fewer ids than asked for only where the
-        provider cannot launch all or none.
+        LaunchPending, OutOfCapacity, RefusedByProvider, CloudError. Fewer ids than asked for only
+        where the provider cannot launch all or none.
         """
         ...
 

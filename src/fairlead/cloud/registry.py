@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import assert_never
 
 from fairlead.api.node_pool import NodePool, ProviderType
+from fairlead.cloud.aws import Aws, AwsProvider
 from fairlead.cloud.exec import ExecProvider
+from fairlead.cloud.gcp import GcpProvider
+from fairlead.cloud.gcp_api import Gcp
 from fairlead.cloud.provider import Provider, RefusedByProvider
 from fairlead.cloud.simulated import SimulatedCloud, SimulatedProvider
 from fairlead.cloud.static import StaticProvider
@@ -15,10 +20,31 @@ from fairlead.cloud.static import StaticProvider
 ProviderFactory = Callable[[NodePool], Provider]
 
 
-def provider_of(pool: NodePool, simulated: SimulatedCloud | None = None) -> Provider:
+@dataclass(frozen=True, slots=True)
+class Clouds:
+    """What the pools of one process share of each cloud: clients, and how often it may be asked."""
+
+    aws: Aws = field(default_factory=Aws)
+    gcp: Gcp = field(default_factory=Gcp)
+
+
+def providers() -> ProviderFactory:
+    """Return what makes the providers of one process."""
+    return partial(provider_of, clouds=Clouds())
+
+
+def provider_of(
+    pool: NodePool, clouds: Clouds | None = None, simulated: SimulatedCloud | None = None
+) -> Provider:
     """Return the provider of a pool. `simulated` is the simulated cloud, where there is one."""
+    clouds = clouds or Clouds()
     spec, name = pool.spec.provider, pool.metadata.name
     match spec.type:
+        case ProviderType.AWS:
+            return AwsProvider(clouds.aws, name, spec.reference, spec.options)
+        case ProviderType.GCP:
+            zones = [domain.name for domain in pool.spec.domains]
+            return GcpProvider(clouds.gcp, spec.reference, zones, spec.options)
         case ProviderType.STATIC:
             return StaticProvider(spec.reference, name)
         case ProviderType.EXEC:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fairlead.api import names
@@ -43,12 +44,20 @@ class CloudRates:
     error: float = 0.0  # of a call, which may have had its effect
     never_registers: float = 0.0  # of a machine
     capacity: int = 1_000_000  # machines of all pools together
+    latency_seconds_mean: float = 0.0  # of a call, before and after its effect; exponential
+    #: A list shows a launch and an end so much later at most, uniform per machine.
+    list_lag_seconds_max: float = 0.0
+    cut: float = 0.0  # of a list: only half of it comes, and says so
+    short: float = 0.0  # of a list: only half of it comes, and does not say so
 
 
 @dataclass(slots=True)
 class _Machine:
     instance: Instance
     request: LaunchRequest
+    #: Since when lists show it; and, after its end, until when.
+    listed_at: float = 0.0
+    listed_until: float = float("inf")
 
 
 @dataclass(slots=True)
@@ -60,6 +69,11 @@ class SimulatedCloud:
     rates: CloudRates = field(default_factory=CloudRates)
     #: Machines that exist, by id.
     machines: dict[str, _Machine] = field(default_factory=dict)
+    #: Machines that have ended and that lists may still show, oldest end first.
+    ended: deque[_Machine] = field(default_factory=deque["_Machine"])
+    #: Called with each machine that is launched, and with each that ends.
+    on_launch: Callable[[Instance], None] = lambda _: None
+    on_end: Callable[[Instance], None] = lambda _: None
     #: What each token launched, for ever: a cloud remembers tokens for a day or so.
     tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
     launched: int = 0
@@ -85,18 +99,30 @@ class SimulatedCloud:
 
     async def list(self, pool: str) -> Inventory:
         """Return the machines of a pool."""
+        await self._pass()
         self._fail()
-        found = (m.instance for m in self.machines.values() if m.instance.pool == pool)
-        return Inventory(tuple(found))
+        now, lag = self._now(), self.rates.list_lag_seconds_max
+        while self.ended and self.ended[0].listed_until + lag < now:
+            self.ended.popleft()
+        found = [
+            machine.instance
+            for machine in (*self.machines.values(), *self.ended)
+            if machine.instance.pool == pool and machine.listed_at <= now < machine.listed_until
+        ]
+        await self._pass()
+        if self._happens(self.rates.cut):
+            return Inventory(tuple(found[::2]), is_complete=False)
+        return Inventory(tuple(found[::2] if self._happens(self.rates.short) else found))
 
     async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
         """Launch all or none."""
+        await self._pass()
         known = self.tokens.get(request.token)
         if known is not None:
             return known
         self._fail()
         room = self.rates.capacity - len(self.machines)
-        if room < request.count or self.rng.random() < self.rates.refusal:
+        if room < request.count or self._happens(self.rates.refusal):
             raise OutOfCapacity(f"no capacity for {request.count} machines in {request.domain!r}")
         ids: list[str] = []
         for _ in range(request.count):
@@ -104,35 +130,56 @@ class SimulatedCloud:
             id_ = f"{SCHEME}{request.pool}-{self.launched:06d}"
             starting = InstanceState.STARTING
             instance = Instance(id_, request.pool, starting, request.domain, request.token)
-            self.machines[id_] = _Machine(instance, request)
+            self.machines[id_] = _Machine(instance, request, self._now() + self._lag())
+            self.on_launch(instance)
             ids.append(id_)
             self._starting.put_nowait(id_)
         self.tokens[request.token] = tuple(ids)
+        await self._pass()
         self._fail()
         return tuple(ids)
 
     async def terminate(self, ids: tuple[str, ...]) -> None:
         """End machines at once."""
+        await self._pass()
         for id_ in ids:
-            if self.machines.pop(id_, None) is not None:
+            machine = self.machines.pop(id_, None)
+            if machine is not None:
+                self.on_end(machine.instance)
+                machine.instance = replace(machine.instance, state=InstanceState.STOPPING)
+                machine.listed_until = self._now() + self._lag()
+                self.ended.append(machine)
                 await self.maker.unregister(id_.removeprefix(SCHEME))
+        await self._pass()
         self._fail()
 
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self.rng.random() < chance
+
+    def _lag(self) -> float:
+        return self.rng.random() * self.rates.list_lag_seconds_max
+
+    async def _pass(self) -> None:
+        """Let the time of half a call pass."""
+        mean = self.rates.latency_seconds_mean
+        await asyncio.sleep(self.rng.expovariate(1 / mean) if mean else 0)
+
     def _fail(self) -> None:
-        if self.rates.error and self.rng.random() < self.rates.error:
+        if self._happens(self.rates.error):
             raise CloudError("injected: the provider did not answer")
 
     async def _start(self, id_: str) -> None:
         delay = self.rates.launch_seconds + self.rng.random() * self.rates.launch_jitter_seconds
-        never = self.rng.random() < self.rates.never_registers
+        never = self._happens(self.rates.never_registers)
         await asyncio.sleep(delay)
         machine = self.machines.get(id_)
         if machine is None or never:
             return
-        old = machine.instance
-        machine.instance = Instance(
-            old.id, old.pool, InstanceState.RUNNING, old.domain, old.token
-        )  # fmt: skip
+        machine.instance = replace(machine.instance, state=InstanceState.RUNNING)
         await self.maker.register(node_body(machine.instance, machine.request))
 
 

@@ -10,11 +10,13 @@ repeated.
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import msgspec
 
-from fairlead.cloud.command import run_command
+from fairlead.cloud.command import OUTPUT_BYTES_MAX, run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
 from fairlead.model.machines import Instance, InstanceState, Inventory
 
@@ -30,6 +32,20 @@ class _Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machines: tuple[_Machine, ...]
     power: str
+
+
+def _read_file(path: Path) -> bytes:
+    """Return what a regular file of bounded size holds; OSError, ValueError for anything else.
+
+    A pipe or a device might have no end, and the read would hold up the whole process.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is no regular file")
+        text = file.read(OUTPUT_BYTES_MAX + 1)
+    if len(text) > OUTPUT_BYTES_MAX:
+        raise ValueError(f"is larger than {OUTPUT_BYTES_MAX} bytes")
+    return text
 
 
 class StaticProvider:
@@ -113,23 +129,22 @@ class StaticProvider:
 
     def _read(self) -> _File:
         try:
-            text = self._path.read_bytes()
-            return msgspec.json.decode(text, type=_File)
+            return msgspec.json.decode(_read_file(self._path), type=_File)
         except OSError as error:
             raise RefusedByProvider(f"{self._path}: {error.strerror or error}") from error
-        except msgspec.DecodeError as error:
-            raise RefusedByProvider(f"{self._path}: {error}") from error
+        except (ValueError, RecursionError) as error:  # not JSON, or a NUL in the path
+            raise RefusedByProvider(f"{str(self._path)!r}: {error}") from error
 
     def _tokens(self) -> dict[str, tuple[str, ...]]:
         try:
-            text = self._launches.read_bytes()
+            text = _read_file(self._launches)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise CloudError(f"{self._launches}: {error.strerror or error}") from error
         try:
             return msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise RefusedByProvider(f"{self._launches}: {error}") from error
 
     def _write(self, tokens: dict[str, tuple[str, ...]]) -> None:

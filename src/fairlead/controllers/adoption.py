@@ -8,8 +8,9 @@ tool that is read when it is needed, so a new leader starts from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -204,7 +205,7 @@ class AdoptionController:
             text = f"{action.kind} {action.name} cannot be read: {error.message}"
             facts = Facts(problem=text)
         else:
-            facts = read_source(entry.group, found)
+            facts = read_source(entry.group.tool, found)
             uid = entry.group.source.uid if entry.group.source else ""
             if uid and facts.uid != uid:
                 facts = MISSING  # another object of the same name

@@ -25,6 +25,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
 from fairlead.model.node_health import NodeHealth
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.topology import Level
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, HasMetadata, Mirror
@@ -38,17 +39,24 @@ class ClusterWorld:
     """Cluster state and node health, kept in step with the mirrors."""
 
     def __init__(
-        self, mirrors: ClusterMirrors, *, clock: Clock, set_aside: SetAside = STRICT
+        self,
+        mirrors: ClusterMirrors,
+        *,
+        clock: Clock,
+        levels: tuple[Level, ...] = (),
+        set_aside: SetAside = STRICT,
     ) -> None:
         """Register on the mirrors.
 
         `set_aside` takes the objects that cannot be taken in. STRICT: each is a fault of the
-        mirror's reader, which is for mirrors that no other process part shares.
+        mirror's reader, which is for mirrors that no other process part shares. `levels` are those
+        of the topology, widest first.
         """
         self.mirrors = mirrors
         self.set_aside = set_aside
         self.health = NodeHealth()
-        self.state = ClusterState(PriorityTable())
+        self._levels = levels
+        self.state = ClusterState(PriorityTable(), levels)
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
         self.uncertain: dict[ObjectKey, PlaceJob] = {}
@@ -76,7 +84,7 @@ class ClusterWorld:
         The node health stays: to take a node in twice changes nothing.
         """
         self.close()
-        self.state = ClusterState(PriorityTable())
+        self.state = ClusterState(PriorityTable(), self._levels)
         self._register()
 
     def ensure_sound(self) -> None:

@@ -1,37 +1,40 @@
 """The fleet controller: lists machines, decides about all pools at once, and does what was decided.
 
-One task lists the machines of each pool, at most once per interval. Decisions are paced: the
-mirrors change all the time, but the fleet is looked at every few seconds. What a provider answers
-to a launch is written to the status of the pool; if that write is lost, the launch is sent again
-with the same token, and the provider gives the same answer.
+Decisions are paced: the mirrors change all the time, but the fleet is looked at every few seconds.
+`pool_providers.py` lists machines and calls the providers. What a provider answers to a launch is
+written to the status of the pool; if that write is lost, the launch is sent again with the same
+token, and the provider gives the same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from fairlead.api import names
+from fairlead.api.cluster_report import REPORT_NAME, ClusterReport
 from fairlead.api.core import Node, Pod
 from fairlead.api.fleet import FLEET_NAME, Fleet
 from fairlead.api.job import Job
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
+from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.api.times import parse_time
 from fairlead.api.validate_pool import validate_pool
 from fairlead.cloud.provider import (
     CloudError,
-    LaunchRequest,
+    LaunchPending,
     OutOfCapacity,
-    Provider,
     RefusedByProvider,
 )
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.fleet_records import FleetRecords
+from fairlead.controllers.pool_providers import PoolProviders, answer_of
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,
@@ -45,18 +48,29 @@ from fairlead.decide.fleet.actions import (
     WritePool,
 )
 from fairlead.decide.fleet.cycle import Report, decide_fleet
+from fairlead.decide.fleet.decisions import with_decisions
 from fairlead.decide.fleet.pool_status import answered, refused
-from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
+from fairlead.decide.fleet.view import (
+    FleetMemory,
+    FleetPolicy,
+    FleetView,
+    PoolFault,
+    PoolView,
+    about,
+)
+from fairlead.decide.placement.patience import confined_at
+from fairlead.decide.rails.pulse import Pulse
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gangs import GangRequest, JobKey
-from fairlead.model.machines import Inventory
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.events import EventKind, EventSink
+from fairlead.runtime.events import EventSink
+from fairlead.runtime.fleet_metrics import FleetMetrics, FleetSource
+from fairlead.runtime.history import History
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
@@ -69,22 +83,16 @@ BUYABLE = frozenset(
     reason.value
     for reason in (
         Reason.INSUFFICIENT_CAPACITY, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
+        Reason.SLICES_UNAVAILABLE,
         Reason.NODES_UNAVAILABLE, Reason.NO_MATCHING_NODE, Reason.NO_NODE_SHAPE_FITS,
         Reason.EXCEEDS_CLUSTER, Reason.NO_SUCH_TOPOLOGY, Reason.NO_DOMAIN_FITS,
-        Reason.BEHIND_EARLIER_JOB,
+        Reason.NO_SLICES_FIT,
+        Reason.BEHIND_EARLIER_JOB, Reason.BORROW_BACK_OFF,
     )
 )  # fmt: skip
-#: Share of the newest sample in the average latency and error rate of our own requests.
-_NEWEST = 0.1
 _SOON_SECONDS = 1.0
-
-
-@dataclass(slots=True)
-class _Listed:
-    inventory: Inventory | None = None
-    at: float = float("-inf")
-    tried_at: float = float("-inf")
-    error: str = ""
+#: Between two decisions while ever more jobs lack nodes. The second one sends what the first wrote.
+_DEMAND_SECONDS = 3.0
 
 
 class FleetController:
@@ -100,10 +108,13 @@ class FleetController:
         fleets: Mirror[Fleet],
         *,
         providers: ProviderFactory,
+        history: History,
         events: EventSink,
         clock: Clock,
+        reports: Mirror[ClusterReport] | None = None,
         policy: FleetPolicy | None = None,
         reader: MirrorReader | None = None,
+        metrics: FleetMetrics | None = None,
         log: Logger = SILENT,
     ) -> None:
         self.report: Report | None = None
@@ -112,20 +123,31 @@ class FleetController:
         self._world = world
         self._pools = pools
         self._fleets = fleets
-        self._make_provider = providers
-        self._providers: dict[str, tuple[Any, Provider]] = {}
-        self._events = events
+        self._reports = reports
+        self._records = FleetRecords(history, events, log)
         self._clock = clock
         self._log = log
         self._policy = policy or FleetPolicy()
         self._memory = FleetMemory()
         self._nodes = PoolNodes()
         self._waiting: dict[JobKey, Job] = {}
-        self._listed: dict[str, _Listed] = {}
-        self._has_pools = asyncio.Event()
-        self._next_at = float("-inf")
-        self._latency = self._errors = 0.0
+        #: Since when jobs have lacked nodes for which no launch call was sent.
+        self._lacking_since: dict[JobKey, float] = {}
+        #: No decision before this instant of the loop. Whether something has changed since the last
+        #: one, and the deadline that it set.
+        self._next_at = self._decided_at = float("-inf")
+        self._is_changed = False
+        self._wake_at: float | None = None
+        self._pulse = Pulse()
         self._set_aside = set_aside_of(reader)
+        self._providers = PoolProviders(
+            pools, providers, policy=self._policy, set_aside=self._set_aside, log=log,
+            metrics=metrics,
+        )  # fmt: skip
+        #: Pools that a decision raised over: at which version, and what.
+        self._faults: dict[str, tuple[str, str]] = {}
+        #: What is wrong with each pool, and the version that it was judged by.
+        self._mistakes: dict[str, tuple[NodePool, tuple[str, ...]]] = {}
         seen = world.mirrors
         self._removers = [
             follow(seen.nodes, self._node_changed, reader),
@@ -139,7 +161,17 @@ class FleetController:
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
         seen = self._world.mirrors
-        return (self._pools, self._fleets, seen.nodes, seen.jobs, seen.pods)
+        reports = () if self._reports is None else (self._reports,)
+        return (self._pools, self._fleets, seen.nodes, seen.jobs, seen.pods, *reports)
+
+    @property
+    def source(self) -> FleetSource:
+        """Return what metrics read of it at a scrape."""
+        return FleetSource(
+            self._pools.items,
+            lambda: self._fleets.get("", FLEET_NAME),
+            lambda: self.report.rulings if self.report is not None else (),
+        )
 
     def close(self) -> None:
         """Detach from the mirrors, which live longer than the controller."""
@@ -153,100 +185,145 @@ class FleetController:
         return asyncio.get_running_loop().time()
 
     def _node_changed(self, change: Change[Node]) -> None:
+        self._is_changed = True
         if change.new is None:
             self._nodes.remove(change.key[1])
         else:
             self._nodes.put(change.new, self._instant())
 
     def _job_changed(self, change: Change[Job]) -> None:
+        self._is_changed = True
         job = change.new
         self._nodes.job_changed(change.key, job, self._instant())
         verdict = job.status.verdict if job is not None else None
         is_buyable = verdict is not None and verdict.reason in BUYABLE
         if job is not None and is_buyable and phase_of(job) is Phase.QUEUED:
+            if change.key not in self._waiting:
+                instant = self._lacking_since[change.key] = self._instant()
+                soon = max(instant + _SOON_SECONDS, self._decided_at + _DEMAND_SECONDS)
+                self._next_at = min(self._next_at, soon)
             self._waiting[change.key] = job
         else:
             self._waiting.pop(change.key, None)
+            self._lacking_since.pop(change.key, None)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
+        self._is_changed = True
         self._nodes.pod_changed(change.key, change.new, self._instant())
 
     def _pool_changed(self, change: Change[NodePool]) -> None:
-        self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
+        self._decide_soon()
         if change.new is None:
-            self._listed.pop(change.key[1], None)
-            self._providers.pop(change.key[1], None)
+            self._providers.forget(change.key[1])
+            self._memory.own_launches.pop(change.key[1], None)
+            self._records.forget(change.key[1])
+            self._faults.pop(change.key[1], None)
+            self._mistakes.pop(change.key[1], None)
         else:
-            self._has_pools.set()
+            self._providers.pool_appeared()
+            self._records.replay(change.new)
 
     def _fleet_changed(self, change: Change[Fleet]) -> None:
+        self._decide_soon()
+
+    def _decide_soon(self) -> None:
+        self._is_changed = True
         self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
 
     async def observe(self) -> None:
-        """List the machines of each pool again and again, until cancelled."""
-        while True:
-            await self._has_pools.wait()
-            for pool in self._pools.items():
-                listed = self._listed.setdefault(pool.metadata.name, _Listed())
-                if self._instant() - listed.tried_at >= self._policy.list_seconds:
-                    await self._list(pool, listed)
-            if not len(self._pools):
-                self._has_pools.clear()
-            await asyncio.sleep(self._policy.loop_seconds)
-
-    async def _list(self, pool: NodePool, listed: _Listed) -> None:
-        # The list is as old as the question: what happens meanwhile may be missing in it.
-        listed.tried_at = asked_at = self._instant()
-        try:
-            listed.inventory = await self._provider(pool).instances()
-        except CloudError as error:
-            listed.error = str(error)
-            self._log.warning("Cannot list machines", pool=pool.metadata.name, error=str(error))
-        else:
-            listed.at, listed.error = asked_at, ""
-
-    def _provider(self, pool: NodePool) -> Provider:
-        name, spec = pool.metadata.name, pool.spec.provider
-        known = self._providers.get(name)
-        if known is None or known[0] != spec:
-            known = self._providers[name] = (spec, self._make_provider(pool))
-        return known[1]
+        """List the machines of all pools, and record decisions, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._providers.observe())
+            group.create_task(self._records.run())
 
     # Decisions
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide about the fleet, unless it was decided on a moment ago."""
         instant = self._instant()
-        if not len(self._pools) and not len(self._fleets):
+        self._is_changed, self._wake_at = False, None
+        if self._pools.is_undefined or self._fleets.is_undefined:
+            self._wake_at = now + self._policy.idle_loop_seconds
+            return Decision(wake_at=self._wake_at)
+        if self._has_nothing:
             return Decision()
         if instant < self._next_at:
-            return Decision(wake_at=now + self._next_at - instant)
-        decision, self.report = decide_fleet(self._view(now, instant), self._policy, self._memory)
+            self._wake_at = now + self._next_at - instant
+            return Decision(wake_at=self._wake_at)
+        self._decided_at = instant
+        try:
+            view = self._view(now, instant)
+            decision, report = decide_fleet(view, self._policy, self._memory)
+            self.report = report or self.report
+        except PoolFault as fault:
+            self._note_fault(fault)
+            self._next_at, self._wake_at = instant + _SOON_SECONDS, now + _SOON_SECONDS
+            return Decision(wake_at=self._wake_at)
         wake_at = decision.wake_at
         # What was written is looked at soon: a launch is recorded first and then sent.
         wait = _SOON_SECONDS if decision.actions else (wake_at or now) - now
         self._next_at = instant + wait
-        return replace(decision, wake_at=None if wake_at is None else now + wait)
+        self._wake_at = None if wake_at is None else now + wait
+        return replace(decision, wake_at=self._wake_at)
+
+    @property
+    def _has_nothing(self) -> bool:
+        """True without a pool and a fleet: no change of a node, a job or a pod matters."""
+        return not len(self._pools) and not len(self._fleets)
+
+    def due_at(self) -> float | None:
+        """Return when to decide again: after a change, but not before the pace allows."""
+        if self._has_nothing or not self._is_changed:
+            return self._wake_at
+        return self._clock.now() + max(0.0, self._next_at - self._instant())
 
     def _view(self, now: float, instant: float) -> FleetView:
         fleet = self._fleets.get("", FLEET_NAME)
         pools = [self._pool_view(pool, instant) for pool in self._pools.items()]
         contact = self._world.mirrors.nodes.seconds_since_contact
+        pulse = self._pulse = self._pulse.aged(instant)
         return FleetView(
             fleet=fleet, pools=pools, nodes=self._nodes, state=self._world.state,
-            waiting=self._gangs(), now=now, instant=instant,
+            waiting=self._gangs(now), now=now, instant=instant,
             nodes_age_seconds=float("inf") if contact is None else contact,
-            api_latency_seconds=self._latency, api_error_share=self._errors,
+            api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
+            report=None if self._reports is None else self._reports.get("", REPORT_NAME),
         )  # fmt: skip
 
     def _pool_view(self, pool: NodePool, instant: float) -> PoolView:
-        listed = self._listed.get(pool.metadata.name, _Listed())
-        causes = validate_pool(to_wire(pool))
-        mistakes = tuple(f"{cause.field}: {cause.message}" for cause in causes)
+        listed = self._providers.listed(pool.metadata.name)
+        version, fault = self._faults.get(pool.metadata.name, ("", ""))
+        if version == pool.metadata.resource_version:  # count its nodes, and do nothing about it
+            pool = NodePool(metadata=pool.metadata, spec=pool.spec)
+            return PoolView(pool, (fault,), listed.inventory, instant - listed.at, listed.error)
+        if version:
+            del self._faults[pool.metadata.name]
+            self._set_aside.clear(NODE_POOLS, pool.metadata.key, Stage.DECIDE)
+        judged, mistakes = self._mistakes.get(pool.metadata.name, (None, ()))
+        if judged is not pool:
+            with about(pool.metadata.name):
+                causes = validate_pool(to_wire(pool))
+            mistakes = tuple(f"{cause.field}: {cause.message}" for cause in causes)
+            self._mistakes[pool.metadata.name] = (pool, mistakes)
         return PoolView(pool, mistakes, listed.inventory, instant - listed.at, listed.error)
 
-    def _gangs(self) -> list[tuple[JobKey, GangRequest]]:
-        """Return the gangs that more nodes could place: by priority, then by age."""
+    def _note_fault(self, fault: PoolFault) -> None:
+        """Leave a pool alone until it changes; raises what no pool's content explains."""
+        pool, error = self._pools.get("", fault.pool), fault.__cause__
+        assert pool is not None
+        assert isinstance(error, Exception)
+        version = pool.metadata.resource_version
+        if self._faults.get(fault.pool, ("", ""))[0] == version:
+            raise error
+        entry = self._set_aside.note(NODE_POOLS, pool.metadata, Stage.DECIDE, error)
+        self._faults[fault.pool] = (version, f"set aside: {entry.fault}")
+
+    def _gangs(self, now: float) -> list[tuple[JobKey, GangRequest]]:
+        """Return the gangs that more nodes could place: by priority, then by age.
+
+        One that backs off from borrowing has no use for idle nodes of other teams, so nodes may be
+        bought for it.
+        """
         out: list[tuple[int, float, JobKey, GangRequest]] = []
         for key, job in self._waiting.items():
             entry = self._world.state.jobs.get(key)
@@ -254,7 +331,8 @@ class FleetController:
             if entry is None or not isinstance(entry.gang, GangRequest) or created is None:
                 continue
             priority = entry.priority if isinstance(entry.priority, int) else 0
-            out.append((-priority, parse_time(created), key, entry.gang))
+            gang = confined_at(job, entry.gang, now)
+            out.append((-priority, parse_time(created), key, gang))
         out.sort(key=_order)
         return [(key, gang) for _, _, key, gang in out]
 
@@ -274,32 +352,34 @@ class FleetController:
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""
-        started_at, failed = self._instant(), 0.0
+        started_at, failed = self._instant(), False
         try:
             return await self._perform(action)
         except ApiError as error:
-            failed = float(error.retryable)
+            failed = error.retryable
             raise
         finally:
             if not isinstance(action, CallLaunch | Terminate):  # these wait for the provider
                 seconds = self._instant() - started_at
-                self._latency += (seconds - self._latency) * _NEWEST
-                self._errors += (failed - self._errors) * _NEWEST
+                self._pulse = self._pulse.after(
+                    seconds, failed=failed, instant=started_at + seconds
+                )
 
     async def _perform(self, action: Action) -> Written | None:
         match action:
             case WritePool(pool, status, decided):
                 written = await self._write_pool(pool, status)
-                for each in decided:
-                    self._emit(pool, each)
+                self._records.note(NODE_POOLS, pool.metadata, decided)
                 return written
             case CreateFleet():
                 return await self._create_fleet()
-            case WriteFleet(fleet, status):
+            case WriteFleet(fleet, status, decided):
                 diff = merge_diff(to_wire(fleet.status), to_wire(status))
-                return await self._objects.patch_status(FLEETS, fleet.metadata, diff)
-            case CallLaunch(pool, launches):
-                return await self._launch(pool, launches)
+                written = await self._objects.patch_status(FLEETS, fleet.metadata, diff)
+                self._records.note(FLEETS, fleet.metadata, decided)
+                return written
+            case CallLaunch():
+                return await self._launch(action)
             case Terminate(pool, instances):
                 return await self._terminate(pool, instances)
             case DeleteNode(node):
@@ -320,52 +400,59 @@ class FleetController:
         diff = merge_diff(to_wire(pool.status), to_wire(status))
         if not diff:
             return None
-        return await self._objects.patch_status(NODE_POOLS, pool.metadata, diff)
+        written = await self._objects.patch_status(NODE_POOLS, pool.metadata, diff)
+        self._memory.wrote(pool.metadata.name, status)
+        return written
 
-    async def _launch(self, pool: NodePool, launches: Sequence[Launch]) -> Written | None:
+    async def _launch(self, action: CallLaunch) -> Written | None:
         """Send launches; what the provider answers is written with the version decided on."""
-        status = pool.status
-        for launch in launches:
+        pool, name = action.pool, action.pool.metadata.name
+        status, decided = with_decisions(pool.status, action.decided)
+        for launch in action.launches:
+            self._note_launch(launch)
             try:
-                ids = await self._provider(pool).launch(_request(pool, launch))
+                ids = await self._providers.launch(pool, launch)
+            except LaunchPending as pending:
+                # The next cycle asks again, with the same token.
+                self._log.debug("Launch under way", pool=name, state=str(pending))
+                continue
             except (OutOfCapacity, RefusedByProvider) as error:
                 base = float(pool.spec.scale_up.unavailable_seconds)
                 status = refused(status, launch, str(error), now=self._clock.now(), base=base)
-                self._emit(pool, status.decisions[-1])
+                self._providers.metrics.refused(name, answer_of(error))
             except CloudError as error:
                 # It is sent again in the next cycle, with the same token.
-                self._log.warning("Launch failed", pool=pool.metadata.name, error=str(error))
+                self._log.warning("Launch failed", pool=name, error=str(error))
                 break
             else:
-                status = answered(status, launch, ids)
-        self._listed.setdefault(pool.metadata.name, _Listed()).tried_at = float("-inf")
-        return await self._write_pool(pool, status)
+                status = answered(status, launch, ids, now=self._clock.now())
+            decided = (*decided, status.decisions[-1])
+        written = await self._write_pool(pool, status)
+        self._records.note(NODE_POOLS, pool.metadata, decided)
+        return written
+
+    def _note_launch(self, launch: Launch) -> None:
+        """Measure how long the jobs of a launch have waited for the first one."""
+        for text in launch.jobs:
+            namespace, _, name = text.partition("/")
+            since = self._lacking_since.pop((namespace, name), None)
+            if since is not None:
+                self._providers.metrics.demand_answered(self._instant() - since)
 
     async def _terminate(self, pool: NodePool, instances: tuple[str, ...]) -> None:
-        kept = [id_ for id_ in instances if not self._is_used(id_)]
+        kept = tuple(id_ for id_ in instances if not self._is_used(id_))
         try:
-            await self._provider(pool).terminate(tuple(kept))
+            await self._providers.terminate(pool, kept)
         except CloudError as error:
             self._log.warning("Cannot end machines", pool=pool.metadata.name, error=str(error))
-        else:
-            self._listed.setdefault(pool.metadata.name, _Listed()).tried_at = float("-inf")
 
     def _is_used(self, instance: str) -> bool:
         node = self._nodes.by_instance.get(instance)
         return node is not None and self._nodes.is_used(node.name)
 
-    def _emit(self, pool: NodePool, decision: PoolDecision) -> None:
-        kind = EventKind.WARNING if decision.action == "Refused" else EventKind.NORMAL
-        text = f"{decision.message} ({decision.reason})"
-        self._events.record(NODE_POOLS, pool.metadata, kind, reason=decision.action, message=text)
-        self._log.info(
-            "Fleet decision", pool=pool.metadata.name, action=decision.action,
-            reason=decision.reason, message=decision.message,
-        )  # fmt: skip
-
     def changed(self, key: ObjectKey) -> None:
         """Decide again soon."""
-        self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
+        self._decide_soon()
 
     def failed(self, action: Action, error: ApiError) -> None:
         """An answer that no retry can mend; the next decisions come back to it."""
@@ -381,15 +468,6 @@ class FleetController:
                 raise error
             case _:
                 assert_never(action)
-
-
-def _request(pool: NodePool, launch: Launch) -> LaunchRequest:
-    template = pool.spec.template
-    domain = next((each for each in pool.spec.domains if each.name == launch.domain), None)
-    labels = {**template.labels, **(domain.labels if domain else {})}
-    return LaunchRequest(
-        launch.token, pool.metadata.name, launch.count, launch.domain, template.resources, labels
-    )
 
 
 def _order(entry: tuple[int, float, JobKey, GangRequest]) -> tuple[int, float, JobKey]:

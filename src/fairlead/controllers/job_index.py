@@ -6,6 +6,7 @@ mirrors and is built again from them after a crash.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,10 @@ _NO_NODES: Mapping[str, int] = {}
 Dependent: TypeAlias = ConfigMap | Service | PodGroup
 D = TypeVar("D", ConfigMap, Service, PodGroup)
 O = TypeVar("O", Pod, ConfigMap, Service, PodGroup)  # noqa: E741 - an owned object
+
+
+#: By how much the clock of an earlier controller may have differed from ours.
+_CLOCK_ERROR_SECONDS_MAX = 600.0
 
 
 @dataclass(slots=True)
@@ -86,7 +91,9 @@ class JobIndex:
         self._on_finished = on_finished
         self._on_gone = on_gone
         self._clock = clock
-        self._began_at = clock.now()
+        self._began = asyncio.get_running_loop().time()
+        #: The attempts that were there when we began, by uid of the job.
+        self._inherited: dict[str, int] = {}
         self._by_node = JobsByNode()
         #: How members are bound on the nodes that say it.
         self._bindings: dict[str, Binding] = {}
@@ -159,12 +166,34 @@ class JobIndex:
             pod_refusal=pod_refusal,
             probe=probe,
             counts_written_at=counts_written_at,
-            late_until=late_until or inherited_until(job, self._began_at, policy),
+            late_until=late_until or self._inherited_until(job, policy, now),
         )
+
+    def _inherited_until(self, job: Job, policy: JobsPolicy, now: float) -> float:
+        """Return until when a pod may come that an earlier controller asked for; 0: none may.
+
+        The record of unanswered creations ended with that controller. None of its requests is in
+        flight any more once we have run so long, nor where the gang had all members long before; a
+        member's replacement may always be. The clocks of two controllers may differ.
+        """
+        attempt = job.status.current_attempt
+        if attempt is None or self._inherited.get(job.metadata.uid) != attempt.number:
+            return 0.0
+        seconds = policy.late_pod_seconds
+        is_whole = job.spec.restart.policy is not RestartPolicy.MEMBER
+        since = parse_time(attempt.started_at) if attempt.started_at else now
+        if is_whole and now - since > seconds + _CLOCK_ERROR_SECONDS_MAX:
+            return 0.0
+        left = self._began + seconds - asyncio.get_running_loop().time()
+        return now + left if left > 0 else 0.0
 
     def _on_job(self, change: Change[Job]) -> None:
         key, old, new = change.key, change.old, change.new
         self._mark(key)
+        if old is None and new is not None and new.status.attempt:
+            self._inherited[new.metadata.uid] = new.status.attempt
+        elif old is not None and new is None:
+            self._inherited.pop(old.metadata.uid, None)
         if dependency_state(old) is not dependency_state(new):
             for dependent in self._dependents.get(key, ()):
                 self._mark(dependent)
@@ -270,20 +299,6 @@ def waits_for(job: Job | None) -> list[ObjectKey]:
     if job is None or job.status.attempt > 0:
         return []
     return [(job.metadata.namespace, after.job) for after in job.spec.after]
-
-
-def inherited_until(job: Job, began_at: float, policy: JobsPolicy) -> float:
-    """Return until when a pod may come that an earlier controller asked for without an answer.
-
-    The record of unanswered creations ended with that controller. None is in flight any more once
-    the gang has run so long that even a retry has arrived; a member's replacement may always be.
-    """
-    attempt = job.status.current_attempt
-    if attempt is None or attempt.begun_at is None or parse_time(attempt.begun_at) > began_at:
-        return 0.0
-    is_single = job.spec.restart.policy is RestartPolicy.MEMBER
-    last = began_at if is_single or attempt.started_at is None else parse_time(attempt.started_at)
-    return last + policy.late_pod_seconds
 
 
 def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:

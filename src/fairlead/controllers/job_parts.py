@@ -5,6 +5,7 @@ What is made for a job is made under a derived name, so that making it again fin
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeAlias, assert_never
 
 from fairlead.api.job import Job
@@ -37,6 +38,9 @@ from fairlead.runtime.object_writer import NameTaken, ObjectWriter
 CreatePart: TypeAlias = CreatePod | CreateConfigMap | CreateService | CreatePodGroup
 DeletePart: TypeAlias = DeletePod | DeleteConfigMap | DeleteService | DeletePodGroup
 
+#: Kinds of which a job has one object, whatever its attempt: another one would want the same name.
+_OF_ALL_ATTEMPTS = ("Service", "Workload")
+
 
 class PartWriter:
     """Performs creates and deletes of parts of jobs, and keeps what the answers say, by uid."""
@@ -55,12 +59,13 @@ class PartWriter:
         self._refusals = refusals
         self._policy = policy
         self._clock = clock
-        #: Until when a pod may appear whose creation got no answer.
+        #: Until which instant a pod may appear whose creation got no answer: a clock may be set.
         self._late_until: dict[str, float] = {}
 
     def late_until(self, uid: str) -> float:
         """Return until when a pod of a job may appear whose creation got no answer; 0: none."""
-        return self._late_until.get(uid, 0.0)
+        left = self._late_until.get(uid, 0.0) - asyncio.get_running_loop().time()
+        return self._clock.now() + left if left > 0 else 0.0
 
     def forget(self, uid: str) -> None:
         """Drop what is kept of a job that is gone."""
@@ -124,13 +129,17 @@ class PartWriter:
         uid, now = job.metadata.uid, self._clock.now
         key = (job.metadata.namespace, name)
         try:
-            written = await self._objects.create(resource, key, body, owner_uid=uid)
+            written = await self._objects.create(
+                resource, key, body, owner=job.metadata,
+                awaits_collection=resource.kind in _OF_ALL_ATTEMPTS,
+            )  # fmt: skip
         except NameTaken as error:
             self._refusals.note(job, Refusal.NAME_TAKEN, error.message, now())
             raise
         except ApiError as error:
             if resource is PODS and may_come_late(error):
-                self._late_until[uid] = now() + self._policy.late_pod_seconds
+                instant = asyncio.get_running_loop().time()
+                self._late_until[uid] = instant + self._policy.late_pod_seconds
             raise
         self._refusals.clear(uid)
         return written

@@ -1,6 +1,6 @@
 """Performs the actions on a job that several controllers share (`fairlead.decide.job_actions`).
 
-A status is written as a compare-and-swap of what changed, and never what the scheduler owns.
+A status is written as a compare-and-swap of what changed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any, assert_never
 
 import msgspec
-from msgspec.structs import replace
 
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
@@ -124,7 +123,7 @@ class JobWriter:
         where a policy refuses all of it.
         """
         uid = job.metadata.uid
-        old, new = to_wire(_without_place(job.status)), to_wire(_without_place(status))
+        old, new = to_wire(job.status), to_wire(status)
         try:
             written = await self._patch_status(job, merge_diff(old, new))
         except ApiError as error:
@@ -160,10 +159,6 @@ class JobWriter:
         except HistoryError as error:
             # The job has not ended, for the world, until it is recorded: retry like any write.
             raise Unavailable(str(error)) from error
-
-
-def _without_place(status: JobStatus) -> JobStatus:
-    return replace(status, placement=None, nomination=None, preemption=None, verdict=None)
 
 
 def _refused_fields(error: ApiError) -> list[str]:

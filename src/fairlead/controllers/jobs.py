@@ -8,8 +8,9 @@ begun.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Job

@@ -15,8 +15,9 @@ other jobs may take the room that it would get.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
@@ -27,7 +28,6 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_writer import REFUSALS_MAX
 from fairlead.controllers.pod_refusals import is_denial
 from fairlead.controllers.uncertain_placements import UncertainPlacements
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import (
     Action,
     PlaceJob,
@@ -38,8 +38,10 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
     WriteVerdict,
 )
+from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.outcome import changed_verdict, preempted_message, status_after
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
@@ -159,11 +161,13 @@ class SchedulerController:
         patch = merge_diff(_owned_part(job.status), _owned_part(status_after(action)))
         if not patch:
             return None
+        if isinstance(action, PlaceJob):
+            self._uncertain.send(action)
         try:
             written = await self._objects.patch_status(JOBS, job.metadata, patch)
         except ApiError as error:
             if isinstance(action, PlaceJob):
-                self._uncertain.note(action, error)
+                self._uncertain.failed(action, error)
             raise
         self._set_aside.clear(JOBS, job.metadata.key, Stage.ACT)
         self._refused_releases.pop(job.metadata.uid, None)

@@ -1,7 +1,8 @@
 """The teams controller: keeps the nodes' taints in step with the teams' shares.
 
 A decision is made when nodes or teams have changed, and writes only nodes that change hands, a
-bounded number per second, each with the version of the node that the decision saw.
+bounded number per second, each with the version of the node that the decision saw. Pods that
+Fairlead does not place get their team's tolerations where admission did not give them.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
-from fairlead.api.core import Node, Taint
+from fairlead.api.core import Node, Pod, Taint
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.names import TEAM
-from fairlead.api.resources import NODES, TEAMS
+from fairlead.api.names import API_VERSION, TEAM
+from fairlead.api.resources import NODES, PODS, TEAMS
 from fairlead.api.status import ApiError
 from fairlead.api.team import Team
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.decide.teams.actions import Action, SetOwner, WriteTeamStatus
+from fairlead.decide.admission.pod_teams import judge_team
+from fairlead.decide.teams.actions import Action, AddTolerations, SetOwner, WriteTeamStatus
 from fairlead.decide.teams.decide import Sharing, changed_status, share_out, team_status
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.grouping import controller_of, is_concerned
 from fairlead.model.teams import NO_SCHEDULE, is_team_taint
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -57,16 +60,40 @@ class TeamsController:
         self._changes_at = self._use_at = 0.0
         #: Kind and name of objects whose writes are refused, until the loop retries them.
         self._blocked: set[ObjectKey] = set()
-        self.close = follow(world.mirrors.teams, self._team_changed, reader)
+        #: Pods that Fairlead does not place and no scheduler has bound; those of them to look at.
+        self._unbound: dict[ObjectKey, Pod] = {}
+        self._to_judge: dict[ObjectKey, None] = {}
+        self._removers = (
+            follow(world.mirrors.teams, self._team_changed, reader),
+            follow(world.mirrors.pods, self._pod_changed, reader),
+        )
+
+    def close(self) -> None:
+        """Detach from the mirrors, which live longer than the controller."""
+        for remove in self._removers:
+            remove()
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
         seen = self._world.mirrors
-        return (seen.teams, seen.nodes, seen.jobs)
+        return (seen.teams, seen.nodes, seen.jobs, seen.pods)
 
-    def _team_changed(self, _change: Change[Team]) -> None:
+    def _team_changed(self, change: Change[Team]) -> None:
         self._decided_on = None
+        if change.old is None or change.new is None or change.old.spec != change.new.spec:
+            self._to_judge.update(dict.fromkeys(self._unbound))
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        pod = change.new
+        if pod is None or not _may_be_judged(pod):
+            self._unbound.pop(change.key, None)
+            self._to_judge.pop(change.key, None)
+        elif change.old is None or change.key not in self._unbound:
+            self._unbound[change.key] = pod
+            self._to_judge[change.key] = None
+        else:
+            self._unbound[change.key] = pod
 
     def _versions(self) -> tuple[object, ...]:
         cluster = self._world.state
@@ -74,12 +101,16 @@ class TeamsController:
 
     def due_at(self) -> float | None:
         """Return when to decide again: at once when nodes or teams have changed."""
-        if not len(self._world.mirrors.teams) and not self._world.state.uses.has_owners:
-            return None
-        return self._wake_at if self._decided_on == self._versions() else 0.0
+        teams = self._world.mirrors.teams
+        if teams.is_undefined or not (len(teams) or self._world.state.uses.has_owners):
+            return None  # without the kind, the taints that there are stay
+        is_known = self._decided_on == self._versions() and not self._to_judge
+        return self._wake_at if is_known else 0.0
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the cluster as the mirrors have it."""
+        if self._world.mirrors.teams.is_undefined:
+            return Decision()
         teams = sorted(self._world.mirrors.teams.items(), key=lambda team: team.metadata.name)
         versions = self._versions()
         if self._decided_on != versions:
@@ -94,6 +125,9 @@ class TeamsController:
             actions += changes[: self._policy.changes_max]
             self._changes_at = now + self._policy.interval_seconds
             wakes.append(self._changes_at)
+        actions += self._tolerations()
+        if self._to_judge:
+            wakes.append(now + self._policy.interval_seconds)
         actions += self._statuses(teams, now)
         if teams:
             wakes.append(self._use_at)
@@ -104,11 +138,35 @@ class TeamsController:
         self._world.state.advance_shares(now)
         self._use_at = now + self._policy.use_seconds
         for team in teams:
-            if ("team", team.metadata.name) not in self._blocked:
+            if ("team", team.metadata.name) in self._blocked:
+                continue
+            try:
                 status = team_status(self._world.state, team, self._sharing, now)
                 write = changed_status(team, status, self._policy, now)
-                if write is not None:
-                    yield write
+            except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
+                self._set_aside.note(TEAMS, team.metadata, Stage.DECIDE, error)
+                continue
+            self._set_aside.clear(TEAMS, team.metadata.key, Stage.DECIDE)
+            if write is not None:
+                yield write
+
+    def _tolerations(self) -> Iterator[AddTolerations]:
+        """Yield the pods that lack what admission gives, a bounded number at a time."""
+        table = self._world.state.teams
+        count = 0
+        for key in sorted(self._to_judge):
+            if count >= self._policy.changes_max:
+                return
+            del self._to_judge[key]
+            pod = self._unbound[key]
+            spec, meta = pod.spec, pod.metadata
+            judged = judge_team(
+                spec.tolerations, meta.labels, table,
+                priority=spec.priority or 0, namespace=meta.namespace,
+            )  # fmt: skip
+            if judged.added:
+                count += 1
+                yield AddTolerations(pod, judged.added)
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the object of an action; names of nodes and teams do not collide."""
@@ -117,6 +175,8 @@ class TeamsController:
                 return ("node", node)
             case WriteTeamStatus(team):
                 return ("team", team.metadata.name)
+            case AddTolerations(pod):
+                return ("pod", "/".join(pod.metadata.key))
             case _:
                 assert_never(action)
 
@@ -133,6 +193,10 @@ class TeamsController:
                 written = await self._objects.patch_status(TEAMS, team.metadata, diff)
                 self._emit(action)
                 return written
+            case AddTolerations(pod, new):
+                tolerations = to_wire((*pod.spec.tolerations, *new))
+                patch = {"spec": {"tolerations": tolerations}}
+                return await self._objects.patch(PODS, pod.metadata, patch)
             case _:
                 assert_never(action)
 
@@ -160,6 +224,9 @@ class TeamsController:
 
     def changed(self, key: ObjectKey) -> None:
         """Look at an object again: decide on it as it is now."""
+        namespace, _, name = key[1].partition("/")
+        if key[0] == "pod" and (namespace, name) in self._unbound:
+            self._to_judge[namespace, name] = None
         self._blocked.discard(key)
         self._decided_on = None
 
@@ -174,3 +241,10 @@ class TeamsController:
             self.failed(action, ApiError(str(error)))
         else:
             raise error
+
+
+def _may_be_judged(pod: Pod) -> bool:
+    """True for a pod that is not ours to place, and that no scheduler has bound yet."""
+    is_open = not pod.spec.node_name and pod.metadata.deletion_timestamp is None
+    is_ours = is_concerned(pod) or controller_of(pod, API_VERSION, "Job") is not None
+    return is_open and not (is_ours or pod.is_terminal)

@@ -1,4 +1,4 @@
-"""Placements whose write has an unknown outcome.
+"""Placements that were sent and are not seen yet: their room must not be given away.
 
 A write that timed out may still be in flight, or was carried out and its answer was lost. It is a
 compare-and-swap on one version of one job: it can succeed exactly as long as the job is at that
@@ -9,6 +9,9 @@ So the room stays reserved until the mirror shows the job at another version, or
 the placement either shows or has become impossible. Until then the same write is repeated, by the
 loop within its cycle and whenever the loop retries the job. Any answer settles it: a success
 changes the job's version, a conflict says that the version has changed.
+
+The writes of a scheduler that crashed are as uncertain, answered or not: the barrier that waited
+for them went with it. The next one in the process reserves their room, too.
 """
 
 from __future__ import annotations
@@ -23,46 +26,59 @@ from fairlead.decide.verdict import ObjectKey
 class UncertainPlacements:
     """The placements whose outcome is unknown; their room is reserved in the state."""
 
-    def __init__(self, state: PlacementState, placements: dict[ObjectKey, PlaceJob]) -> None:
-        """Continue with `placements`, which earlier schedulers sent; this object modifies them."""
+    def __init__(self, state: PlacementState, sent: dict[ObjectKey, PlaceJob]) -> None:
+        """Continue with `sent`: what earlier schedulers wrote and no mirror has shown.
+
+        This object modifies it.
+        """
         self._state = state
-        self._open = placements
+        self._sent = sent
+        self._reserved: dict[ObjectKey, None] = {}
         #: Those to be sent again in the next decision.
         self._due: dict[ObjectKey, None] = {}
-        for key, action in list(self._open.items()):
+        for key, action in list(sent.items()):
             entry = state.jobs.get(key)
-            if entry is None or not _is_same(entry.job, action.job):
-                self.seen(key, entry.job if entry is not None else None)
-            else:
-                state.reserve_uncertain(action.job, action.placement)
-                self.repeat(key)
+            self._reserve(key, action)
+            self.repeat(key)
+            self.seen(key, entry.job if entry is not None else None)
 
     def __len__(self) -> int:
         """Return how many placements wait for their answer."""
-        return len(self._open)
+        return len(self._reserved)
 
     def __contains__(self, key: ObjectKey) -> bool:
-        return key in self._open
+        return key in self._reserved
 
-    def note(self, action: PlaceJob, error: ApiError) -> None:
-        """Reserve the room of a placement if the error leaves its outcome open."""
+    def send(self, action: PlaceJob) -> None:
+        """Note a placement before it is written."""
+        self._sent[action.job.metadata.key] = action
+
+    def failed(self, action: PlaceJob, error: ApiError) -> None:
+        """Reserve the room of a placement if the error leaves its outcome open, else forget it."""
         key = action.job.metadata.key
-        if not may_come_late(error) or key in self._open:
-            return
+        if key not in self._sent or key in self._reserved:
+            return  # seen, or reserved before
         entry = self._state.jobs.get(key)
-        if entry is None or not _is_same(entry.job, action.job):
-            return  # the job has changed meanwhile
-        self._open[key] = action
+        is_open = entry is not None and _is_same(entry.job, action.job)
+        if is_open and may_come_late(error):
+            self._reserve(key, action)
+        else:
+            del self._sent[key]
+
+    def _reserve(self, key: ObjectKey, action: PlaceJob) -> None:
+        self._reserved[key] = None
         self._state.reserve_uncertain(action.job, action.placement)
 
     def seen(self, key: ObjectKey, job: Job | None) -> None:
         """Release what the job, as it is now, has made impossible or shows; None: it is gone."""
-        action = self._open.get(key)
+        action = self._sent.get(key)
         if action is None or (job is not None and _is_same(job, action.job)):
             return
-        del self._open[key]
+        del self._sent[key]
         self._due.pop(key, None)
-        self._state.release_uncertain(key)
+        if key in self._reserved:
+            del self._reserved[key]
+            self._state.release_uncertain(key)
 
     def repeat(self, key: ObjectKey) -> None:
         """Let the next decision send it again."""
@@ -71,7 +87,7 @@ class UncertainPlacements:
     def take_due(self) -> tuple[PlaceJob, ...]:
         """Return what is to be sent again, in key order, each once."""
         keys, self._due = sorted(self._due), {}
-        return tuple(self._open[key] for key in keys)
+        return tuple(self._sent[key] for key in keys)
 
 
 def may_come_late(error: ApiError) -> bool:

@@ -16,13 +16,17 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
+from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
 from fairlead.decide.attempts.status import preempted_verdict, refusal_verdict
-from fairlead.decide.forecast import Forecast, Unknown, forecast
+from fairlead.decide.forecast import Forecast, Preemption, Unknown, forecast
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
-from fairlead.decide.placement import PlacementPolicy
+from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.completion import ends_at
+from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.patience import with_end
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
@@ -33,7 +37,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import is_device
 from fairlead.model.phase import Phase, phase_of
-from fairlead.model.requests import MemberClass, request_of
+from fairlead.model.requests import request_of
 
 AHEAD_MAX = 10
 HOLDERS_MAX = 10
@@ -42,16 +46,23 @@ _CAPACITY_REASONS = (
     Reason.INSUFFICIENT_CAPACITY,
     Reason.FRAGMENTED,
     Reason.TOPOLOGY_UNAVAILABLE,
+    Reason.SLICES_UNAVAILABLE,
+    Reason.AWAITING_PREFERRED,
+    Reason.BORROW_BACK_OFF,
     Reason.BEHIND_EARLIER_JOB,
 )
+#: Of jobs that wait for others of their team or user to end.
+_LIMITS = (Reason.RUNNING_LIMIT, Reason.GPU_LIMIT)
+_PREEMPTING = (Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT)
 #: Reasons that only the scheduler can know: explained as it wrote them.
 _WRITTEN = frozenset(
     reason.value
     for reason in (
-        Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT, Reason.RESERVED,
+        *_PREEMPTING, Reason.RESERVED,
         Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
         Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT, Reason.TEAM_NOT_OPEN,
-        Reason.TEAM_AMBIGUOUS,
+        Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET,
+        Reason.QUEUE_LIMIT,
     )
 )  # fmt: skip
 #: Smallest step worth suggesting, in base units.
@@ -134,8 +145,10 @@ class Explanation:
     arithmetic: tuple[Amounts, ...] = ()
     ahead: Ahead | None = None
     holders: tuple[Holder, ...] = ()
-    forecast: Forecast | Unknown | None = None
+    forecast: Forecast | Preemption | Unknown | None = None
     suggestions: tuple[Suggestion, ...] = ()
+    #: Of a job that may not borrow nodes of other teams for now.
+    borrower_backoff: BorrowerBackOff | None = None
 
 
 def explain(
@@ -148,28 +161,56 @@ def explain(
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
         return None
-    state.queue.reorder(now)
+    state.advance(now)
     verdict = _settled(state, entry.job, now)
     gang = entry.gang
     if verdict is not None or isinstance(gang, InvalidGang):
         verdict = verdict or would_fit(state.cluster, gang)
         return Explanation(key, verdict, _since(entry.job, verdict))
-    verdict = _waiting_verdict(state, entry, gang)
+    verdict = with_end(_waiting_verdict(state, entry, gang), entry, now)
+    open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
     explanation = Explanation(
         key,
         verdict,
         _since(entry.job, verdict),
-        arithmetic=_arithmetic(state.cluster, gang),
+        arithmetic=_arithmetic(state.cluster, open_to),
         ahead=_ahead(state, state.queue.order_of(entry)),
         suggestions=tuple(_suggestions(state.cluster, gang)),
+        borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
-    if verdict.reason not in _CAPACITY_REASONS:
+    if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS):
+        awaited = forecast(state, key, now, policy or PlacementPolicy())
+    elif verdict.reason in _PREEMPTING:
+        awaited = Preemption(now, verdict.blockers)
+    else:
         return explanation
-    return replace(
-        explanation,
-        holders=_holders(state, verdict, gang),
-        forecast=forecast(state, key, now, policy or PlacementPolicy()),
-    )
+    return replace(explanation, holders=_holders(state, verdict, gang), forecast=awaited)
+
+
+def explain_changed(
+    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
+) -> Explanation | None:
+    """Return what a whole decision on this state would do with a job, else why it would wait.
+
+    For a job that is not as its object says. The state is used up: a decision remembers which
+    verdicts it has made.
+    """
+    explanation = explain(state, key, now, policy)
+    for action in decide(state, policy, now).actions:
+        if explanation is None or not isinstance(action, PlaceJob | NominateJob):
+            continue
+        if action.job.metadata.key == key:
+            return _started(explanation, action, now)
+    return explanation
+
+
+def _started(explanation: Explanation, action: PlaceJob | NominateJob, now: float) -> Explanation:
+    facts = dict(action.verdict.facts)
+    if isinstance(action, PlaceJob):
+        return Explanation(explanation.job, Verdict(Reason.PLACED, facts), None)
+    victims = tuple((victim.namespace, victim.name) for victim in action.nomination.victims)
+    verdict = Verdict(Reason(action.verdict.reason), facts, victims)
+    return replace(explanation, verdict=verdict, forecast=Preemption(now, victims), suggestions=())
 
 
 # The verdict
@@ -245,6 +286,9 @@ def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest
         if reason is Reason.BEHIND_EARLIER_JOB:
             namespace, _, name = str(written.facts.get("job", "")).partition("/")
             blockers = ((namespace, name),)
+        nomination = entry.job.status.nomination
+        if reason in _PREEMPTING and nomination is not None:
+            blockers = tuple((victim.namespace, victim.name) for victim in nomination.victims)
         return Verdict(reason, dict(written.facts), blockers)
     verdict = would_fit(state.cluster, gang)
     if verdict.reason is Reason.PLACED:
@@ -357,4 +401,4 @@ def _with_role(gang: GangRequest, index: int, role: RoleRequest) -> GangRequest:
 
 def _asking(role: RoleRequest, resource: str, amount: int) -> RoleRequest:
     amounts = {**dict(role.member.request), resource: amount}
-    return replace(role, member=MemberClass(request_of(amounts.items()), role.member.constraints))
+    return replace(role, member=replace(role.member, request=request_of(amounts.items())))

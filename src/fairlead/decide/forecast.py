@@ -1,9 +1,10 @@
 """When a waiting job starts if every job ahead of it takes as long as it may.
 
 The planner's own stages (order, quota, fit, repair) run again at each end of a job, on the capacity
-as it is by then (`PresentCapacity.by`), with the jobs that they placed meanwhile. So those ahead in
-the queue, later jobs that find room first, and the reservation for the queue's head count as they
-do in the cluster; there is no second algorithm, and no copy of the state.
+as it is by then (`PresentCapacity.by`), with the jobs that they placed meanwhile, and when running
+jobs lose the protection of their first minute. So those ahead in the queue, later jobs that find
+room first, preemption, and the reservation for the queue's head count as they do in the cluster;
+there is no second algorithm, and no copy of the state.
 
 Assumed: a job that holds nodes uses its whole time limit and then its whole grace period, members
 start as soon as they are placed, and no job that comes first is submitted, released or restarted.
@@ -17,11 +18,11 @@ from enum import Enum
 from math import inf
 
 from fairlead.api.job import Job
-from fairlead.decide.placement import PlacementPolicy
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.completion import ends_at, longest_run_seconds
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.repair import Release, Wait, repair
 from fairlead.decide.placement.search import Plan, take_plan
@@ -58,10 +59,21 @@ class Forecast:
     waits_for: tuple[ObjectKey, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Jobs of lower priority have to give their nodes to the gang, from an instant on.
+
+    Without victims the gang gets nodes that others leave anyway.
+    """
+
+    begins_at: float
+    victims: tuple[ObjectKey, ...]
+
+
 def forecast(
     state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
-) -> Forecast | Unknown:
-    """Return by when a waiting job starts.
+) -> Forecast | Preemption | Unknown:
+    """Return by when a waiting job starts, or which jobs it preempts and when.
 
     The members' pods of jobs must not be in the state: a job that ends gives back its claim. The
     state is used for the calculation and is as it was at the end.
@@ -74,7 +86,7 @@ def forecast(
             return ahead.run()
         finally:
             ahead.restore()
-            state.queue.reorder(now)
+            state.advance(now)
 
 
 class _Ahead:
@@ -88,29 +100,38 @@ class _Ahead:
         self._added: dict[ObjectKey, QueueEntry] = {}
         self._is_endless = self._has_restart = False
         self._is_preempting = bool(context.state.nominees)
+        #: The victims of the job itself, once it has some.
+        self._victims: tuple[ObjectKey, ...] | None = None
+        #: When there may be more victims.
+        self._retry_at = inf
         self._waits_for: list[ObjectKey] = []
         #: What was taken since belongs to the next job that is placed.
         self._mark = 0
         gang = self._state.jobs[key].gang
         assert not isinstance(gang, InvalidGang)
-        constraints = [role.member.constraints for role in gang.roles]
+        constraints = [role.member.constraints for role in gang.accepting.roles]
         self._eligible = eligible_nodes(self._state.cluster, constraints)
         self._dependents = _dependents(self._state)
 
-    def run(self) -> Forecast | Unknown:
+    def run(self) -> Forecast | Preemption | Unknown:
         self._begin()
         context, seen = self._context, -inf
         for _ in range(ENDS_MAX):
             if self._place():
+                if self._victims is not None:
+                    return Preemption(context.now, self._victims)
                 if self._is_preempting:
                     return Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.PREEMPTING
                 waits_for = tuple(reversed(self._waits_for[-WAITS_FOR_MAX:]))
                 return Forecast(context.now, waits_for)
             end = self._capacity.next_end(seen)
-            if end is None:
+            accepts_at = self._state.patience.next_end()
+            steps = [at for at in (end, accepts_at, self._retry_at) if at is not None and at < inf]
+            if not steps:
                 return self._unknown()
-            seen = context.now = max(context.now, end)
+            seen = context.now = max(context.now, min(steps))
             for key in self._capacity.by(seen):
+                context.limits.give_back(key)
                 if key in self._dependents:
                     return Unknown.DEPENDENT
                 slots = context.placed.get(key)
@@ -158,7 +179,7 @@ class _Ahead:
     def _place(self) -> bool:
         """Place what fits at this instant; True once the job is placed, or others preempt."""
         context = self._context
-        self._state.queue.reorder(context.now)
+        self._state.advance(context.now)
         while True:
             added = len(self._added)
             context.reserved_for = self._capacity.barred = None
@@ -167,9 +188,12 @@ class _Ahead:
                 return True
             fit = Fit(context, self._on_plan, self._on_repair)
             fit.run()
-            for key in fit.preempting.made:
+            self._retry_at = fit.preempting.retry_at
+            for key, found in fit.preempting.made.items():
                 self._note_unknown_end(self._state.jobs[key].job, None)
                 self._is_preempting = True
+                if key == self._key:
+                    self._victims = tuple(victim.key for victim in found.victims)
             if self._is_preempting or self._key in context.placed:
                 return True
             if len(self._added) == added:
@@ -188,6 +212,7 @@ class _Ahead:
         capacity.hold(key, self._mark, until)
         self._note_unknown_end(job, until)
         self._context.placed[key] = plan.distinct_slots
+        self._context.limits.take(entry)
         self._mark = capacity.mark()
 
     def _on_repair(self, entry: QueueEntry) -> None:
@@ -200,6 +225,7 @@ class _Ahead:
                 self._on_plan(entry, plan)
             case Release():
                 self._capacity.without([key])
+                context.limits.give_back(key)
                 self._queue(entry)
                 self._mark = self._capacity.mark()
             case Wait():

@@ -31,9 +31,12 @@ class Reason(Enum):
     PLACED = "Placed"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     FRAGMENTED = "Fragmented"
+    NEIGHBOURS_IN_THE_WAY = "NeighboursInTheWay"
     NODES_UNAVAILABLE = "NodesUnavailable"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
+    SLICES_UNAVAILABLE = "SlicesUnavailable"
+    AWAITING_PREFERRED = "AwaitingPreferred"
     AWAITING_QUOTA = "AwaitingQuota"
     REPAIRING = "Repairing"
     PREEMPTING = "Preempting"
@@ -49,6 +52,11 @@ class Reason(Enum):
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
     PRIORITY_CLASS_RESERVED = "PriorityClassReserved"
     BORROW_LIMIT = "BorrowLimit"
+    BORROW_BACK_OFF = "BorrowBackOff"
+    RUNNING_LIMIT = "RunningLimit"
+    GPU_LIMIT = "GPULimit"
+    GPU_BUDGET = "GPUBudget"
+    QUEUE_LIMIT = "QueueLimit"
     TEAM_NOT_OPEN = "TeamNotOpen"
     TEAM_AMBIGUOUS = "TeamAmbiguous"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -59,7 +67,9 @@ class Reason(Enum):
     GROUP_UNGATED = "GroupUngated"
     NO_NODE_SHAPE_FITS = "NoNodeShapeFits"
     EXCEEDS_CLUSTER = "ExceedsCluster"
+    TOO_FEW_APART = "TooFewApart"
     NO_DOMAIN_FITS = "NoDomainFits"
+    NO_SLICES_FIT = "NoSlicesFit"
     NO_SUCH_TOPOLOGY = "NoSuchTopology"
     NO_MATCHING_NODE = "NoMatchingNode"
     INVALID_REQUEST = "InvalidRequest"
@@ -150,6 +160,24 @@ REASONS: dict[Reason, ReasonInfo] = {
         45,
         "no {topology_key} has room for all {members} members; the best has room for {members_fit}",
     ),
+    Reason.SLICES_UNAVAILABLE: ReasonInfo(
+        Outcome.WAITING,
+        45,
+        "in slices of {slice_size} members, each in one {slice_level}, {within} has room for "
+        "{members_fit} of {members} members",
+    ),
+    Reason.AWAITING_PREFERRED: ReasonInfo(
+        Outcome.WAITING,
+        30,
+        "waits for one {topology_key} until {until}, then takes {then}; the best of {domains} has "
+        "room for {members_fit} of {members} members",
+    ),
+    Reason.NEIGHBOURS_IN_THE_WAY: ReasonInfo(
+        Outcome.WAITING,
+        45,
+        "there are free nodes, but {rules} of its pods and of those that run allow only "
+        "{members_fit} of {members} members",
+    ),
     Reason.NODES_UNAVAILABLE: ReasonInfo(
         Outcome.WAITING,
         50,
@@ -188,6 +216,34 @@ REASONS: dict[Reason, ReasonInfo] = {
         "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
         "team {team} borrows {borrowed} nodes",
     ),
+    Reason.BORROW_BACK_OFF: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "would fit on idle nodes of other teams, but gave way {times} times in a row on such nodes "
+        "without a new checkpoint; borrows again at {until}",
+    ),
+    Reason.RUNNING_LIMIT: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "{account} has nodes for {running} jobs, of at most {limit}; it may start when one of them "
+        "ends",
+    ),
+    Reason.GPU_LIMIT: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "asks for {gpus} GPUs; {account} holds {gpus_held} of at most {limit}",
+    ),
+    Reason.GPU_BUDGET: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "team {team} has used its budget of {limit} GPU-hours; what it used counts half after "
+        "{days} days, so it may start once it counts less",
+    ),
+    Reason.QUEUE_LIMIT: ReasonInfo(
+        Outcome.WAITING,
+        40,
+        "{account} may have {limit} {kind} jobs; it joins the queue when one of them has {event}",
+    ),
     Reason.TEAM_NOT_OPEN: ReasonInfo(
         Outcome.BLOCKED,
         60,
@@ -214,11 +270,23 @@ REASONS: dict[Reason, ReasonInfo] = {
         80,
         "needs room for {members} members; all matching nodes, empty, hold {members_fit}",
     ),
+    Reason.TOO_FEW_APART: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        82,
+        "{rules} of its pods allow only {members_fit} of {members} members on all matching nodes, "
+        "empty",
+    ),
     Reason.NO_DOMAIN_FITS: ReasonInfo(
         Outcome.IMPOSSIBLE,
         85,
         "needs room for {members} members in one {topology_key}; the largest of {domains}, empty, "
         "holds {members_fit}",
+    ),
+    Reason.NO_SLICES_FIT: ReasonInfo(
+        Outcome.IMPOSSIBLE,
+        85,
+        "in slices of {slice_size} members, each in one {slice_level}, {within}, empty, has room "
+        "for {members_fit} of {members} members",
     ),
     Reason.NO_SUCH_TOPOLOGY: ReasonInfo(
         Outcome.IMPOSSIBLE,

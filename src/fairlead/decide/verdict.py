@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import msgspec
+
 from fairlead.decide.reasons import REASONS, Outcome, Reason, render
 
 #: (namespace, name)
@@ -34,18 +36,17 @@ class Verdict:
         return render(self.reason, self.facts)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[A_co]):
+class Decision(msgspec.Struct, Generic[A_co], frozen=True):
     """What to do, in order; what was judged; and when time alone could change the answer.
 
     `wake_at` is in seconds since the epoch; None when only a change can matter.
     """
 
     actions: tuple[A_co, ...] = ()
-    verdicts: Mapping[ObjectKey, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[ObjectKey, Verdict] = msgspec.field(default_factory=dict)
     wake_at: float | None = None
     #: What deciding about an object raised; the object is left out of the rest.
-    faults: Mapping[ObjectKey, Exception] = field(default_factory=dict)
+    faults: Mapping[ObjectKey, Exception] = msgspec.field(default_factory=dict)
 
 
 NOTHING: Decision[Any] = Decision()

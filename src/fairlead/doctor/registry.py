@@ -23,8 +23,6 @@ BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 _MORE: tuple[tuple[Source, str], ...] = (
     (Source.ETCD, "etcd_mvcc_db_total_size_in_use_in_bytes"),
     (Source.ETCD, "etcd_server_quota_backend_bytes"),
-    (Source.ETCD, "etcd_server_has_leader"),
-    (Source.APISERVER, "apiserver_flowcontrol_rejected_requests_total"),
     (Source.APISERVER, "apiserver_resource_objects"),
     (Source.APISERVER, "apiserver_storage_objects"),
     (Source.APISERVER, "apiserver_longrunning_requests"),

@@ -18,7 +18,7 @@ import msgspec
 
 from fairlead import __version__
 from fairlead.api import builtin_schemas
-from fairlead.api.builtin_schemas import API_VERSION, COMPLETE, KIND, METADATA, schema_of
+from fairlead.api.builtin_schemas import COMPLETE, METADATA, schema_of
 from fairlead.embedded.schema.schema import Schema
 
 __all__ = ["openapi_v2", "openapi_v3_group", "openapi_v3_index"]
@@ -51,7 +51,11 @@ _STRUCT_PACKAGES = (
         )
     ),
 )
+_OPEN = "x-kubernetes-preserve-unknown-fields"
 _NOT_IN_V2 = ("oneOf", "anyOf", "allOf", "not", "nullable")
+#: For kinds whose schema does not describe them, in the words that people know.
+_API_VERSION = "APIVersion defines the versioned schema of this representation of an object."
+_KIND = "Kind is a string value representing the REST resource this object represents."
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 _STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -184,10 +188,12 @@ class _Components:
         elif info.schema is not None:
             schema = dict(info.schema.openapi)
         else:
-            schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            schema = {"type": "object", _OPEN: True}
         metadata = {"description": METADATA, "allOf": [self.reference("ObjectMeta")]}
         rest: Mapping[str, Any] = schema.get("properties") or {}
         schema["properties"] = {**_type_meta(), **rest, "metadata": metadata}
+        if self.is_v2 and not info.is_builtin and schema.get(_OPEN):
+            schema = {"type": "object"}  # with any property, kubectl would refuse all others
         schema = self._clean(schema)
         schema["x-kubernetes-group-version-kind"] = [_gvk(info)]
         self.schemas[name] = schema
@@ -284,8 +290,8 @@ def _struct_name(struct: str) -> str:
 
 def _type_meta() -> Document:
     return {
-        "apiVersion": {"description": API_VERSION, "type": "string"},
-        "kind": {"description": KIND, "type": "string"},
+        "apiVersion": {"description": _API_VERSION, "type": "string"},
+        "kind": {"description": _KIND, "type": "string"},
     }
 
 

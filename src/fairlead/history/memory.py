@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.history.sql import RECORDS_MAX
-from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery, MemberLog
+from fairlead.runtime.history import (
+    FleetQuery,
+    FleetRecord,
+    HistoryQuery,
+    JobRecord,
+    LogQuery,
+    MemberLog,
+)
 
 #: Of all logs in memory together: what the controllers' memory limit has room for.
 BYTES_MAX = 64 << 20
@@ -16,6 +23,7 @@ class MemoryHistory:
 
     def __init__(self, *, records_max: int = RECORDS_MAX) -> None:
         self._records: dict[str, JobRecord] = {}
+        self._decisions: dict[str, FleetRecord] = {}
         self._records_max = records_max
 
     async def record(self, record: JobRecord) -> None:
@@ -29,6 +37,23 @@ class MemoryHistory:
         """Return matching records, the latest end first, at most `query.limit`."""
         found = [r for r in self._records.values() if _matches(query, r)]
         found.sort(key=lambda r: (-(r.finished_at_ms or 0), r.uid))
+        return tuple(found[: query.limit])
+
+    async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
+        """Keep decisions; beyond `records_max` those recorded first are dropped."""
+        for each in records:
+            self._decisions.setdefault(each.id, each)
+        while len(self._decisions) > self._records_max:
+            del self._decisions[next(iter(self._decisions))]
+
+    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
+        """Return matching decisions, the latest first, at most `query.limit`."""
+        found = [
+            each for each in self._decisions.values()
+            if query.pool in ("", each.pool) and query.action in ("", each.action)
+            and (query.since is None or each.at_ms >= query.since * 1000)
+        ]  # fmt: skip
+        found.sort(key=lambda each: (each.at_ms, each.id), reverse=True)
         return tuple(found[: query.limit])
 
 

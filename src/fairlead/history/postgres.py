@@ -21,7 +21,15 @@ from urllib.parse import urlsplit
 
 from fairlead.history.sql import RECORDS_MAX, Dialect, Values, log_row, logs_of
 from fairlead.runtime.backoff import Backoff, BackoffOptions
-from fairlead.runtime.history import HistoryError, HistoryQuery, JobRecord, LogQuery, MemberLog
+from fairlead.runtime.history import (
+    FleetQuery,
+    FleetRecord,
+    HistoryError,
+    HistoryQuery,
+    JobRecord,
+    LogQuery,
+    MemberLog,
+)
 
 SCHEMA_VERSION = 1
 #: Any number that other programs in the same database are unlikely to use.
@@ -32,7 +40,7 @@ _PRUNE_EVERY = 1_000
 T = TypeVar("T")
 Connection = Any  # psycopg.AsyncConnection; the package is optional
 _SQL = Dialect(
-    jobs="fairlead_jobs", logs="fairlead_logs", mark="%s",
+    jobs="fairlead_jobs", logs="fairlead_logs", fleet="fairlead_fleet", mark="%s",
     integer="BIGINT", boolean="BOOLEAN", blob="BYTEA",
 )  # fmt: skip
 _CREATE = (
@@ -101,6 +109,7 @@ class PostgresStore:
         self._is_prepared = False
         self._recorded_count = 0
         self._kept_count = 0
+        self._decided_count = 0
 
     async def check(self) -> None:
         """Connect and make the schema; HistoryError when it is not usable."""
@@ -135,6 +144,24 @@ class PostgresStore:
         """Return matching records, the latest end first, at most `query.limit`."""
         rows = await self._select(_SQL.select_records(query))
         return tuple(JobRecord(*row) for row in rows)
+
+    async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
+        """Keep decisions; committed at the server when this returns."""
+        before, self._decided_count = self._decided_count, self._decided_count + len(records)
+        prunes = before // _PRUNE_EVERY != self._decided_count // _PRUNE_EVERY
+
+        async def write(connection: Connection) -> None:
+            for each in records:
+                row = tuple(map(_without_nul, astuple(each)))
+                await connection.execute(_SQL.insert_fleet(), row)
+            if prunes:
+                await connection.execute(_SQL.prune_fleet(), (self._options.records_max,))
+
+        await self._call(write)
+
+    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
+        """Return matching decisions, the latest first, at most `query.limit`."""
+        return tuple(FleetRecord(*row) for row in await self._select(_SQL.select_fleet(query)))
 
     # Logs
 
@@ -231,6 +258,8 @@ class PostgresStore:
                         f"Fairlead reads version {SCHEMA_VERSION}; use the Fairlead that wrote "
                         "it, or another database"
                     )
+            for statement in _SQL.create_fleet():
+                await connection.execute(statement)
         self._is_prepared = True
 
     def _sentence(self, error: Exception) -> str:

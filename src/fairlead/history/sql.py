@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fairlead.runtime.history import HistoryQuery, JobRecord, LogQuery, MemberLog
+from fairlead.runtime.history import (
+    FleetQuery,
+    FleetRecord,
+    HistoryQuery,
+    JobRecord,
+    LogQuery,
+    MemberLog,
+)
 
 RECORDS_MAX = 1_000_000
 _COLUMNS = tuple(f.name for f in fields(JobRecord))
@@ -23,6 +30,8 @@ _INTEGER_COLUMNS = frozenset(
 _LOG_COLUMNS = (
     "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
 )
+_FLEET_COLUMNS = tuple(f.name for f in fields(FleetRecord))
+_FLEET_NAMES = ", ".join(f'"{name}"' for name in _FLEET_COLUMNS)
 _ALL_ROWS = 2**63 - 1  # OFFSET needs a LIMIT in SQLite
 
 Values = tuple[object, ...]
@@ -34,6 +43,7 @@ class Dialect:
 
     jobs: str
     logs: str
+    fleet: str
     mark: str
     integer: str
     boolean: str
@@ -61,6 +71,53 @@ class Dialect:
             f"CREATE INDEX {logs}_by_job ON {logs} (namespace, job, attempt)",
             f"CREATE INDEX {logs}_by_age ON {logs} (kept_at_ms)",
         )
+
+    def create_fleet(self) -> tuple[str, ...]:
+        """Return the statements that make the table of decisions where there is none.
+
+        It came after the others, into databases that earlier versions still read.
+        """
+        columns = ", ".join(
+            f'"{name}" ' + (f"{self.integer} NOT NULL" if name == "at_ms" else "TEXT NOT NULL")
+            + (" PRIMARY KEY" if name == "id" else "")
+            for name in _FLEET_COLUMNS
+        )  # fmt: skip
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.fleet} ({columns})",
+            f"CREATE INDEX IF NOT EXISTS {self.fleet}_by_age ON {self.fleet} (at_ms)",
+        )
+
+    def insert_fleet(self) -> str:
+        """Insert a row of all columns of `FleetRecord`, unless its id is there."""
+        return (
+            f"INSERT INTO {self.fleet} ({_FLEET_NAMES})"  # noqa: S608
+            f" VALUES ({self._marks(len(_FLEET_COLUMNS))}) ON CONFLICT (id) DO NOTHING"
+        )
+
+    def prune_fleet(self) -> str:
+        """Delete all decisions but the latest; binds how many stay."""
+        return (
+            f"DELETE FROM {self.fleet} WHERE id IN (SELECT id FROM {self.fleet}"  # noqa: S608
+            f" ORDER BY at_ms DESC, id DESC LIMIT {_ALL_ROWS} OFFSET {self.mark})"
+        )
+
+    def select_fleet(self, query: FleetQuery) -> tuple[str, Values]:
+        """Return the statement for a query, the latest first, and its values."""
+        terms: list[str] = []
+        values: list[object] = []
+        for column, value in (("pool", query.pool), ("action", query.action)):
+            if value:
+                terms.append(f'"{column}" = {self.mark}')
+                values.append(value)
+        if query.since is not None:
+            terms.append(f"at_ms >= {self.mark}")
+            values.append(query.since * 1000)
+        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        text = (
+            f"SELECT {_FLEET_NAMES} FROM {self.fleet}{where}"  # noqa: S608
+            f" ORDER BY at_ms DESC, id DESC LIMIT {self.mark}"
+        )
+        return text, (*values, query.limit)
 
     def upsert_record(self) -> str:
         """Insert or replace a row of all columns of `JobRecord`."""

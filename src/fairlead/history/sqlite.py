@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from fairlead.history.sql import RECORDS_MAX, Dialect, log_row, logs_of
-from fairlead.runtime.history import HistoryError, HistoryQuery, JobRecord, LogQuery, MemberLog
+from fairlead.runtime.history import (
+    FleetQuery,
+    FleetRecord,
+    HistoryError,
+    HistoryQuery,
+    JobRecord,
+    LogQuery,
+    MemberLog,
+)
 
 SCHEMA_VERSION = 1
 #: Of the compressed texts of a file, together.
@@ -25,8 +33,8 @@ _PRUNE_EVERY = 1_000
 #: How often the oldest are dropped while as much is kept as the bound allows.
 _PRUNES_PER_BOUND = 64
 _SQL = Dialect(
-    jobs="jobs", logs="logs", mark="?", integer="INTEGER", boolean="INTEGER", blob="BLOB",
-    jobs_suffix=" WITHOUT ROWID",
+    jobs="jobs", logs="logs", fleet="fleet", mark="?",
+    integer="INTEGER", boolean="INTEGER", blob="BLOB", jobs_suffix=" WITHOUT ROWID",
 )  # fmt: skip
 _JOBS_TABLE, _LOGS_TABLE = _SQL.create()[:4], _SQL.create()[4:]
 
@@ -45,12 +53,23 @@ class _File:
         self._lock = asyncio.Lock()
 
     @classmethod
-    def open(cls, path: Path, *, what: str, tables: tuple[str, ...], runner: Runner) -> _File:
-        """Open the file, or make it with its tables; HistoryError. Blocks for a moment."""
+    def open(
+        cls,
+        path: Path,
+        *,
+        what: str,
+        tables: tuple[str, ...],
+        runner: Runner,
+        later: tuple[str, ...] = (),
+    ) -> _File:
+        """Open the file, or make it with its tables; HistoryError. Blocks for a moment.
+
+        `later` makes the tables that files of this version may lack.
+        """
         connection: sqlite3.Connection | None = None
         try:
             connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            version = _prepare(connection, tables)
+            version = _prepare(connection, tables, later)
         except sqlite3.Error as error:
             if connection is None:
                 raise HistoryError(f"cannot open the {what} {path}: {error}") from error
@@ -76,16 +95,19 @@ class _File:
                 raise HistoryError(f"the {self._what} failed: {error}") from error
 
 
-def _prepare(connection: sqlite3.Connection, tables: tuple[str, ...]) -> int:
+def _prepare(
+    connection: sqlite3.Connection, tables: tuple[str, ...], later: tuple[str, ...]
+) -> int:
     """Set the modes, make the tables when the file is new, and return the version of the schema."""
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != 0:
+    if version not in (0, SCHEMA_VERSION):
         return version
+    made = (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}") if version == 0 else ()
     connection.execute("BEGIN IMMEDIATE")
-    for statement in (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}"):
+    for statement in (*made, *later):
         connection.execute(statement)
     connection.execute("COMMIT")
     return SCHEMA_VERSION
@@ -98,11 +120,14 @@ class SqliteHistory:
         self._file = file
         self._records_max = records_max
         self._recorded_count = 0
+        self._decided_count = 0
 
     @classmethod
     def open(cls, path: Path, *, runner: Runner, records_max: int = RECORDS_MAX) -> SqliteHistory:
         """Open the file, or make it; HistoryError when it is not usable. Blocks for a moment."""
-        file = _File.open(path, what="job history", tables=_JOBS_TABLE, runner=runner)
+        file = _File.open(
+            path, what="history", tables=_JOBS_TABLE, later=_SQL.create_fleet(), runner=runner
+        )
         return cls(file, records_max=records_max)
 
     async def record(self, record: JobRecord) -> None:
@@ -119,6 +144,31 @@ class SqliteHistory:
     async def close(self) -> None:
         """Close the file."""
         await self._file.run(self._file.connection.close)
+
+    async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
+        """See `History`."""
+        await self._file.run(lambda: self._record_fleet(records))
+
+    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
+        """See `History`."""
+        rows = await self._file.run(
+            lambda: self._file.connection.execute(*_SQL.select_fleet(query)).fetchall()
+        )
+        return tuple(FleetRecord(*row) for row in rows)
+
+    def _record_fleet(self, records: Sequence[FleetRecord]) -> None:
+        execute = self._file.connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            for each in records:
+                execute(_SQL.insert_fleet(), astuple(each))
+            before, self._decided_count = self._decided_count, self._decided_count + len(records)
+            if before // _PRUNE_EVERY != self._decided_count // _PRUNE_EVERY:
+                execute(_SQL.prune_fleet(), (self._records_max,))
+        except BaseException:
+            execute("ROLLBACK")
+            raise
+        execute("COMMIT")
 
     def _record(self, record: JobRecord) -> None:
         self._file.connection.execute(_SQL.upsert_record(), astuple(record))

@@ -176,7 +176,7 @@ CODES: dict[Code, CodeInfo] = {
     Code.DATA_VERSION: CodeInfo(
         Exit.CONFLICT, "The data directory was written by another version of fairlead."
     ),
-    Code.DATA_UNWRITABLE: CodeInfo(Exit.REFUSED, "The data directory cannot be written."),
+    Code.DATA_UNWRITABLE: CodeInfo(Exit.REFUSED, "A directory or a file cannot be written."),
     Code.DISK_FULL: CodeInfo(
         Exit.REFUSED, "The disk of the data directory is full, or a limit on file sizes is reached."
     ),

@@ -67,17 +67,21 @@ def load(
 
     `conflicts` yields (path, message) of fields that do not go together.
     """
+    return parse(read_text(path), type_, conflicts, source=str(path))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, its end cut off beyond BYTES_MAX; CliError when it has none."""
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except OSError as error:
         message = f"'{path}' cannot be read: {error.strerror}"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
     except UnicodeDecodeError as error:
         message = f"'{path}': byte {error.start} is not UTF-8"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
-    return parse(text, type_, conflicts, source=str(path))
 
 
 def parse(
@@ -88,31 +92,22 @@ def parse(
     source: str,
 ) -> S:
     """Read the text of a file, which problems call `source`; see `load`."""
-    try:
-        documents, mistakes = read_documents(text)
-    except TooLarge as error:
-        raise CliError(Problem(Code.MANIFEST_TOO_LARGE, f"'{source}': {error}")) from error
-    reader = _Reader(source)
-    for mistake in mistakes:
-        code = Code.DUPLICATE_KEY if mistake.key else Code.MANIFEST_SYNTAX
-        reader.add(code, mistake.mark, mistake.key, mistake.message)
+    reader = Reader(source)
+    documents = reader.documents(text)
     for extra in documents[1:]:
         reader.add(Code.MANIFEST_SYNTAX, extra.mark, "", "the file is one document, not several")
-    read: Tree = {}
-    if documents or not mistakes:
+    if documents or not reader.problems:
         empty = Value(Mark(1, 1), mapping={})
-        read = reader.section(documents[0] if documents else empty, type_, "")
-    if not reader.problems:
-        values = msgspec.convert(read, type_)
-        for field_path, message in conflicts(values):
+        values = reader.values(documents[0] if documents else empty, type_)
+        for field_path, message in conflicts(values) if values is not None else ():
             mark = locate(documents[0], field_path)[0] if documents else Mark(1, 1)
             reader.add(Code.BAD_FIELD, mark, field_path, message)
-        if not reader.problems:
+        if values is not None and not reader.problems:
             return values
-    raise CliError([problem for _, problem in sorted(reader.problems, key=lambda each: each[0])])
+    raise reader.error()
 
 
-class _Reader:
+class Reader:
     """Walks a file along the types and collects what is wrong."""
 
     def __init__(self, file: str) -> None:
@@ -120,10 +115,33 @@ class _Reader:
         self._file = file
 
     def add(self, code: Code, mark: Mark, path: str, message: str, *, help_: str = "") -> None:
+        """Note one mistake."""
         where = f"{self._file}:{mark.line}:{mark.column}"
         help_lines = (help_,) if help_ else ()
         problem = Problem(code, message, where=where, field=path, help=help_lines)
         self.problems.append((mark, problem))
+
+    def error(self) -> CliError:
+        """Return all that was found, in the order of the lines; not for none."""
+        return CliError([problem for _, problem in sorted(self.problems, key=lambda one: one[0])])
+
+    def documents(self, text: str) -> list[Value]:
+        """Return the documents of a text; CliError when it is over a limit."""
+        try:
+            documents, mistakes = read_documents(text)
+        except TooLarge as error:
+            problem = Problem(Code.MANIFEST_TOO_LARGE, f"'{self._file}': {error}")
+            raise CliError(problem) from error
+        for mistake in mistakes:
+            code = Code.DUPLICATE_KEY if mistake.key else Code.MANIFEST_SYNTAX
+            self.add(code, mistake.mark, mistake.key, mistake.message)
+        return documents
+
+    def values(self, document: Value, type_: type[S]) -> S | None:
+        """Return a document as its type; None when a field is not as the type says."""
+        before = len(self.problems)
+        read = self.section(document, type_, "")
+        return None if len(self.problems) > before else msgspec.convert(read, type_)
 
     def section(self, value: Value, type_: type[Section], path: str) -> Tree:
         """Return the plain form of a section."""

@@ -8,7 +8,7 @@ in the server's own judgement; there is no comparison of ours that could see def
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -34,10 +34,12 @@ MANAGER = "fairlead-install"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 ESTABLISHED_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.1
+#: What Helm writes to the objects of a release.
+_HELM_RELEASE, _MANAGED_BY = "meta.helm.sh/release-name", "app.kubernetes.io/managed-by"
 _EMBEDDED_HELP = "an embedded cluster has all of this inside: there is nothing to install or remove"
 _MISSING_HELP = {
     "/apis/monitoring.coreos.com/v1": "install the Prometheus operator, or set "
-    "metrics.serviceMonitor.enabled: false",
+    "metrics.serviceMonitor.enabled: false and metrics.alerts.enabled: false",
     "/apis/cert-manager.io/v1": "install cert-manager, or set webhook.certManager.enabled: false",
 }
 
@@ -174,6 +176,15 @@ def is_ours(found: Manifest) -> bool:
         return True
     key, value = PART_OF
     return (found["metadata"].get("labels") or {}).get(key) == value
+
+
+def helm_release(found: Iterable[Manifest | None]) -> str:
+    """Return the release of Helm that one of these objects is a part of; "" when none is."""
+    for each in found:
+        metadata = each["metadata"] if each is not None else {}
+        if (metadata.get("labels") or {}).get(_MANAGED_BY) == "Helm":
+            return (metadata.get("annotations") or {}).get(_HELM_RELEASE, "")
+    return ""
 
 
 def await_established(api: BlockingClient, manifest: Manifest) -> None:

@@ -11,6 +11,7 @@ API server and compares what they asked for with what they were given.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ import yaml
 
 from fairlead import __version__
 from fairlead.api import crd
+from fairlead.doctor.monitoring.alerts import groups as alert_groups
+from fairlead.doctor.monitoring.boards import boards as monitoring_boards
 from fairlead.input.sections import plain
 from fairlead.input.yamlwrite import to_yaml
 from fairlead.install.template import render
@@ -41,7 +44,8 @@ _NOT_OBJECTS = frozenset({"checks.yaml"})
 #: Kinds in the order in which their objects are created.
 _ORDER = (
     "Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
-    "Role", "RoleBinding", "Service", "ServiceMonitor", "NetworkPolicy", "PodDisruptionBudget",
+    "Role", "RoleBinding", "Service", "ServiceMonitor", "PrometheusRule",
+    "NetworkPolicy", "PodDisruptionBudget",
     "PersistentVolumeClaim", "Certificate", "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration", "ConfigMap", "Deployment",
 )  # fmt: skip
@@ -55,6 +59,8 @@ class Install:
 
     namespace: str = NAMESPACE
     values: Values = field(default_factory=Values)
+    #: The release of Helm whose objects these are; "" for those of `fairlead install`.
+    helm_release: str = ""
 
 
 def manifests(install: Install) -> list[Manifest]:
@@ -73,13 +79,17 @@ def unwanted(install: Install) -> list[Manifest]:
 
 def all_objects(install: Install) -> Iterator[tuple[Manifest, bool]]:
     """Yield every object that there may be, and whether it was chosen; in order of creation."""
+    release = install.helm_release
     context = {
         "Values": plain(install.values),
-        "Release": {"Name": "fairlead", "Namespace": install.namespace, "Service": "fairlead"},
+        "Release": {
+            "Name": release or "fairlead", "Namespace": install.namespace,
+            "Service": "Helm" if release else "fairlead",
+        },
         "Chart": {"Name": "fairlead", "Version": __version__, "AppVersion": __version__},
-    }
+    }  # fmt: skip
     helpers = (CHART / "templates" / "_helpers.tpl").read_text()
-    for text in _in_order():
+    for text in _in_order(with_namespace=not release):
         rendered = render(text, context, helpers)
         is_chosen = bool(rendered.strip())
         if not is_chosen:
@@ -88,7 +98,7 @@ def all_objects(install: Install) -> Iterator[tuple[Manifest, bool]]:
 
 
 @cache
-def _in_order() -> list[str]:
+def _in_order(*, with_namespace: bool) -> list[str]:
     """Return the text of every template, in the order in which the objects can be created."""
 
     def rank(text: str) -> int:
@@ -96,8 +106,8 @@ def _in_order() -> list[str]:
         assert found, "a template has the kind of its object on a line of its own"
         return _ORDER.index(found[1])
 
-    namespace = Path(__file__).with_name("namespace.yaml").read_text()
-    return sorted([namespace, *templates().values()], key=rank)
+    namespace = [Path(__file__).with_name("namespace.yaml").read_text()] if with_namespace else []
+    return sorted([*namespace, *templates().values()], key=rank)
 
 
 def _unconditional(text: str) -> str:
@@ -122,7 +132,23 @@ def templates() -> Mapping[str, str]:
         found[f"{manifest['kind'].lower()}.yaml"] = _generated(
             manifest, "webhook.enabled", "webhook.certManager.enabled", inject
         )
+    boards = {name: json.dumps(board) for name, board in monitoring_boards().items()}
+    found |= {
+        "prometheusrule.yaml": _for_monitoring(
+            "monitoring.coreos.com/v1", "PrometheusRule", "alerts", {"spec": alert_groups()}
+        ),
+        "configmap-dashboards.yaml": _for_monitoring(
+            "v1", "ConfigMap", "dashboards", {"data": boards}
+        ),
+    }
     return dict(sorted(found.items()))
+
+
+def _for_monitoring(version: str, kind: str, value: str, body: Manifest) -> str:
+    """Return an object beside the controllers that `metrics.VALUE.enabled` asks for."""
+    return _MONITORING.format(
+        version=version, kind=kind, value=value, body=to_yaml(body).replace("{{", '{{ "{{" }}')
+    )
 
 
 def _generated(
@@ -154,6 +180,21 @@ metadata:
   {{{{- if .Values.{annotated} }}}}
   annotations:
 {notes}  {{{{- end }}}}
+{body}{{{{- end }}}}
+"""
+
+
+_MONITORING = """{{{{- if .Values.metrics.{value}.enabled }}}}
+apiVersion: {version}
+kind: {kind}
+metadata:
+  name: fairlead-{value}
+  namespace: {{{{ .Release.Namespace | toJson }}}}
+  labels:
+    {{{{- include "fairlead.labels" . | nindent 4 }}}}
+    {{{{- with .Values.metrics.{value}.labels }}}}
+    {{{{- toYaml . | nindent 4 }}}}
+    {{{{- end }}}}
 {body}{{{{- end }}}}
 """
 

@@ -27,7 +27,7 @@ from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS, SECRETS, Resource
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.input.errors import Code, fail
-from fairlead.install.installer import Done, delete, get, is_ours, remove, wait_until
+from fairlead.install.installer import Done, delete, get, helm_release, is_ours, remove, wait_until
 from fairlead.install.manifests import (
     HISTORY,
     NAME,
@@ -47,7 +47,6 @@ GONE_SECONDS_MAX = 60.0
 #: The cluster empties a namespace after it has accepted the deletion.
 NAMESPACE_SECONDS_MAX = 30.0
 MERGE = "application/merge-patch+json"
-HELM_RELEASE = "meta.helm.sh/release-name"
 #: Never deleted, whatever label they carry.
 NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
 #: What sends requests to the controllers; goes before them.
@@ -104,15 +103,13 @@ def take_inventory(api: BlockingClient, options: UninstallOptions) -> Inventory:
         found = get(api, manifest)
         if found is not None and is_ours(found):
             ours.append({**found, "kind": manifest["kind"]})
-    deployment = next((each for each in ours if each["kind"] == "Deployment"), None)
-    notes = ((deployment or {}).get("metadata") or {}).get("annotations") or {}
     return Inventory(
         objects=tuple(ours),
         jobs=tuple(_jobs(api, of_groups=False)),
         group_jobs=tuple(_jobs(api, of_groups=True)),
         gated=tuple(_gated(api)),
         foreign=tuple(_foreign(api, options.namespace)),
-        helm_release=notes.get(HELM_RELEASE, ""),
+        helm_release=helm_release(each for each in ours if each["kind"] == "Deployment"),
     )
 
 

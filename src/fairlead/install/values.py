@@ -17,6 +17,7 @@ from msgspec import Meta, field
 
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.controller_settings import conflicts as settings_conflicts
 from fairlead.input.sections import Section, Tree, load
 
 REPLICAS_MAX = 10
@@ -138,11 +139,31 @@ class ServiceMonitor(Section, frozen=True):
     )
 
 
+class Alerts(Section, frozen=True):
+    """Rules for the Prometheus operator, whose kind must be there."""
+
+    enabled: Annotated[bool, Meta(description="Make the PrometheusRule.")] = False
+    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
+        default_factory=dict[str, str]
+    )
+
+
+class Dashboards(Section, frozen=True):
+    """Boards for Grafana, in a ConfigMap."""
+
+    enabled: Annotated[bool, Meta(description="Make the ConfigMap.")] = False
+    labels: Annotated[Texts, Meta(description="Labels by which Grafana's sidecar finds it.")] = (
+        field(default_factory=lambda: {"grafana_dashboard": "1"})
+    )
+
+
 class Metrics(Section, frozen=True):
-    """How the metrics are reached."""
+    """How the metrics are reached, and what makes use of them."""
 
     service: MetricsService = MetricsService()
     service_monitor: ServiceMonitor = ServiceMonitor()
+    alerts: Alerts = Alerts()
+    dashboards: Dashboards = Dashboards()
 
 
 class PodDisruptionBudget(Section, frozen=True):
@@ -294,6 +315,8 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
             yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
         if not values.webhook.cert_manager.issuer_ref.get("name"):
             yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
+    for path, message in settings_conflicts(values.settings):
+        yield f"settings.{path}", message
 
 
 def load_values(path: Path) -> Values:

@@ -157,6 +157,8 @@ def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Ste
                 return (yield from _pages(request, decoders, page_size))
             except Expired:
                 return (yield from _pages(request, decoders, page_size))
+        case Verb.READ:
+            return (yield HttpRequest("GET", request.name, request.body))
         case Verb.DELETE:
             yield _delete(request, request.namespace)
         case Verb.DELETE_COLLECTION:

@@ -253,18 +253,14 @@ def _errors_of(result: Path) -> Path:
 
 
 def _kill_descendants() -> None:
-    """Leave nothing behind: orphans of this process were re-parented to it (subreaper)."""
-    for _ in range(100):
-        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        if not children:
-            return
+    """Kill and reap all descendants; orphans become children of this process (a subreaper).
+
+    The children of a killed process are not killed with it, so the list is read after each one.
+    """
+    while children := Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
         for pid in children:
             os.kill(int(pid), signal.SIGKILL)
-        while True:
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                return
+        os.waitpid(-1, 0)
 
 
 def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | None) -> int:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.neighbours import marks_in
 from fairlead.model.nodes import is_device
 from fairlead.model.requests import Request
 
@@ -40,6 +41,11 @@ class Claim:
         return (self.key[0], self.uid, False)
 
     @property
+    def is_marked(self) -> bool:
+        """True when it matters which pods are near its members."""
+        return any(marks_in(request) for _, request, _ in self.roles)
+
+    @property
     def size(self) -> tuple[int, int]:
         """Devices and milli-CPU that the claim holds."""
         devices = cpu = 0
@@ -60,7 +66,7 @@ def claim_of(
     job: Job, gang: GangRequest, placement: Placement, *, priority: int = 0, team: str = ""
 ) -> Claim:
     """Return the claim of a placement; members of roles that the job no longer has are left out."""
-    requests = {role.name: role.member.request for role in gang.roles}
+    requests = {role.name: role.member.booking for role in gang.roles}
     roles = tuple(
         (role.role, requests[role.role], role.nodes)
         for role in placement.roles

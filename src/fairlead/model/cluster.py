@@ -11,41 +11,46 @@ object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.job import Job
+from fairlead.api.job import Job, Role
+from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import Placement
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim, claim_of
 from fairlead.model.fits import FitTable
-from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of, gpus_of
 from fairlead.model.ledger import Ledger
+from fairlead.model.member_terms import job_terms, member_labels
+from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
 from fairlead.model.nodes import NodeTable, counts
 from fairlead.model.phase import OPEN, Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
-from fairlead.model.requests import RequestReader
+from fairlead.model.requests import Neighbours, RequestReader
 from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
+from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class JobEntry:
+class JobEntry(msgspec.Struct, frozen=True):
     """A job, what its gang asks for, and its priority and team, or why it has none."""
 
     job: Job
     gang: GangRequest | InvalidGang
     priority: int | Unresolved
     team: str | UnresolvedTeam = ""
-    #: `TeamTable.version` that the gang was read with.
-    teams_version: int = 0
+    #: `TeamTable.version` and `TermTable.version` that the gang was read with.
+    version: tuple[int, int] = (0, 0)
     #: Its PriorityClasses let it preempt jobs of lower priority.
     may_preempt: bool = True
 
@@ -53,6 +58,11 @@ class JobEntry:
     def team_name(self) -> str:
         """The team; "" where it has none, or cannot have the one that it names."""
         return self.team if isinstance(self.team, str) else ""
+
+    @property
+    def user(self) -> str:
+        """The user whose job it is, as admission has recorded it; "" where that is not known."""
+        return self.job.metadata.annotations.get(SUBMITTED_BY, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +89,19 @@ class ClusterState:
 
     `priorities` resolves the jobs' priorities. Without it their `spec.priority` is taken as it
     stands, which is for clients that explain a cluster and may not list its PriorityClasses.
+    `levels` are those of the topology, widest first.
     """
 
-    def __init__(self, priorities: PriorityTable | None = None) -> None:
+    def __init__(
+        self, priorities: PriorityTable | None = None, levels: Sequence[Level] = ()
+    ) -> None:
         self._priorities = priorities
+        self._levels = tuple(levels)
         self.reader = RequestReader()
         self.table = NodeTable(self.reader)
         self.fits = FitTable(self.table)
-        self.ledger = Ledger(self.table, self.reader)
+        self.terms = TermTable()
+        self.ledger = Ledger(self.table, self.reader, self.terms)
         self.quotas = QuotaTable()
         self.teams = TeamTable()
         self.uses = TeamUses()
@@ -97,10 +112,16 @@ class ClusterState:
 
     @classmethod
     def of(
-        cls, nodes: Iterable[Node] = (), jobs: Iterable[Job] = (), pods: Iterable[Pod] = ()
+        cls,
+        nodes: Iterable[Node] = (),
+        jobs: Iterable[Job] = (),
+        pods: Iterable[Pod] = (),
+        priorities: PriorityTable | None = None,
+        *,
+        levels: Sequence[Level] = (),
     ) -> ClusterState:
         """Build a state from lists."""
-        state = cls()
+        state = cls(priorities, levels)
         for node in nodes:
             state.node_changed(node)
         for job in jobs:
@@ -139,11 +160,28 @@ class ClusterState:
 
     def pod_changed(self, pod: Pod) -> None:
         """Take in a pod, new or changed."""
+        if self.terms or states_rules(pod.spec):
+            is_bound = bool(pod.spec.node_name) and not pod.is_terminal
+            self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.ledger.set_pod(pod)
 
     def pod_deleted(self, key: JobKey) -> None:
         """Take in that a pod is gone."""
+        self.terms.hold(("pod", key), ())
         self.ledger.remove_pod(key)
+
+    def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:
+        """Set the terms of a pod or a job, and mark pods and jobs that match new ones."""
+        for term in self.terms.hold(owner, terms):
+            self.ledger.add_term(term)
+            for entry in list(self.jobs.values()):
+                job = entry.job
+                is_selected = any(
+                    term.selects(job.metadata.namespace, member_labels(job, role))
+                    for role in job.spec.roles
+                )
+                if is_selected and not job.is_finished:
+                    self.job_changed(job)
 
     def priority_class_changed(self, name: str, found: PriorityClass | None) -> None:
         """Take in a PriorityClass, or that it is gone; walks all jobs, since classes are few."""
@@ -157,9 +195,14 @@ class ClusterState:
 
     def team_changed(self, name: str, found: Team | None) -> None:
         """Take in a team, or that it is gone; walks all jobs if more than its status changed."""
+        if found is not None:
+            half_life = found.spec.budget.half_life_days * 86_400.0
+            self.uses.gpu_seconds.half_lives[name] = half_life
         if found is not None and found.status.use.as_of is not None:
             use = found.status.use
-            self.uses.shares.restore(name, use.dominant_share_seconds, parse_time(use.as_of))
+            as_of = parse_time(use.as_of)
+            self.uses.shares.restore(name, use.dominant_share_seconds, as_of)
+            self.uses.gpu_seconds.restore(name, use.gpu_hours * 3600.0, as_of)
         if self.teams.remove(name) if found is None else self.teams.put(found):
             self._take_in_again()
 
@@ -174,6 +217,8 @@ class ClusterState:
             for team, held in self.uses.amounts.items()
         }
         self.uses.shares.advance(now, rates)
+        gpus = {each.team: n for each, n in self.uses.gpus.items() if each.user is None}
+        self.uses.gpu_seconds.advance(now, gpus)
 
     def _take_in_again(self) -> None:
         for entry in list(self.jobs.values()):
@@ -186,11 +231,15 @@ class ClusterState:
         before = self.jobs.get(key)
         priority = self._priority_of(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        version = self.teams.version
+        if job.is_finished:
+            self.terms.hold(("job", key), ())
+        elif before is None or before.job.spec != job.spec:
+            self._hold(("job", key), job_terms(job))
+        version = (self.teams.version, self.terms.version)
         if (
             before is not None
             and before.job.spec == job.spec
-            and (before.priority, before.team, before.teams_version) == (priority, team, version)
+            and (before.priority, before.team, before.version) == (priority, team, version)
         ):
             gang = before.gang
         else:
@@ -209,6 +258,7 @@ class ClusterState:
         if self.jobs.pop(key, None) is None:
             return
         self._forfeits.pop(key, None)
+        self.terms.hold(("job", key), ())
         self.ledger.set_claim(key, None)
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)
@@ -244,13 +294,21 @@ class ClusterState:
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.
 
-        Until `ledger.release_uncertain`. False when the job is not known, or cannot be read.
+        Its nodes count as the team's. Until `release_uncertain`. False when the job is not known,
+        or cannot be read.
         """
         entry = self.jobs.get(job.metadata.key)
         if entry is None or isinstance(entry.gang, InvalidGang):
             return False
         self.ledger.reserve_uncertain(claim_of(job, entry.gang, placement))
+        self._claim(entry)
         return True
+
+    def release_uncertain(self, key: JobKey) -> None:
+        """End what `reserve_uncertain` began."""
+        self.ledger.release_uncertain(key)
+        if key in self.jobs:
+            self._claim(self.jobs[key])
 
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
@@ -259,7 +317,8 @@ class ClusterState:
         if is_free or isinstance(entry.gang, InvalidGang):
             self.ledger.set_nomination(key, None)
             self.ledger.set_claim(key, None)
-            self.uses.set_job(key, JobUse(entry.team_name))
+            use = JobUse(entry.team_name, user=entry.user, is_finished=job.is_finished)
+            self.uses.set_job(key, use)
             return
         priority = entry.priority if isinstance(entry.priority, int) else 0
         claim = kept = None
@@ -267,7 +326,8 @@ class ClusterState:
             claim = claim_of(
                 job, entry.gang, status.placement, priority=priority, team=entry.team_name
             )
-        if status.nomination is not None:
+        # A job whose placement is sent has no use for places that are kept for it.
+        if status.nomination is not None and not self.ledger.uncertain_nodes(key):
             places = Placement(attempt=status.attempt, roles=status.nomination.roles)
             kept = claim_of(job, entry.gang, places, priority=priority)
         self.ledger.set_claim(key, claim)
@@ -275,12 +335,17 @@ class ClusterState:
         self.uses.set_job(key, self._use_of(entry, claim))
 
     def _use_of(self, entry: JobEntry, claim: Claim | None) -> JobUse:
-        if claim is None:
-            return JobUse(entry.team_name, waits=phase_of(entry.job) is Phase.QUEUED)
-        nodes = frozenset(node for _, _, nodes in claim.roles for node in nodes)
-        held = ((name, claim.amount(name)) for name in self.table.resources if counts(name))
-        amounts = tuple((name, amount) for name, amount in held if amount)
-        return JobUse(entry.team_name, nodes, amounts)
+        sent = self.ledger.uncertain_nodes(entry.job.metadata.key)
+        waits = claim is None and not sent and phase_of(entry.job) is Phase.QUEUED
+        nodes = sent
+        if claim is not None:
+            nodes = sent.union(node for _, _, nodes in claim.roles for node in nodes)
+        held = ((name, claim.amount(name) if claim is not None else 0)
+                for name in self.table.resources if counts(name))  # fmt: skip
+        return JobUse(
+            entry.team_name, nodes, tuple((name, amount) for name, amount in held if amount), waits,
+            user=entry.user, gpus=gpus_of(entry.gang) if nodes else 0,
+        )  # fmt: skip
 
     def _gang_of(
         self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam
@@ -288,7 +353,17 @@ class ClusterState:
         """Return what a job asks for, with the tolerations that its team gives its members."""
         level = priority if isinstance(priority, int) else 0
         name = team if isinstance(team, str) else ""
-        return gang_of(job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level))
+        return gang_of(
+            job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level),
+            partial(self._neighbours_of, job), levels=self._levels,
+        )  # fmt: skip
+
+    def _neighbours_of(self, job: Job, role: Role) -> Neighbours | None:
+        if not self.terms and not states_rules(role.template.spec):
+            return None
+        namespace, labels = job.metadata.namespace, member_labels(job, role)
+        rules = rules_of(role.template.spec, namespace, labels)
+        return self.terms.neighbours(rules, namespace, labels)
 
     def _priority_of(self, job: Job) -> int | Unresolved:
         if self._priorities is None:

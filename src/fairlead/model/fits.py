@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fairlead.api.quantity import PODS
 from fairlead.model.labels import resized
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
-from fairlead.model.requests import Constraints, MemberClass
+from fairlead.model.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass
 
 #: Rows kept; further classes are computed each time they are asked for.
 ROWS_MAX = 1024
@@ -27,7 +27,8 @@ _MASKS_SPARE_MAX = 256
 #: Classes without a row that are looked at per call of `within_reach`.
 _UNCACHED_MAX = 64
 
-_UNLIMITED = np.iinfo(np.int32).max
+_UNLIMITED = MEMBERS_PER_NODE_MAX
+_FEW_SLOTS_MAX = 64
 #: The need of a row without waiting gangs: no sum of fits reaches it.
 _NO_NEED = np.iinfo(np.int64).max
 #: An amount that no node has.
@@ -84,6 +85,8 @@ class FitTable:
         self._fits: npt.NDArray[np.int32] = np.zeros((0, table.capacity), dtype=np.int32)
         self._requests: Ints = np.zeros((0, 0), dtype=np.int64)
         self._totals: Ints = np.zeros(0, dtype=np.int64)
+        #: How many members of the class one node may have.
+        self._most: Ints = np.zeros(0, dtype=np.int64)
         self._changes = 0
         #: `NodeTable.rows_version` that the requests were laid out for.
         self._rows_version = -1
@@ -166,7 +169,7 @@ class FitTable:
 
     def compute(self, member: MemberClass, free: Ints, admitted: Bools) -> Ints:
         """Return int64[N]: members that fit into `free` on the admitted nodes, from scratch."""
-        out = np.full(free.shape[1], _UNLIMITED, dtype=np.int64)
+        out = np.full(free.shape[1], member.per_node_max, dtype=np.int64)
         for resource, wanted in member.request:
             amount = min(wanted, NODE_AMOUNT_MAX + 1)
             row = self._table.find_row(resource)
@@ -196,7 +199,7 @@ class FitTable:
         if not table.stale_amounts:
             return
         stale = table.stale_amounts
-        slots = stale[0] if len(stale) == 1 else np.unique(np.concatenate(stale))
+        slots = stale[0] if len(stale) == 1 else _distinct(stale)
         stale.clear()
         if not self._is_tentative:
             self._changes += 1
@@ -248,7 +251,7 @@ class FitTable:
             self._refresh_one(int(slots[0]))
             return
         free = self._table.free(slots)
-        rooms = np.full((len(self._totals), len(slots)), _UNLIMITED, dtype=np.int64)
+        rooms = np.repeat(self._most[:, None], len(slots), axis=1)
         for d, asked, is_asked, is_asked_by_all in self._divisors():
             room = free[d][None, :] // asked
             if not is_asked_by_all:
@@ -267,7 +270,7 @@ class FitTable:
             self._is_unasked = self._requests == 0
         rooms = self._table.free(slice(slot, slot + 1))[:, 0] // self._divisor
         rooms[self._is_unasked] = _UNLIMITED
-        room = np.maximum(rooms.min(axis=1), 0)
+        room = np.clip(rooms.min(axis=1), 0, self._most)
         for mask, rows in self._masked_rows():
             if not mask.eligible[slot]:
                 room[rows] = 0
@@ -309,6 +312,7 @@ class FitTable:
         self._need_of_row[row] = self._needs.get(member, _NO_NEED)
         self._rows_by_mask = self._divisors_known = self._divisor = None
         self._requests[row] = self._asked(member)
+        self._most[row] = member.per_node_max
         self._fits[row] = self.compute(member, self._table.free(), mask.eligible)
         self._totals[row] = self._fits[row].sum()
         return row
@@ -321,6 +325,7 @@ class FitTable:
             self._fits = _more_rows(self._fits, added)
             self._requests = _more_rows(self._requests, added)
             self._totals = _more_rows(self._totals, added)
+            self._most = _more_rows(self._most, added)
             self._need_of_row = _more_rows(self._need_of_row, added)
             self._member_of_row.extend([None] * added)
             self._empty(list(range(count + added - 1, count - 1, -1)))
@@ -367,6 +372,14 @@ class FitTable:
         self._fits = resized(self._fits, self._table.capacity)
         for mask in self._masks.values():
             mask.resize(self._table.capacity)
+
+
+def _distinct(parts: list[Ints]) -> Ints:
+    """Return the distinct slots in order. Mostly a handful, which `np.unique` takes longer over."""
+    if sum(map(len, parts)) > _FEW_SLOTS_MAX:
+        return np.unique(np.concatenate(parts))
+    slots = sorted({slot for part in parts for slot in part.tolist()})
+    return np.array(slots, dtype=np.int64)
 
 
 def _more_rows(array: npt.NDArray[Any], added: int) -> npt.NDArray[Any]:

@@ -5,21 +5,25 @@ Identical members collapse to a count, so a gang of a thousand costs what a gang
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from fairlead.api.core import Toleration
-from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Topology
-from fairlead.model.nodes import is_device
+from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
+from fairlead.model.nodes import is_device, is_gpu
 from fairlead.model.requests import (
+    NAME_COLUMN,
     MemberClass,
+    Neighbours,
     RequestError,
     RequestReader,
     constraints_of,
 )
+from fairlead.model.teams import BORROWS
+from fairlead.model.topology import ANYWHERE, Level, TopologyRequest, topology_of
 
 #: (namespace, name)
 JobKey: TypeAlias = tuple[str, str]
@@ -39,8 +43,9 @@ class GangRequest:
     """What must be placed together. Equal requests fit or do not fit together."""
 
     roles: tuple[RoleRequest, ...]
-    topology_key: str = ""
-    topology_required: bool = False
+    topology: TopologyRequest = field(default_factory=TopologyRequest)
+    #: The same gang once it may borrow nodes again; None where nothing keeps it from that for now.
+    borrowing: GangRequest | None = None
 
     @property
     def member_count(self) -> int:
@@ -49,8 +54,58 @@ class GangRequest:
 
     @property
     def is_simple(self) -> bool:
-        """True when the sum of what nodes hold decides: one role and no single domain needed."""
-        return len(self.roles) == 1 and not (self.topology_key and self.topology_required)
+        """True when the sum of what nodes hold decides: one role, no domain or slices needed, and
+        any pod may be near.
+        """
+        return len(self.roles) == 1 and not self.topology.is_bound and not self.has_neighbours
+
+    @property
+    def has_neighbours(self) -> bool:
+        """True when it matters which pods are near."""
+        return any(role.member.neighbours is not None for role in self.roles)
+
+    @property
+    def patient(self) -> GangRequest:
+        """The same gang while it waits for the level that it prefers."""
+        return replace(self, topology=self.topology.patient)
+
+    @property
+    def may_borrow(self) -> bool:
+        """True for a gang that may use nodes of other teams than its own."""
+        return any(BORROWS in role.member.constraints.tolerations for role in self.roles)
+
+    @property
+    def confined(self) -> GangRequest:
+        """The same gang while it may not borrow."""
+        if not self.may_borrow:
+            return self
+        roles = tuple(replace(r, member=_confined(r.member)) for r in self.roles)
+        return replace(self, roles=roles, borrowing=self)
+
+    @property
+    def accepting(self) -> GangRequest:
+        """The same gang once it has waited."""
+        gang = self.borrowing or self
+        return replace(gang, topology=gang.topology.accepting) if gang.topology.is_patient else gang
+
+    def within_level(self, level: Level) -> GangRequest:
+        """Return the same gang in one domain of this level and no other."""
+        return replace(self, topology=replace(self.topology, ladder=(level,)))
+
+    @property
+    def unsliced(self) -> GangRequest:
+        """The same gang, as if its members need not be together in slices."""
+        return replace(self, topology=replace(self.topology, slice_level=ANYWHERE, slice_size=1))
+
+    @property
+    def unbound(self) -> GangRequest:
+        """The same gang, as if any nodes would do."""
+        return replace(self, topology=TopologyRequest(path=self.topology.path))
+
+    def but_any_neighbours(self) -> GangRequest:
+        """Return the same gang, as if any pod might be near."""
+        roles = (replace(r, member=replace(r.member, neighbours=None)) for r in self.roles)
+        return replace(self, roles=tuple(roles))
 
     def total(self, resource: str) -> int:
         """Return the amount that all members ask together, in base units."""
@@ -59,6 +114,11 @@ class GangRequest:
     def placing_order(self) -> list[int]:
         """Return the indices of the roles, largest members first: devices, then the rest."""
         return sorted(range(len(self.roles)), key=lambda i: (_size(self.roles[i].member), i))
+
+
+def _confined(member: MemberClass) -> MemberClass:
+    tolerations = tuple(t for t in member.constraints.tolerations if t != BORROWS)
+    return replace(member, constraints=replace(member.constraints, tolerations=tolerations))
 
 
 def _size(member: MemberClass) -> tuple[int, ...]:
@@ -73,14 +133,28 @@ class InvalidGang:
     field: str
 
 
+def gpus_of(gang: GangRequest | InvalidGang) -> int:
+    """Return the GPUs, of any vendor, that all members ask together."""
+    if isinstance(gang, InvalidGang):
+        return 0
+    requests = ((role.count, role.member.request) for role in gang.roles)
+    return sum(
+        count * amount for count, request in requests for name, amount in request if is_gpu(name)
+    )
+
+
 def gang_of(
     spec: JobSpec,
     reader: RequestReader,
     tolerations_of: Callable[[tuple[Toleration, ...]], tuple[Toleration, ...]] | None = None,
+    neighbours_of: Callable[[Role], Neighbours | None] | None = None,
+    *,
+    levels: Sequence[Level] = (),
 ) -> GangRequest | InvalidGang:
     """Return what a job asks for, or the first field that cannot be read.
 
-    `tolerations_of` returns what a member tolerates, given what its template does.
+    `tolerations_of` returns what a member tolerates, given what its template does; `neighbours_of`
+    which pods may be near the members of a role. `levels` are those of the topology, widest first.
     """
     if len(spec.roles) > ROLES_MAX:
         return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
@@ -93,13 +167,29 @@ def gang_of(
         if tolerations_of is not None:
             tolerations = tolerations_of(pod.tolerations)
             if tolerations != pod.tolerations:
-                pod = replace(pod, tolerations=tolerations)
+                pod = structs.replace(pod, tolerations=tolerations)
         try:
-            member = MemberClass(reader.request(pod), constraints_of(pod))
+            beside = neighbours_of(role) if neighbours_of is not None else None
+            member = MemberClass(reader.request(pod), constraints_of(pod), beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
         roles.append(RoleRequest(role.name, role.count, member))
     if not roles:
         return InvalidGang("spec.roles: a job needs at least one role")
-    topology = spec.topology or Topology(key="")
-    return GangRequest(tuple(roles), topology.key, topology.required and bool(topology.key))
+    try:
+        topology = topology_of(spec.topology, levels)
+    except ValueError as error:
+        return InvalidGang(f"spec.topology.{error}")
+    if topology.is_sliced and any(_has_domain_rules(role.member.neighbours) for role in roles):
+        return InvalidGang(
+            "spec.topology.sliceSize: does not go together with topologySpreadConstraints or "
+            "with anti-affinity by another label than kubernetes.io/hostname"
+        )
+    return GangRequest(tuple(roles), topology)
+
+
+def _has_domain_rules(beside: Neighbours | None) -> bool:
+    """True when members keep apart, or are spread, across domains of several nodes."""
+    return beside is not None and (
+        bool(beside.spreads) or any(mark.key != NAME_COLUMN for mark in beside.apart)
+    )

@@ -24,9 +24,6 @@ Bools = npt.NDArray[np.bool_]
 Slots = npt.NDArray[np.int64]
 N = TypeVar("N", bound=np.generic)
 
-#: Column of node names, for `matchFields`. A colon cannot occur in a label key.
-NAME_COLUMN = "field:metadata.name"
-
 #: Taints with these prefixes tell of a passing condition (not ready, cordoned, disk pressure, not
 #: initialised); all others say whom the node is for.
 CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -35,6 +32,7 @@ _NUMBERS_SPARE_MAX = 1024
 #: Whose a node is, seen from a team; in the order in which its members take them.
 OWN, OPEN, FOREIGN = 0, 1, 2
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
+_SOFT_EFFECT = "PreferNoSchedule"
 
 
 def is_condition_taint(taint: Taint) -> bool:
@@ -79,16 +77,25 @@ class LabelTable:
         self._capacity = capacity
         self._columns: dict[str, _Column] = {}
         self._labels: dict[int, dict[str, str]] = {}
+        #: What `ordered_domains` returned, until a node's value changes.
+        self._ordered: dict[str, tuple[Slots, int]] = {}
+        #: The same within another label, with the two arrays that it follows from.
+        self._within: dict[tuple[str, str], tuple[Slots, Slots, tuple[Slots, int]]] = {}
         self._taint_sets: dict[tuple[Taint, ...], int] = {}
         #: int32[N]: number of the node's taint set.
         self._taints: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
         self._taint_sets[()] = 0
+        #: The same for the taints that say PreferNoSchedule.
+        self._soft_sets: dict[tuple[Taint, ...], int] = {(): 0}
+        self._soft: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
 
     def resize(self, capacity: int) -> None:
         """Have so many slots from now on."""
+        self._ordered.clear()
         for column in self._columns.values():
             column.cells = resized(column.cells, capacity, fill=-1)
         self._taints = resized(self._taints, capacity)
+        self._soft = resized(self._soft, capacity)
         self._capacity = capacity
 
     def set(self, slot: int, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
@@ -96,18 +103,22 @@ class LabelTable:
         hard = [t for t in taints if t.effect in _HARD_EFFECTS]
         plain = tuple(sorted((Taint(t.key, t.effect, t.value) for t in hard), key=_taint_order))
         number = self._taint_sets.setdefault(plain, len(self._taint_sets))
+        soft = tuple(Taint(t.key, t.effect, t.value) for t in taints if t.effect == _SOFT_EFFECT)
+        self._soft[slot] = self._soft_sets.setdefault(soft, len(self._soft_sets))
         before = self._labels.get(slot, {})
         if before == labels and self._taints[slot] == number:
             return False
         for key in before:
             if key not in labels:
                 self._columns[key].cells[slot] = -1
+                self._ordered.pop(key, None)
         for key, value in labels.items():
             if before.get(key) != value:
                 column = self._columns.get(key)
                 if column is None:
                     column = self._columns[key] = _Column(self._capacity)
                 column.cells[slot] = column.number(value)
+                self._ordered.pop(key, None)
         self._labels[slot] = dict(labels)
         self._taints[slot] = number
         for key in labels:
@@ -126,7 +137,9 @@ class LabelTable:
         """Forget a node."""
         for key in self._labels.pop(slot, {}):
             self._columns[key].cells[slot] = -1
+            self._ordered.pop(key, None)
         self._taints[slot] = 0
+        self._soft[slot] = 0
 
     def labels(self, slot: int) -> Mapping[str, str]:
         """Return the labels of the node in a slot."""
@@ -138,6 +151,32 @@ class LabelTable:
         if column is None:
             return np.full(self._capacity, -1, dtype=np.int32), []
         return column.cells, list(column.numbers)
+
+    def ordered_domains(self, key: str) -> tuple[Slots, int]:
+        """Return int64[N], the place of each slot's domain among their names in order (-1: none),
+        and how many domains have nodes. Do not change it.
+        """
+        if key not in self._ordered:
+            cells, names = self.domains(key)
+            has_nodes = np.bincount(cells + 1, minlength=len(names) + 1)[1:] > 0
+            numbers = sorted(np.flatnonzero(has_nodes).tolist(), key=names.__getitem__)
+            places = np.full(len(names) + 1, -1, dtype=np.int64)
+            places[np.array(numbers, dtype=np.int64)] = np.arange(len(numbers))
+            self._ordered[key] = (places[cells], len(numbers))
+        return self._ordered[key]
+
+    def ordered_domains_within(self, key: str, outer: str) -> tuple[Slots, int]:
+        """Like `ordered_domains`, each domain split where it reaches into several of an outer
+        label; nodes without that are in none.
+        """
+        (cells, _), (around, outer_count) = map(self.ordered_domains, (key, outer))
+        known = self._within.get((key, outer))
+        if known is None or known[0] is not cells or known[1] is not around:
+            found = np.where((cells >= 0) & (around >= 0), cells * outer_count + around, -1)
+            pairs = np.unique(found[found >= 0])
+            places = np.where(found >= 0, np.searchsorted(pairs, found), -1)
+            known = self._within[key, outer] = (cells, around, (places, len(pairs)))
+        return known[2]
 
     def selected(self, constraints: Constraints, slots: Slots) -> Bools:
         """Return which of the slots the node selector and the required affinity admit."""
@@ -163,6 +202,25 @@ class LabelTable:
             return OPEN if not owner else OWN if owner == team else FOREIGN
 
         return self.by_taints(tier)
+
+    def avoided(self, constraints: Constraints) -> Slots | None:
+        """Return int64[N]: how many taints of each node ask such a pod to stay away; None: none."""
+        if len(self._soft_sets) == 1:
+            return None
+        numbers = [
+            sum(not any(tolerates(t, taint) for t in constraints.tolerations) for taint in taints)
+            for taints in self._soft_sets
+        ]
+        return np.array(numbers, dtype=np.int64)[self._soft]
+
+    def scores(self, constraints: Constraints) -> Slots:
+        """Return int64[N]: the weights of the preferences that each node fulfils, together."""
+        everywhere = np.arange(self._capacity)
+        out = np.zeros(self._capacity, dtype=np.int64)
+        for each in constraints.preferred:
+            term = NodeSelector((each.preference,))
+            out += each.weight * self._affinity(term, everywhere)
+        return out
 
     def tolerated(self, constraints: Constraints, slots: Slots) -> tuple[Bools, Bools, Bools]:
         """Return which slots' taints are tolerated: lasting ones, passing ones, NoExecute ones."""

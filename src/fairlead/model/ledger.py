@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -30,8 +30,9 @@ from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim, Member, Owner, adopted_owner
 from fairlead.model.gangs import JobKey
 from fairlead.model.grouping import alone, membership_of
+from fairlead.model.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable
-from fairlead.model.requests import Request, RequestError, RequestReader
+from fairlead.model.requests import CARRIED, Request, RequestError, RequestReader
 
 K = TypeVar("K")
 #: Node and request of a member that has no place.
@@ -55,14 +56,18 @@ class _PodUse:
     is_seated: bool = field(compare=False, default=False)
     #: When a pod that is being deleted is to be gone; None: it stays.
     leaves_at: float | None = None
+    labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
 
 
 class Ledger:
     """Claims and uncovered pods, booked on the node table."""
 
-    def __init__(self, table: NodeTable, reader: RequestReader) -> None:
+    def __init__(
+        self, table: NodeTable, reader: RequestReader, terms: TermTable | None = None
+    ) -> None:
         self._table = table
         self._reader = reader
+        self._terms = terms if terms is not None else TermTable()
         self._claims: dict[JobKey, Claim] = {}
         self._claims_by_owner: dict[Owner, Claim] = {}
         self._slots_of_claim: dict[JobKey, Ints] = {}
@@ -167,6 +172,12 @@ class Ledger:
         if held is not None:
             self._book_claim(held, -1)
 
+    def uncertain_nodes(self, key: JobKey) -> frozenset[str]:
+        """Return the nodes that `reserve_uncertain` booked for a job."""
+        held = self._uncertain.get(key)
+        roles = held.roles if held is not None else ()
+        return frozenset(node for _, _, nodes in roles for node in nodes)
+
     def nomination(self, key: JobKey) -> Claim | None:
         """Return the places that are kept for a job."""
         return self._nominated.get(key)
@@ -202,13 +213,22 @@ class Ledger:
 
     def set_pod(self, pod: Pod) -> None:
         """Book a pod, or take its booking back when it is terminal."""
-        key = pod.metadata.key
         use = self._read(pod)
         if use is None:
-            self.remove_pod(key)
-            return
-        if self._pods.get(key) == use:
-            return
+            self.remove_pod(pod.metadata.key)
+        elif self._pods.get(use.key) != use:
+            self._put_pod(use)
+
+    def add_term(self, term: Term) -> None:
+        """Mark the pods that a term is about, which was not known before."""
+        entry = (f"{CARRIED}{term.mark.name}", 1)
+        for use in list(self._pods.values()):
+            if term.selects(use.key[0], use.labels) and entry not in use.request:
+                request = tuple(sorted((*use.request, entry)))
+                self._put_pod(replace(use, request=request, booked=request, is_seated=False))
+
+    def _put_pod(self, use: _PodUse) -> None:
+        key = use.key
         self.remove_pod(key)
         self._pods[key] = use
         if use.leaves_at is not None:
@@ -323,7 +343,7 @@ class Ledger:
         table, used = self._table, [_NO_SLOTS]
         for slots, counts, request in self._places(claim):
             used.append(slots)
-            table.add(slots, counts * sign, table.vector(request))
+            table.book(slots, counts * sign, request)
             if sign < 0:
                 for slot in slots[~table.exists[slots]]:
                     table.vacate(int(slot))
@@ -341,7 +361,7 @@ class Ledger:
             return
         table = self._table
         slot = table.occupy(use.node)
-        table.add(np.array([slot]), np.array([sign]), table.vector(use.booked))
+        table.book(np.array([slot]), np.array([sign]), use.booked)
         if sign < 0:
             table.vacate(slot)
 
@@ -386,14 +406,23 @@ class Ledger:
             attempt=labels.get(names.ATTEMPT, ""),
             booked=request,
             leaves_at=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else None,
+            labels=labels,
         )
 
     def _request(self, pod: Pod) -> Request:
         try:
-            return self._reader.request(pod.spec)
+            return self._marks(pod) + self._reader.request(pod.spec)
         except RequestError:
             # No request that is to be placed; but the pod is on its node, so it counts there.
             return self._reader.bound_request(pod.spec, self._table.resources)
+
+    def _marks(self, pod: Pod) -> Request:
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels
+        rules = rules_of_pod(pod)
+        if rules is NO_RULES and not self._terms:
+            return ()
+        found = self._terms.neighbours(rules, namespace, labels)
+        return () if found is None else found.booking
 
 
 def _amount(request: Request, resource: str) -> int:

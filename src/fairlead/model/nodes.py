@@ -17,7 +17,7 @@ resources that got a row, for the ledger to book what it holds of them.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -26,9 +26,10 @@ import numpy.typing as npt
 
 from fairlead.api.core import Node
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from fairlead.model.labels import NAME_COLUMN, LabelTable, resized
+from fairlead.model.labels import LabelTable, resized
+from fairlead.model.neighbours import MarkTable
 from fairlead.model.node_health import is_ready
-from fairlead.model.requests import Request, RequestReader
+from fairlead.model.requests import CARRIED, NAME_COLUMN, SHUNNED, Request, RequestReader
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -37,6 +38,8 @@ _CAPACITY_START = 64
 _VECTORS_MAX = 10_000
 _RANK_BITS = 24
 _SHARE_BITS = 10
+#: Bits of the packing order below that say how many devices are free.
+BITS_BELOW_DEVICES = _SHARE_BITS + _RANK_BITS
 _DEVICES_MAX = 1 << 16
 #: Resources of one node that count, and of all nodes together; further ones are not offered.
 RESOURCES_PER_NODE_MAX = 64
@@ -45,6 +48,7 @@ ROWS_MAX = 256
 #: then (92 billion milli-CPU, or 83 TiB). A request for more is one too many for every node.
 NODE_AMOUNT_MAX = (2**63 - 1) // 100_000 - 1
 
+_NO_DEVICES = ("hugepages-", CARRIED, SHUNNED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
 _PERMANENT = (CPU, MEMORY, PODS)
@@ -54,7 +58,7 @@ _SHARE_ROWS = (0, 1)
 
 def is_device(resource: str) -> bool:
     """True for what is counted in whole pieces and worth packing for: GPUs, NICs and the like."""
-    return resource not in _ORDINARY and not resource.startswith("hugepages-")
+    return resource not in _ORDINARY and not resource.startswith(_NO_DEVICES)
 
 
 def is_gpu(resource: str) -> bool:
@@ -74,7 +78,9 @@ class NodeTable:
         self._reader = reader or RequestReader()
         self._slots: dict[str, int] = {}
         self._free_slots: list[int] = list(range(_CAPACITY_START))
+        #: The names in order, and the slot of each.
         self._sorted_names: list[str] = []
+        self._sorted_slots: list[int] = []
         self._rows: dict[str, int] = {name: row for row, name in enumerate(_PERMANENT)}
         #: How many nodes offer each resource that has a row.
         self._offer_counts: dict[str, int] = dict.fromkeys(_PERMANENT, 0)
@@ -82,6 +88,8 @@ class NodeTable:
         #: Name by slot, "" for an empty one.
         self.names: list[str] = [""] * _CAPACITY_START
         self.labels = LabelTable(_CAPACITY_START)
+        #: Which pods may be near which: what is booked, by slot.
+        self.marks = MarkTable()
         #: int64[D, N], base units.
         self.allocatable: Ints = np.zeros((len(_PERMANENT), _CAPACITY_START), dtype=np.int64)
         #: int64[D, N], base units: claims of jobs and pods that no claim covers.
@@ -203,8 +211,13 @@ class NodeTable:
         slot = heapq.heappop(self._free_slots)
         self._slots[name] = slot
         self.names[slot] = name
-        insort(self._sorted_names, name)
-        self._ranks_stale = True
+        place = bisect_left(self._sorted_names, name)
+        self._sorted_names.insert(place, name)
+        self._sorted_slots.insert(place, slot)
+        if place == len(self._slots) - 1:
+            self._rank[slot] = place  # the last in order changes no other's rank
+        else:
+            self._ranks_stale = True
         return slot
 
     def vacate(self, slot: int) -> None:
@@ -214,9 +227,10 @@ class NodeTable:
             return
         del self._slots[name]
         self.names[slot] = ""
-        self._sorted_names.pop(bisect_left(self._sorted_names, name))
+        place = bisect_left(self._sorted_names, name)
+        del self._sorted_names[place], self._sorted_slots[place]
         heapq.heappush(self._free_slots, slot)
-        self._ranks_stale = True
+        self._ranks_stale = self._ranks_stale or place < len(self._slots)
 
     def resize(self, capacity: int) -> None:
         """Have so many slots from now on; those cut off must be empty."""
@@ -246,6 +260,11 @@ class NodeTable:
         else:
             self.used[:, slots] += vector[:, None] * counts
         self._touch(slots)
+
+    def book(self, slots: Ints, counts: Ints, request: Request) -> None:
+        """Do the same for a request, with its marks."""
+        self.add(slots, counts, self.vector(request))
+        self.marks.add(request, slots, counts)
 
     def free(self, slots: Ints | slice = slice(None)) -> Ints:
         """Return what is left per resource and slot; below zero where a node is overfull."""
@@ -310,7 +329,7 @@ class NodeTable:
 
     def _refresh_ranks(self) -> None:
         if self._ranks_stale:
-            order = np.array([self._slots[n] for n in self._sorted_names], dtype=np.int64)
+            order = np.array(self._sorted_slots, dtype=np.int64)
             self._rank[order] = np.arange(len(order))
             self._ranks_stale = False
             self._key = self.packing_key(self.free())
@@ -331,18 +350,23 @@ class NodeTable:
         return {name: min(a, NODE_AMOUNT_MAX) for name, a in amounts.items() if a > 0}
 
     def _set_amounts(self, slot: int, amounts: Mapping[str, int]) -> bool:
-        column = np.zeros(len(self._rows), dtype=np.int64)
+        column = [0] * len(self._rows)
         for name, amount in amounts.items():
             row = self._rows.get(name)
             if row is not None:
                 column[row] = amount
-        before = self.allocatable[:, slot].copy()
-        if np.array_equal(before, column):
+        before: list[int] = self.allocatable[:, slot].tolist()
+        if before == column:
             return False
+        is_last = False
         for name, row in self._rows.items():
-            self._offer_counts[name] += int(column[row] > 0) - int(before[row] > 0)
+            change = (column[row] > 0) - (before[row] > 0)
+            if change:
+                self._offer_counts[name] += change
+                is_last = is_last or not self._offer_counts[name]
         self.allocatable[:, slot] = column
-        self._drop_rows()
+        if is_last:
+            self._drop_rows()
         self._touch(np.array([slot]))
         return True
 

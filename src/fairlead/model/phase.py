@@ -30,11 +30,11 @@ class Phase(Enum):
 
 
 #: The scheduler may write a placement in these phases, and in no other.
-PLACEABLE = frozenset((Phase.QUEUED, Phase.REPAIRING))
+PLACEABLE = (Phase.QUEUED, Phase.REPAIRING)
 #: A job in these phases has no use for a placement: the scheduler releases one that it has.
-RELEASABLE = frozenset((Phase.UNADMITTED, Phase.HELD, Phase.CANCELLING, Phase.FINISHED))
+RELEASABLE = (Phase.UNADMITTED, Phase.HELD, Phase.CANCELLING, Phase.FINISHED)
 #: The record of the current attempt is open: pods may exist, and the placement must stay.
-OPEN = frozenset((Phase.ACTIVE, Phase.STOPPING))
+OPEN = (Phase.ACTIVE, Phase.STOPPING)
 
 
 def phase_of(job: Job) -> Phase:

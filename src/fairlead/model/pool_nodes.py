@@ -39,6 +39,12 @@ class PoolNode:
         return self.node.metadata.name
 
     @property
+    def facts(self) -> tuple[object, ...]:
+        """What a decision looks at: all but the versions and heartbeats of the node."""
+        ours = (self.pool, self.instance, self.is_ready, self.is_joining, self.removal)
+        return (*ours, self.is_cordoned)
+
+    @property
     def is_cordoned(self) -> bool:
         """True when somebody cordoned it, we or a person."""
         return self.node.spec.unschedulable
@@ -59,6 +65,8 @@ class PoolNodes:
         #: Nodes of pools that nothing uses, and the instant since when.
         self.idle_since: dict[str, float] = {}
         self.unready: dict[str, None] = {}
+        #: Rises with each change that a decision could see; not with heartbeats.
+        self.version = 0
         self._users: dict[str, dict[JobKey, None]] = {}
         self._nodes_of_job: dict[JobKey, frozenset[str]] = {}
         self._node_of_pod: dict[JobKey, str] = {}
@@ -71,12 +79,14 @@ class PoolNodes:
             self._unindex(before)
         if not pool or not node.spec.provider_id:
             self.idle_since.pop(name, None)
+            self.version += before is not None
             return
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
             any(taint.key == names.TAINT_JOINING for taint in node.spec.taints),
             node.metadata.annotations.get(names.REMOVAL, ""),
         )  # fmt: skip
+        self.version += before is None or before.facts != found.facts
         self.by_name[name] = self.by_instance[found.instance] = found
         self.by_pool.setdefault(pool, {})[name] = found
         if not found.is_ready:
@@ -92,6 +102,7 @@ class PoolNodes:
         if before is not None:
             self._unindex(before)
         self.idle_since.pop(name, None)
+        self.version += 1
 
     def is_used(self, name: str) -> bool:
         """True while a job has a place on the node, or a pod of others is bound to it."""
@@ -124,10 +135,12 @@ class PoolNodes:
             self._use(after, user)
 
     def _use(self, name: str, user: JobKey) -> None:
+        self.version += 1
         self._users.setdefault(name, {})[user] = None
         self.idle_since.pop(name, None)
 
     def _leave(self, name: str, user: JobKey, instant: float) -> None:
+        self.version += 1
         users = self._users.get(name, {})
         users.pop(user, None)
         if not users:

@@ -18,11 +18,17 @@ from fairlead.api.bounds import (
     RESOURCES_MAX,
     label_integer,
 )
-from fairlead.api.core import Container, NodeSelector, PodSpec, Toleration
+from fairlead.api.core import Container, NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
 from fairlead.api.quantity import PODS, QuantityError, to_base
 
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
 Request: TypeAlias = tuple[tuple[str, int], ...]
+#: First characters of the names of marks in a request; no name of a resource begins with them.
+CARRIED, SHUNNED = "+", "-"
+#: Column of node names, for `matchFields`. A colon cannot occur in a label key.
+NAME_COLUMN = "field:metadata.name"
+#: No node has room for more.
+MEMBERS_PER_NODE_MAX = 2**31 - 1
 
 _TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _AMOUNTS_MAX = 100_000
@@ -44,14 +50,69 @@ class Constraints:
     node_selector: tuple[tuple[str, str], ...] = ()
     affinity: NodeSelector | None = None
     tolerations: tuple[Toleration, ...] = ()
+    #: Nodes that it would rather have; they decide between nodes that are as good otherwise.
+    preferred: tuple[PreferredSchedulingTerm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """What pods may carry and shun (`model/neighbours.py`), by domain of a label of the nodes."""
+
+    key: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Spread:
+    """Domains may differ by `max_skew` carriers of the mark; counted where the pod may go."""
+
+    mark: Mark
+    max_skew: int
+    min_domains: int
+    honors_affinity: bool = True
+    honors_taints: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The marks that a member carries and shuns, and those that it is spread by, each sorted."""
+
+    carries: tuple[Mark, ...] = ()
+    shuns: tuple[Mark, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+
+    @property
+    def apart(self) -> tuple[Mark, ...]:
+        """The marks that keep two such members apart."""
+        return tuple(mark for mark in self.shuns if mark in self.carries)
+
+    @property
+    def booking(self) -> Request:
+        """The marks as amounts; their names sort before those of all resources."""
+        carried = [(f"{CARRIED}{mark.name}", 1) for mark in self.carries]
+        return (*sorted(carried), *sorted((f"{SHUNNED}{mark.name}", 1) for mark in self.shuns))
 
 
 @dataclass(frozen=True, slots=True)
 class MemberClass:
-    """Members that are the same to the planner: equal request, equal constraints."""
+    """Members that are the same to the planner: equal request, constraints and neighbours."""
 
     request: Request
     constraints: Constraints = Constraints()
+    #: None: any pod may be near it.
+    neighbours: Neighbours | None = None
+
+    @property
+    def booking(self) -> Request:
+        """What one member takes: its request, and before it the marks that it has."""
+        return self.request if self.neighbours is None else self.neighbours.booking + self.request
+
+    @property
+    def per_node_max(self) -> int:
+        """How many such members one node may have, whatever room it has."""
+        beside = self.neighbours
+        is_alone = beside is not None and any(mark.key == NAME_COLUMN for mark in beside.apart)
+        return 1 if is_alone else MEMBERS_PER_NODE_MAX
 
     def amount(self, resource: str) -> int:
         """Return the amount asked of one resource; 0 when none is."""
@@ -62,8 +123,10 @@ def constraints_of(spec: PodSpec) -> Constraints:
     """Return the constraints in canonical order; RequestError where one cannot be judged."""
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
     required = node_affinity.required if node_affinity else None
+    preferred = node_affinity.preferred if node_affinity else ()
     count = len(spec.node_selector) + len(spec.tolerations)
     count += _check_affinity(required) if required is not None else 0
+    count += sum(_check_affinity(NodeSelector((each.preference,))) for each in preferred)
     if count > CONSTRAINT_VALUES_MAX:
         raise RequestError(
             "affinity",
@@ -74,6 +137,7 @@ def constraints_of(spec: PodSpec) -> Constraints:
         node_selector=tuple(sorted(spec.node_selector.items())),
         affinity=required,
         tolerations=tuple(sorted(set(spec.tolerations), key=_toleration_order)),
+        preferred=preferred,
     )
 
 
@@ -217,6 +281,8 @@ def _check_names(spec: PodSpec) -> None:
         if len(name) > LABEL_KEY_MAX:
             why = f"a resource name has {LABEL_KEY_MAX} characters at most"
             raise RequestError("containers", why)
+        if name[:1] in ("", CARRIED, SHUNNED):
+            raise RequestError("containers", f"'{name}' is not the name of a resource")
 
 
 def _add(into: dict[str, int], amounts: Mapping[str, int]) -> None:

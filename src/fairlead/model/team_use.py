@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
 
 from fairlead.model.gangs import JobKey
 
@@ -17,47 +19,76 @@ from fairlead.model.gangs import JobKey
 HALF_LIFE_SECONDS = 7 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobUse:
+class Account(NamedTuple):
+    """Whose jobs are counted: those of a user in a team; of user None all jobs of the team.
+
+    The user "" has the jobs that do not say whose they are.
+    """
+
+    team: str
+    user: str | None = None
+
+    def __str__(self) -> str:
+        if self.user is None:
+            return f"team {self.team}"
+        return f"user {self.user or '(unknown)'} of team {self.team}"
+
+
+class JobUse(msgspec.Struct, frozen=True):
     """What a job holds: its distinct nodes and amounts, and whether it waits for nodes instead."""
 
     team: str
     nodes: frozenset[str] = frozenset()
     amounts: tuple[tuple[str, int], ...] = ()
     waits: bool = False
+    user: str = ""
+    #: Of its gang, while it holds nodes.
+    gpus: int = 0
+    is_finished: bool = False
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """The accounts that it counts for."""
+        return (Account(self.team), Account(self.team, self.user)) if self.team else ()
 
 
-class DecayedShares:
-    """The dominant share of each team, summed over time and halved every half-life."""
+class DecayedSums:
+    """What each team has used at some rate, summed over time and halved every half-life."""
 
     def __init__(self) -> None:
-        #: By team, as of `_as_of`, in seconds of the whole cluster; and its share since then.
-        self._sums: dict[str, float] = {}
+        #: By team, in seconds of the rate: the sum, and when it was that; and the rate since then.
+        self._sums: dict[str, tuple[float, float]] = {}
         self._rates: dict[str, float] = {}
-        self._as_of: float | None = None
+        #: In seconds, of those teams for which it is not `HALF_LIFE_SECONDS`.
+        self.half_lives: dict[str, float] = {}
+        self._as_of = float("-inf")
 
     def at(self, team: str, now: float) -> float:
-        """Return the sum of a team at an instant, if its share stays what it is."""
-        value, rate = self._sums.get(team, 0.0), self._rates.get(team, 0.0)
-        if self._as_of is None or now <= self._as_of:
+        """Return the sum of a team at an instant, if its rate stays what it is."""
+        value, as_of = self._sums.get(team, (0.0, now))
+        if now <= as_of:
             return value
-        kept = math.exp2((self._as_of - now) / HALF_LIFE_SECONDS)
-        return value * kept + rate * HALF_LIFE_SECONDS / math.log(2) * (1 - kept)
+        half_life = self.half_life(team)
+        kept = math.exp2((as_of - now) / half_life)
+        return value * kept + self._rates.get(team, 0.0) * half_life / math.log(2) * (1 - kept)
+
+    def half_life(self, team: str) -> float:
+        """Return after how many seconds the past of a team counts half."""
+        return self.half_lives.get(team, HALF_LIFE_SECONDS)
 
     def advance(self, now: float, rates: Mapping[str, float]) -> None:
-        """Take in the time that has passed, and the share that each team has from now on."""
-        if self._as_of is not None and now < self._as_of:
+        """Take in the time that has passed, and the rate that each team has from now on."""
+        if now < self._as_of:
             return
-        self._sums = {team: self.at(team, now) for team in {*self._sums, *self._rates}}
-        self._rates = dict(rates)
+        for team in self._sums.keys() - self._rates.keys():
+            self._rates[team] = rates.get(team, 0.0)  # restored: what it uses now, it has used
+        self._sums = {team: (self.at(team, now), now) for team in {*self._sums, *rates}}
+        self._rates = dict.fromkeys(self._sums, 0.0) | dict(rates)
         self._as_of = now
 
     def restore(self, team: str, value: float, as_of: float) -> None:
         """Continue from what was written down; what is known already counts more."""
-        if team in self._sums or team in self._rates:
-            return
-        age = 0.0 if self._as_of is None else max(self._as_of - as_of, 0.0)
-        self._sums[team] = value * math.exp2(-age / HALF_LIFE_SECONDS)
+        self._sums.setdefault(team, (value, as_of))
 
 
 class TeamUses:
@@ -68,7 +99,9 @@ class TeamUses:
         self._owners: dict[str, str] = {}
         #: By node: how many jobs of each team have a place on it.
         self._holders: dict[str, Counter[str]] = {}
-        #: By team: nodes of others that it uses, and nodes of its own that others use.
+        #: By team: nodes of its own that it uses, nodes of others that it uses, and nodes of its
+        #: own that others use.
+        self.used: Counter[str] = Counter()
         self.borrowed: Counter[str] = Counter()
         self.lent: Counter[str] = Counter()
         #: By team: jobs with nodes, jobs that wait for some, GPUs.
@@ -76,7 +109,13 @@ class TeamUses:
         self.waiting: Counter[str] = Counter()
         #: By team: what its jobs hold of each resource.
         self.amounts: dict[str, Counter[str]] = {}
-        self.shares = DecayedShares()
+        #: By account: jobs that have not ended, those of them that hold nodes, and their GPUs.
+        self.submitted: Counter[Account] = Counter()
+        self.running: Counter[Account] = Counter()
+        self.gpus: Counter[Account] = Counter()
+        #: Of the whole cluster's dominant resource, in seconds; and GPU-seconds.
+        self.shares = DecayedSums()
+        self.gpu_seconds = DecayedSums()
 
     def owner(self, node: str) -> str:
         """Return the team whose taint a node carries; "" for none."""
@@ -101,6 +140,10 @@ class TeamUses:
         """True where jobs of other teams than this one have places on a node."""
         holders = self._holders.get(node)
         return holders is not None and (len(holders) > 1 or team not in holders)
+
+    def job(self, key: JobKey) -> JobUse | None:
+        """Return what a job holds; None for one that is not known."""
+        return self._jobs.get(key)
 
     def set_owner(self, node: str, team: str) -> None:
         """Take in whose a node is; "": nobody's."""
@@ -128,6 +171,10 @@ class TeamUses:
     def _book(self, use: JobUse, sign: int) -> None:
         self.placed[use.team] += sign * bool(use.nodes)
         self.waiting[use.team] += sign * use.waits
+        for account in use.accounts:
+            _add(self.submitted, account, sign * (not use.is_finished))
+            _add(self.running, account, sign * bool(use.nodes))
+            _add(self.gpus, account, sign * use.gpus)
         held = self.amounts.setdefault(use.team, Counter())
         for resource, amount in use.amounts:
             held[resource] += sign * amount
@@ -149,3 +196,11 @@ class TeamUses:
         for team in others:
             self.borrowed[team] += sign
         self.lent[owner] += sign * bool(others)
+        self.used[owner] += sign * (owner in self._holders.get(node, ()))
+
+
+def _add(counts: Counter[Account], account: Account, amount: int) -> None:
+    """Add to a count; one that is 0 is dropped, since users come and go."""
+    counts[account] += amount
+    if not counts[account]:
+        del counts[account]

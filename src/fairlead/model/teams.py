@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Taint, Toleration
 from fairlead.api.names import TEAM
-from fairlead.api.team import Team
+from fairlead.api.team import JobLimits, Team
 from fairlead.api.validate_team import validate_team
 
 NO_SCHEDULE = "NoSchedule"
+#: What lets a member run on the nodes of any team.
+BORROWS = Toleration(TEAM, "Exists", "", NO_SCHEDULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class TeamTable:
         self.version = 0
         #: True while some team has a limit on borrowing or lending.
         self.has_limits = False
+        #: True while some team limits its jobs or those of each user.
+        self.has_job_limits = False
         for each in teams:
             self.put(each)
 
@@ -89,6 +93,8 @@ class TeamTable:
         self.version += 1
         limits = ((t.spec.borrow_limit_nodes, t.spec.lend_limit_nodes) for t in self)
         self.has_limits = any(limit is not None for both in limits for limit in both)
+        none = JobLimits()
+        self.has_job_limits = any((t.spec.limits, t.spec.user_limits) != (none, none) for t in self)
         found: dict[str, list[str]] = {}
         for team in self:
             for namespace in team.spec.namespaces:
@@ -117,6 +123,12 @@ class TeamTable:
             return False
         return priority <= known.spec.borrow_priority_max
 
+    def counts_users(self, team: str) -> bool:
+        """True for a team in which it depends on the user whether a job may start."""
+        known = self._teams.get(team)
+        limits = known.spec.user_limits if known is not None else JobLimits()
+        return (limits.running, limits.gpus) != (None, None)
+
     def tolerations(
         self, own: Sequence[Toleration], team: str, priority: int
     ) -> tuple[Toleration, ...]:
@@ -131,7 +143,7 @@ def with_team(own: Sequence[Toleration], team: str, *, may_borrow: bool) -> tupl
     if team:
         kept.append(Toleration(TEAM, "Equal", team, NO_SCHEDULE))
     if may_borrow:
-        kept.append(Toleration(TEAM, "Exists", "", NO_SCHEDULE))
+        kept.append(BORROWS)
     return tuple(kept)
 
 

@@ -96,7 +96,7 @@ class Transaction:
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put `counts[i]` members on each of the distinct slots; a negative count releases."""
-        self._book(_Use(slots, counts, member.request))
+        self._book(_Use(slots, counts, member.booking))
 
     def assign(self, key: JobKey, mark: int) -> None:
         """Let a job hold what was taken since the mark, until it is released by `without`."""
@@ -149,8 +149,7 @@ class Transaction:
             self.version, change = self._undo.pop()
             match change:
                 case _Use():
-                    vector = self._table.vector(change.request)
-                    self._table.add(change.slots, -change.counts, vector)
+                    self._table.book(change.slots, -change.counts, change.request)
                 case _Assigned():
                     del self._taken[change.key]
                 case _Released():
@@ -162,7 +161,7 @@ class Transaction:
                     self._table.remove_node(change.name)
 
     def _book(self, use: _Use) -> None:
-        self._table.add(use.slots, use.counts, self._table.vector(use.request))
+        self._table.book(use.slots, use.counts, use.request)
         self._note(use)
 
     def _note(self, change: _Change) -> None:

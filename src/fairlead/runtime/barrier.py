@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fairlead.api.resources import Resource
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import HasMetadata, Mirror
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """A write that a mirror will show: the version it made, or the uid that it deleted."""
 
     resource: Resource[Any]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -61,8 +61,7 @@ class Unreadable:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent(Generic[T]):
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
     """One change. A BOOKMARK has no object (None), only the version reached.
 
     An object that cannot be decoded is `unreadable`, and `object` is None.
@@ -84,8 +83,11 @@ class ObjectList(Generic[T]):
     unreadable: tuple[Unreadable, ...] = ()
 
 
-class Verb(Enum):
-    """What a request does; the value is the verb of the API's access rules, in lower case."""
+class Verb(StrEnum):
+    """What a request does; the value is the verb of the API's access rules, in lower case.
+
+    READ is a GET of any path, for readers of what has no type here; it is no verb of the API.
+    """
 
     GET = "get"
     LIST = "list"
@@ -93,9 +95,12 @@ class Verb(Enum):
     PATCH = "patch"
     DELETE = "delete"
     DELETE_COLLECTION = "delete_collection"
+    READ = "read"
 
 
-_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION = Verb
+_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = Verb
+#: Of requests for paths. It is no resource of an API.
+PATHS = Resource("", "", "paths", "Path", bytes, namespaced=False)
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True):
@@ -110,7 +115,7 @@ class Request(msgspec.Struct, Generic[A], frozen=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    #: Of a create the object, typed or plain; of a patch the patch.
+    #: Of a create the object, typed or plain; of a patch the patch; of a READ the query.
     body: Any = None
     patch_type: PatchType = PatchType.MERGE
     dry_run: bool = False
@@ -125,7 +130,7 @@ class Request(msgspec.Struct, Generic[A], frozen=True):
     @property
     def is_write(self) -> bool:
         """True when it may change what is stored; a dry run counts as a write."""
-        return self.verb is not _GET and self.verb is not _LIST
+        return self.verb is not _GET and self.verb is not _LIST and self.verb is not _READ
 
 
 class WatchRequest(msgspec.Struct, Generic[T], frozen=True):
@@ -164,6 +169,10 @@ class Client(ABC):
     ) -> Coroutine[Any, Any, T]:
         """Return the object; NotFound."""
         return self.call(Request(_GET, resource, namespace, name))
+
+    def read(self, path: str, query: Mapping[str, str]) -> Coroutine[Any, Any, bytes]:
+        """Return what the server answers to GET `path`; NotFound where it serves no such path."""
+        return self.call(Request(_READ, PATHS, name=path, body=query))
 
     def list(
         self,

@@ -29,6 +29,9 @@ from typing import cast
 RESERVED_FILES = 128
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 0.1
+#: A client that keeps sending instead of ending its side of TLS is cut off so long after the server
+#: has closed the connection; event loops wait for 30 s.
+_TLS_END_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ class Connections:
                 ssl_handshake_timeout=(
                     None if self._tls is None else self.limits.stranger_seconds_max
                 ),
+                ssl_shutdown_timeout=None if self._tls is None else _TLS_END_SECONDS,
             )
         except (OSError, ssl.SSLError):
             self.lost(connection)  # no TLS, another authority, or gone: theirs to sort out

@@ -76,13 +76,13 @@ async def fence(
                 barrier.expect(await _touch(client, job, body, rng=rng, options=options))
 
     async with asyncio.TaskGroup() as reading:
-        reader = reading.create_task(mirror.run())
+        reader = reading.create_task(mirror.run(), name="fence")
         await mirror.wait_synced()
         jobs = [job for job in mirror.items() if needs_fence(job)]
         work = iter(jobs)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(options.fence_parallel_max, len(jobs))):
-                group.create_task(touch_all(work))
+                group.create_task(touch_all(work), name="fence")
         await barrier.wait()
         reader.cancel()
     return len(jobs)

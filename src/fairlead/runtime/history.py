@@ -21,7 +21,8 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.meta import find_condition, is_true, label_number, to_wire
+from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number, to_wire
+from fairlead.api.node_pool import PoolDecision
 from fairlead.api.times import parse_time
 
 TASKS_MAX = 10_000
@@ -68,6 +69,32 @@ class HistoryQuery:
     limit: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class FleetRecord:
+    """One decision about the fleet. `pool` is "" for the fleet as a whole.
+
+    `document` is what it was decided on, as JSON.
+    """
+
+    id: str
+    at_ms: int
+    pool: str
+    action: str
+    reason: str
+    message: str
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetQuery:
+    """Which decisions: empty fields match all; `since` is in seconds since the epoch."""
+
+    pool: str = ""
+    action: str = ""
+    since: float | None = None
+    limit: int = 100
+
+
 class History(Protocol):
     """Where records are kept."""
 
@@ -77,6 +104,14 @@ class History(Protocol):
 
     async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
         """Return matching records, the latest end first, at most `query.limit`."""
+        ...
+
+    async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
+        """Keep decisions, but for those whose id is kept; HistoryError."""
+        ...
+
+    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
+        """Return matching decisions, the latest first, at most `query.limit`."""
         ...
 
 
@@ -102,6 +137,19 @@ def record_of(job: Job) -> JobRecord:
         started_at_ms=_milliseconds(status.started_at),
         finished_at_ms=_milliseconds(status.finished_at),
         document=msgspec.json.encode(document).decode(),
+    )
+
+
+def fleet_record_of(metadata: ObjectMeta, decision: PoolDecision, *, pool: str) -> FleetRecord:
+    """Return the record of a decision in the status of an object; `pool` "" for the fleet."""
+    return FleetRecord(
+        id=f"{metadata.uid}/{decision.number:09}/{decision.action}/{decision.at}",
+        at_ms=round(parse_time(decision.at) * 1000),
+        pool=pool,
+        action=decision.action,
+        reason=decision.reason,
+        message=decision.message,
+        document=msgspec.json.encode(decision.facts).decode(),
     )
 
 

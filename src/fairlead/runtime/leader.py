@@ -41,6 +41,7 @@ from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.wake_up import WakeUp
 
 T = TypeVar("T")
 
@@ -209,7 +210,7 @@ class LeaderElector:
 
     async def _lead(self, term: Term, lead: Lead) -> bool:
         """Run `lead` for this term; True when it ended by itself."""
-        ended = asyncio.Event()
+        ended = WakeUp()
 
         async def work() -> None:
             try:
@@ -222,23 +223,20 @@ class LeaderElector:
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(work(), name="lead")
                 await self._renew_until_over(term, ended)
-                is_finished = ended.is_set()
+                is_finished = ended.is_set
                 task.cancel()
         finally:
             # The group has ended, hence our writes have: who takes over finds us silent.
             await self._release(term)
         return is_finished
 
-    async def _renew_until_over(self, term: Term, ended: asyncio.Event) -> None:
+    async def _renew_until_over(self, term: Term, ended: WakeUp) -> None:
         """Renew until the term's deadline has passed, the lease is another's, or work has ended."""
         wait = self._options.times.renew_every_seconds
         while not term.is_over:
-            try:
-                async with asyncio.timeout(min(self._jittered(wait), term.deadline - self._now())):
-                    await ended.wait()
-                return  # noqa: TRY300 - the wait was for this
-            except TimeoutError:
-                wait = await self._renew(term)
+            if await ended.wait(min(self._jittered(wait), term.deadline - self._now())):
+                return
+            wait = await self._renew(term)
         self._log.error("Lost the lease", identity=self.identity, holder=self.holder)
 
     async def _renew(self, term: Term) -> float:

@@ -1,8 +1,8 @@
 """Metrics in Prometheus format, on a registry of our own: two clusters fit into one process.
 
 Names after prometheus.io/docs/practices/naming: one prefix, base units, labels from closed sets
-(controller, action, result, kind, state, reason), never a job's or a node's name. What can be read
-when asked (mirrors, queues, jobs) is collected at the scrape; what happens is counted when it
+(controller, action, result, kind, state, reason, team), never a job's or a node's name. What can be
+read when asked (mirrors, queues, jobs) is collected at the scrape; what happens is counted when it
 happens.
 """
 
@@ -12,14 +12,18 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec.structs import asdict
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
 from fairlead.api.job import Job, JobState
+from fairlead.api.team import Team
 from fairlead.decide.reasons import Reason
+from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
+from fairlead.runtime.fleet_metrics import FleetMetrics
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
@@ -31,6 +35,18 @@ _WAITING = frozenset(
     state.value for state in (JobState.WAITING, JobState.HELD, JobState.RESTARTING)
 )
 _REASONS = frozenset(reason.value for reason in Reason)
+#: Verdicts of jobs for which enough is free, but which may not use it, or not as it lies.
+_WITH_ROOM = frozenset(
+    reason.value
+    for reason in (
+        Reason.BEHIND_EARLIER_JOB, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
+        Reason.SLICES_UNAVAILABLE, Reason.AWAITING_PREFERRED,
+        Reason.AWAITING_QUOTA, Reason.QUOTA_EXCEEDED, Reason.BORROW_LIMIT, Reason.BORROW_BACK_OFF,
+        Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET, Reason.QUEUE_LIMIT,
+    )
+)  # fmt: skip
+#: Teams with series of their own; administrators name them, so there are few.
+_TEAMS_MAX = 500
 
 
 class _Scraped(Collector):
@@ -41,6 +57,7 @@ class _Scraped(Collector):
         self.depths: dict[str, Callable[[], int]] = {}
         self.set_aside: dict[str, SetAside] = {}
         self.jobs: Callable[[], Iterable[Job]] | None = None
+        self.teams: Callable[[], Iterable[Team]] | None = None
         self.events: Recorder | None = None
 
     def collect(self) -> Iterable[Metric]:
@@ -53,6 +70,11 @@ class _Scraped(Collector):
             "fairlead_mirror_objects", "Objects held of this kind.", labels=["kind"]
         )
         by_kind: dict[str, Mirror[Any]] = {}
+        undefined = GaugeMetricFamily(
+            "fairlead_kind_undefined",
+            "1 while the cluster has no definition of this kind, and so no such objects.",
+            labels=["kind"],
+        )
         for mirror in self.mirrors:  # of several of one kind, the one that lags most
             seen = by_kind.setdefault(mirror.kind, mirror)
             if (mirror.seconds_since_contact or 0.0) > (seen.seconds_since_contact or 0.0):
@@ -62,6 +84,8 @@ class _Scraped(Collector):
             if seconds is not None:
                 lag.add_metric([kind], seconds)
             objects.add_metric([kind], len(mirror))
+            if mirror.is_undefined:
+                undefined.add_metric([kind], 1)
         depth = GaugeMetricFamily(
             "fairlead_workqueue_depth", "Keys that wait to be looked at.", labels=["controller"]
         )
@@ -80,7 +104,7 @@ class _Scraped(Collector):
         )
         if self.events is not None:
             dropped.add_metric((), self.events.dropped_count)
-        return (lag, objects, depth, aside, dropped, *self._jobs())
+        return (lag, objects, undefined, depth, aside, dropped, *self._jobs(), *self._teams())
 
     def _jobs(self) -> Iterable[Metric]:
         """Yield the jobs by state and by the verdict of those that wait; a walk over all jobs."""
@@ -98,6 +122,55 @@ class _Scraped(Collector):
         for cell, count in sorted(counts.items()):
             jobs.add_metric(cell, count)
         yield jobs
+        yield GaugeMetricFamily(
+            "fairlead_jobs_waiting_with_room",
+            "Jobs that wait although enough of what they ask for is free.",
+            value=sum(count for (_, reason), count in counts.items() if reason in _WITH_ROOM),
+        )
+
+    def _teams(self) -> Iterable[Metric]:
+        """Yield what each team has and uses, as the status of each Team says."""
+        if self.teams is None:
+            return
+        nodes = GaugeMetricFamily(
+            "fairlead_team_nodes",
+            "Nodes by team: owned and healthy, missing, used by its own jobs, lent, borrowed.",
+            labels=["team", "kind"],
+        )
+        gpus = GaugeMetricFamily("fairlead_team_gpus", "GPUs that its jobs hold.", labels=["team"])
+        gpu_hours = GaugeMetricFamily(
+            "fairlead_team_gpu_hours",
+            "GPU-hours that its jobs have held, halved every half-life of its budget.",
+            labels=["team"],
+        )
+        jobs = GaugeMetricFamily(
+            "fairlead_team_jobs",
+            "Jobs by team: placed, waiting, submitted (not ended).",
+            labels=["team", "kind"],
+        )
+        limits = GaugeMetricFamily(
+            "fairlead_team_limit",
+            "Limits of a team's jobs: running, waiting, submitted, gpus; its budget: gpu_hours.",
+            labels=["team", "kind"],
+        )
+        for team in sorted(self.teams(), key=lambda team: team.metadata.name)[:_TEAMS_MAX]:
+            name, status, use = team.metadata.name, team.status, team.status.use
+            for kind, count in (
+                ("owned", status.nodes), ("missing", status.nodes_missing),
+                ("used", use.nodes_used), ("lent", use.nodes_lent),
+                ("borrowed", use.nodes_borrowed),
+            ):  # fmt: skip
+                nodes.add_metric([name, kind], count)
+            gpus.add_metric([name], use.gpus)
+            gpu_hours.add_metric([name], use.gpu_hours)
+            jobs.add_metric([name, "placed"], use.jobs_placed)
+            jobs.add_metric([name, "waiting"], use.jobs_waiting)
+            jobs.add_metric([name, "submitted"], use.jobs_submitted)
+            stated = asdict(team.spec.limits)
+            for kind, limit in {**stated, "gpu_hours": team.spec.budget.gpu_hours}.items():
+                if limit is not None:
+                    limits.add_metric([name, kind], limit)
+        yield from (nodes, gpus, gpu_hours, jobs, limits)
 
 
 def _cell(job: Job) -> tuple[str, str]:
@@ -128,6 +201,8 @@ class Metrics:
         self._stopwatch = stopwatch
         self._scraped = _Scraped()
         registry.register(self._scraped)
+        self.fleet = FleetMetrics(registry)
+        self.doctor = DoctorMetrics(registry)
         info = Gauge(
             "fairlead_build_info",
             "1, labelled with what runs.",
@@ -200,6 +275,10 @@ class Metrics:
     def watch_jobs(self, read: Callable[[], Iterable[Job]] | None) -> None:
         """Count these jobs at each scrape; None: no more (this replica does not lead)."""
         self._scraped.jobs = read
+
+    def watch_teams(self, read: Callable[[], Iterable[Team]] | None) -> None:
+        """Report these teams at each scrape; None: no more (this replica does not lead)."""
+        self._scraped.teams = read
 
     def watch_mirror(self, mirror: Mirror[Any]) -> None:
         """Report this mirror's lag and size at each scrape."""

@@ -12,6 +12,9 @@ never readable.
 Handlers run synchronously and in order, so that state which follows a mirror is never between two
 versions when it is read. An exception in a handler is a fault of ours and ends `run`.
 
+A kind that a cluster may lack and that the server does not know (404) counts as one without
+objects, and is asked for again. What was held before stays: a server may not know it yet.
+
 Source: KEP-365 (pages), KEP-956 (bookmarks), KEP-5504 (versions compare as integers); what a client
 must expect of a watch was measured in the wild: a stream just ends, with no error event.
 """
@@ -24,11 +27,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import Resource
-from fairlead.api.status import ApiError, Expired, Unavailable
+from fairlead.api.status import ApiError, Expired, NotFound, Unavailable
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client, EventType, ObjectList, Unreadable, WatchEvent
@@ -49,8 +53,7 @@ class HasMetadata(Protocol):
 T = TypeVar("T", bound=HasMetadata)
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class Change(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     """One change: created (`old` None), modified, or deleted (`new` None). Never both None."""
 
     old: T | None
@@ -76,6 +79,8 @@ class MirrorOptions:
     watch_seconds_min: float = 1.0
     #: Lists older than what was seen are asked again this often; then the store was put back.
     stale_lists_max: int = 5
+    #: The definition of a kind that the cluster lacks is looked for again after this.
+    undefined_seconds: float = 30.0
     #: Other tasks get a turn after this many objects.
     batch_max: int = 256
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
@@ -117,6 +122,8 @@ class Mirror(Generic[T]):
         self._list_wanted = True
         self._stale_lists = 0
         self._synced = False
+        #: True while the cluster has no definition of the kind.
+        self.is_undefined = False
         self._running = False
         self._contact_at: float | None = None
         self._watch_scope: asyncio.Timeout | None = None
@@ -230,7 +237,14 @@ class Mirror(Generic[T]):
                     expired_count = 1 if self._version > reached > 0 else expired_count + 1
                     if expired_count > 1:  # a list did not help: do not hammer
                         await self._pause(error)
+                except NotFound as error:
+                    self._list_wanted = True
+                    if self.resource.is_optional and not self._objects:
+                        await self._do_without()
+                    else:
+                        await self._pause(error)
                 except ApiError as error:
+                    expired_count = 0  # what is expired next is so for another reason
                     await self._pause(error)
         finally:
             self._running = False
@@ -245,6 +259,17 @@ class Mirror(Generic[T]):
             retry_seconds=round(seconds, 3),
         )
         await asyncio.sleep(seconds)
+
+    async def _do_without(self) -> None:
+        """Be in step with a cluster that has no such kind, for a while."""
+        if not self.is_undefined:
+            self._log.warning(
+                "Kind is not defined", kind=self.kind, resource=self.resource.name,
+                look_again_seconds=self.options.undefined_seconds,
+            )  # fmt: skip
+        self.is_undefined = self._synced = True
+        self._touch()
+        await asyncio.sleep(self.options.undefined_seconds)
 
     async def _list(self) -> None:
         self._list_wanted = False
@@ -265,6 +290,7 @@ class Mirror(Generic[T]):
         self._version = version
         self._expected_version = 0
         self._synced = True
+        self.is_undefined = False
         self.list_count += 1
         self._touch()
 

@@ -30,11 +30,19 @@ class ObjectWriter:
         self._client = client
 
     async def create(
-        self, resource: Resource[Any], key: ObjectKey, body: Any, *, owner_uid: str = ""
+        self,
+        resource: Resource[Any],
+        key: ObjectKey,
+        body: Any,
+        *,
+        owner: ObjectMeta | None = None,
+        awaits_collection: bool = False,
     ) -> Written:
         """Create an object, or find the one that was created before.
 
-        NameTaken when it exists and its controlling owner is not the one of `owner_uid`.
+        NameTaken when it exists and another object than `owner` controls it. With
+        `awaits_collection` Conflict, to try again, when that is an earlier job of the owner's name,
+        which is gone: the cluster is about to collect what it controlled.
         """
         namespace, name = key
         answer = resource.only_metadata
@@ -42,8 +50,12 @@ class ObjectWriter:
             made = await self._client.create(answer, body, namespace=namespace)
         except AlreadyExists:
             made = await self._client.get(answer, name, namespace=namespace)
-            owner = owner_reference_of(made.metadata)
-            if owner_uid and (owner is None or owner.uid != owner_uid):
+            found = owner_reference_of(made.metadata)
+            if owner is not None and (found is None or found.uid != owner.uid):
+                if awaits_collection and found is not None and found.name == owner.name:
+                    raise Conflict(
+                        f"{resource.kind} {name} of an earlier job is there yet"
+                    ) from None
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
                 raise NameTaken(text) from None
         return Written.of(resource, made)

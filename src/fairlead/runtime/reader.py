@@ -26,18 +26,37 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class _Contained(Generic[T]):
-    """A handler that takes any object: the good ones, and the absence of the others."""
+    """A handler that takes any object: the good ones, and the absence of the others.
+
+    What it raises is a fault of its reader.
+    """
 
     def __init__(
-        self, resource: Resource[T], handler: Callable[[Change[T]], None], set_aside: SetAside
+        self, reader: MirrorReader, resource: Resource[T], handler: Callable[[Change[T]], None]
     ) -> None:
+        self._reader = reader
         self._resource = resource
         self._handler = handler
-        self._set_aside = set_aside
+        self._set_aside = reader.set_aside
         #: What the handler holds of the objects that are set aside; None: nothing.
         self._held: dict[ObjectKey, T | None] = {}
 
     def __call__(self, change: Change[T]) -> None:
+        if self._reader.fault is not None:
+            return
+        try:
+            if change.new is None or self._held or self._set_aside:
+                self._take(change)
+                return
+            try:  # as `_take` does at its end: most changes come by here
+                self._handler(change)
+            except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
+                self._leave_alone(change, change.new, error)
+        except Exception as error:  # noqa: BLE001 - wait_fault raises it; other readers go on
+            self._reader.fail(error)
+
+    def _take(self, change: Change[T]) -> None:
+        """Take in a change where objects are set aside, or one that removes an object."""
         key, old, new = change.key, change.old, change.new
         if key in self._held:
             old = self._held.pop(key)
@@ -46,20 +65,23 @@ class _Contained(Generic[T]):
             if old is not None:
                 self._handler(Change(old, None))
             return
+        change = change if old is change.old else Change(old, new)
         try:
-            self._handler(change if old is change.old else Change(old, new))
+            self._handler(change)
         except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
-            self._set_aside.note(self._resource, new.metadata, Stage.OBSERVE, error)
-            self._restore(key, old, new)
+            self._leave_alone(change, new, error)
         else:
             self._set_aside.clear(self._resource, key, Stage.OBSERVE, Stage.ACT)
 
-    def _restore(self, key: ObjectKey, old: T | None, new: T) -> None:
+    def _leave_alone(self, change: Change[T], new: T, error: Exception) -> None:
+        """Set the object aside, and give the handler what it had of it."""
+        old = change.old
+        self._set_aside.note(self._resource, new.metadata, Stage.OBSERVE, error)
         bare: T = cast("Any", self._resource.type)(metadata=new.metadata)
         self._handler(Change(bare if old is None else old, None))
         if old is not None:
             self._handler(Change(None, old))
-        self._held[key] = old
+        self._held[change.key] = old
 
 
 class MirrorReader:
@@ -69,7 +91,8 @@ class MirrorReader:
         """`set_aside` takes the objects that handlers raise over; STRICT: each is a fault."""
         self.set_aside = set_aside
         self._removers: list[Callable[[], None]] = []
-        self._fault: Exception | None = None
+        #: What a handler raised; from then on none is called.
+        self.fault: Exception | None = None
         self._failed = asyncio.Event()
 
     def follow(self, mirror: Mirror[T], handler: Callable[[Change[T]], None]) -> Callable[[], None]:
@@ -77,24 +100,18 @@ class MirrorReader:
 
         Raises the fault when `handler` cannot take what the mirror holds already.
         """
-        contained = _Contained(mirror.resource, handler, self.set_aside)
-
-        def guarded(change: Change[T]) -> None:
-            if self._fault is not None:
-                return
-            try:
-                contained(change)
-            except Exception as error:  # noqa: BLE001 - wait_fault raises it; other readers go on
-                self._fault = error
-                self.close()
-                self._failed.set()
-
-        remove = mirror.on_change(guarded)
+        remove = mirror.on_change(_Contained(self, mirror.resource, handler))
         self._removers.append(remove)
-        if self._fault is not None:
+        if self.fault is not None:
             self.close()
-            raise self._fault
+            raise self.fault
         return remove
+
+    def fail(self, fault: Exception) -> None:
+        """Take all handlers off; `wait_fault` raises the fault."""
+        self.fault = fault
+        self.close()
+        self._failed.set()
 
     def close(self) -> None:
         """Take all handlers off their mirrors."""
@@ -105,8 +122,8 @@ class MirrorReader:
     async def wait_fault(self) -> None:
         """Wait for the first fault of a handler and raise it."""
         await self._failed.wait()
-        if self._fault is not None:
-            raise self._fault
+        if self.fault is not None:
+            raise self.fault
 
 
 def follow(

@@ -16,6 +16,11 @@ class WakeUp:
         self._is_set = False
         self._future: asyncio.Future[None] | None = None
 
+    @property
+    def is_set(self) -> bool:
+        """True from `set` until `clear`."""
+        return self._is_set
+
     def set(self) -> None:
         """Set the flag, which ends the wait; one that begins later ends at once."""
         self._is_set = True

@@ -17,6 +17,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
 from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.working_time import JOBS, WorkingTime
 
 #: (role, index) of a member
 MemberKey = tuple[str, int]
@@ -54,8 +55,9 @@ class _JobModel:
     requests: dict[str, dict[str, int]] = field(default_factory=dict)
     claims: dict[MemberKey, str] = field(default_factory=dict)
     placed_attempt: int = 0
-    succeeded: set[MemberKey] = field(default_factory=set)  # of the current attempt
-    partial_since: float | None = None  # by the clock of `Checkers.working_seconds`
+    #: Of the current attempt; of an adopted job, those whose pods are still there.
+    succeeded: set[MemberKey | None] = field(default_factory=set)
+    partial_since: float | None = None  # on the clock of the jobs controller
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +78,14 @@ class _PodModel:
 class Checkers:
     """All checkers over one model of the world. Call `job`, `pod` and `node` at every change.
 
-    The grace period of a partly running gang counts the time in which a jobs controller works: from
-    the first decision of each process to its end. Where a controller is killed at every tenth call,
-    it spends most of its lives down or listing, and no code could end the gang meanwhile. Call
-    `controller_works` and `controller_ended`; where neither is called, all time counts.
+    The grace period of a partly running gang counts the time in which a jobs controller works.
     """
 
-    def __init__(self, *, partial_seconds_max: float = 120.0) -> None:
+    def __init__(
+        self, *, partial_seconds_max: float = 120.0, working: WorkingTime | None = None
+    ) -> None:
         self.checked = 0
-        #: Seconds without a working jobs controller, and since when there is none; None: it works.
-        self._idle_seconds = 0.0
-        self._idle_since: float | None = None
+        self._working = working or WorkingTime()
         self._partial_seconds_max = partial_seconds_max
         self._jobs: dict[ObjectKey, _JobModel] = {}
         self._pods: dict[ObjectKey, _PodModel] = {}
@@ -100,27 +99,12 @@ class Checkers:
         self._cordoned: dict[str, float] = {}
         #: Who was evicted from a node since it was cordoned: node -> job -> attempt.
         self._evicted: defaultdict[str, dict[ObjectKey, int]] = defaultdict(dict)
+        #: Pods that had ended and that a drain removed: after the end of their job a creation of
+        #: one that got no answer may still arrive, and finds its name free.
+        self._removed: set[ObjectKey] = set()
         self.evictions = 0
         self.accepted: set[ObjectKey] = set()
         self.finished: dict[ObjectKey, Job] = {}
-
-    # Time
-
-    def controller_ended(self, name: str, now: float) -> None:
-        """A controller was killed."""
-        if name == "jobs" and self._idle_since is None:
-            self._idle_since = now
-
-    def controller_works(self, name: str, now: float) -> None:
-        """A controller has decided."""
-        if name == "jobs" and self._idle_since is not None:
-            self._idle_seconds += now - self._idle_since
-            self._idle_since = None
-
-    def working_seconds(self, now: float) -> float:
-        """Return the instant `now` on a clock that stands while no jobs controller works."""
-        since = now if self._idle_since is None else self._idle_since
-        return since - self._idle_seconds
 
     # Changes
 
@@ -158,12 +142,12 @@ class Checkers:
             )
             for role in new.spec.roles:
                 model.sizes[role.name] = role.count
-                model.requests[role.name] = _requests(role.template.spec.containers)
+                model.requests[role.name] = requests_of(role.template.spec.containers)
         if model.finished and not new.is_finished:
             raise PromiseBroken(f"3: finished job {key} came back to life")
         if new.status.attempt < model.attempt:
             raise PromiseBroken(f"8: attempt of {key} fell to {new.status.attempt}")
-        if new.status.attempt > model.attempt:
+        if new.status.attempt > model.attempt and not model.adopts:
             model.succeeded.clear()
         model.attempt, model.finished = new.status.attempt, new.is_finished
         if new.is_finished:
@@ -187,12 +171,17 @@ class Checkers:
             if before.job is not None:
                 self._pods_of[before.job].pop(key, None)
                 self._cover(before.job, [before.member])
+        if new is None and old is not None and old.is_terminal and _is_evicted(old):
+            self._removed.add(key)
         if new is None or new.is_terminal or not new.spec.node_name:
-            job = self._owner(before) if before is not None else None
-            if before is not None and before.job is not None and job is not None:
-                if new is not None and new.status.phase == "Succeeded" and before.member:
-                    job.succeeded.add(before.member)
-                self._check_gang(before.job, job, now)
+            last = before if before is not None else _pod_model(some, {})
+            job = self._owner(last)
+            if last.job is not None and job is not None:
+                if new is None and job.adopts:
+                    job.succeeded.discard(last.member)
+                elif new is not None and new.status.phase == "Succeeded":
+                    job.succeeded.add(last.member)
+                self._check_gang(last.job, job, now)
             return
         is_same_spec = before is not None and old is not None and new.spec is old.spec
         model = _pod_model(new, before.requests if before is not None and is_same_spec else None)
@@ -203,7 +192,9 @@ class Checkers:
             self._check_node(model.node)
             return
         self._pods_of[model.job][key] = model
-        self._check_attempts(model.job, job, model, is_new=old is None)
+        comes_late = job.finished and key in self._removed
+        is_new = old is None and not comes_late
+        self._check_attempts(model.job, job, model, is_new=is_new)
         self._note_eviction(new, old, model)
         if old is None:
             self._check_return(model.job, model)
@@ -291,7 +282,7 @@ class Checkers:
         size = sum(model.sizes.values())
         if model.claims and len(model.claims) != size:
             raise PromiseBroken(f"2: {len(model.claims)} of {size} members of {key} are placed")
-        now = self.working_seconds(now)
+        now = self._working.seconds(JOBS, now)
         runs = sum(1 for pod in self._pods_of[key].values() if pod.runs and not pod.is_leaving)
         if runs == 0 or runs + len(model.succeeded) >= size:
             model.partial_since = None
@@ -357,7 +348,8 @@ class Checkers:
         return iter(sorted(self.accepted - self.finished.keys()))
 
 
-def _requests(containers: tuple[Container, ...]) -> dict[str, int]:
+def requests_of(containers: tuple[Container, ...]) -> dict[str, int]:
+    """Return what one pod of these containers asks for, in base units."""
     total: dict[str, int] = {"pods": 1}
     for container in containers:
         limits = dict(container.resources.limits)
@@ -397,7 +389,7 @@ def _pod_model(pod: Pod, requests: dict[str, int] | None) -> _PodModel:
     index = labels.get(names.INDEX, "")
     return _PodModel(
         node=pod.spec.node_name,
-        requests=_requests(pod.spec.containers) if requests is None else requests,
+        requests=requests_of(pod.spec.containers) if requests is None else requests,
         job=(space, name) if name else None,
         uid=owner.uid if owner is not None else labels.get(names.JOB_UID, ""),
         is_adopted=owner is None,

@@ -22,7 +22,11 @@ FIGURES: tuple[tuple[str, str, bool], ...] = (
     ("jct_mean_seconds", "completion, mean", False),
     ("utilization", "utilization", True),
     ("lost_gpu_seconds", "lost GPU time", False),
+    ("machine_seconds", "machine time", False),
+    ("idle_machine_seconds", "machine time, idle", False),
 )
+#: Figures that runs without node pools lack.
+_OF_POOLS = frozenset(("machine_seconds", "idle_machine_seconds"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ def cells(groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """Return the table: a row per figure, a column per group; later ones relative to the first."""
     rows: list[tuple[str, ...]] = []
     for figure, title, is_share in FIGURES:
+        if figure in _OF_POOLS and not any(figure in group.mean for group in groups):
+            continue
         form = percent if is_share else duration
         row = [title]
         base = groups[0].mean.get(figure)

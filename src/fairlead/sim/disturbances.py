@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.api.status import NotFound
+from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
+from fairlead.api.status import Conflict, NotFound
 from fairlead.app.context import Streams
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import DeleteOptions
@@ -78,6 +78,7 @@ class Disturbances:
             group.create_task(self._break_together(until))
             group.create_task(self._drain_nodes(until))
             group.create_task(self._act_as_users(until))
+            group.create_task(self._change_teams())
             if self._options.groups:
                 group.create_task(self._submit_groups(until))
 
@@ -104,6 +105,20 @@ class Disturbances:
                 role = {"Worker": {"replicas": workers + 1}}
                 patch = {"spec": {"pytorchReplicaSpecs": role}}
                 await self._client.patch(OWNERS, name, patch, namespace=SPACE)
+
+    async def _change_teams(self) -> None:
+        """Write each change of a team at its instant."""
+        present: dict[str, None] = {}
+        for change in self._options.team_changes:
+            await asyncio.sleep(max(0.0, change.at_seconds - self._elapsed()))
+            if change.name in present and change.spec is not None:
+                await self._client.patch(TEAMS, change.name, change.patch)
+            elif change.spec is not None:
+                await self._client.create(TEAMS, change.body)
+                present[change.name] = None
+            elif change.name in present:
+                await self._client.delete(TEAMS, change.name)
+                del present[change.name]
 
     async def _act_as_users(self, until: float) -> None:
         """Hold, release or cancel random jobs; in the end release what is held."""
@@ -154,6 +169,7 @@ class Disturbances:
         """
         rng, names = self._streams("breaks"), self._virtual.node_names()
         lemons = names[: round(len(names) * self._options.lemon_share)]
+        are_bought = bool(self._options.pools)
         rate = self._options.node_failures_per_day / DAY_SECONDS
         next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
         broken: dict[str, float] = {}  # name -> when it is repaired, in the order of breaking
@@ -164,8 +180,9 @@ class Disturbances:
                 self._virtual.recover_node(name)
             if next_at <= now:
                 next_at = now + rng.expovariate(rate)
-                name = self._breaking(names, lemons, rng)
-                if name not in broken:
+                names = self._virtual.node_names() if are_bought else names
+                name = self._breaking(names, lemons, rng) if names else ""
+                if name and name not in broken:
                     self.node_failures += 1
                     broken[name] = now + self._repair_seconds(rng)
                     detect = rng.random() * self._options.node_detect_seconds_max
@@ -195,6 +212,7 @@ class Disturbances:
     async def _drain_nodes(self, until: float) -> None:
         """Drain random nodes at exponential intervals; each is open again after a while."""
         rng, names = self._streams("drains"), self._virtual.node_names()
+        are_bought = bool(self._options.pools)
         rate = self._options.drains_per_day / DAY_SECONDS
         next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
         cordoned: dict[str, float] = {}  # name -> until when, in the order of draining
@@ -205,8 +223,9 @@ class Disturbances:
                 await self._cordon(name, value=False)
             if next_at <= now:
                 next_at = now + rng.expovariate(rate)
-                name = rng.choice(names)
-                if name not in cordoned:
+                names = self._virtual.node_names() if are_bought else names
+                name = rng.choice(names) if names else ""
+                if name and name not in cordoned:
                     cordoned[name] = now + self._options.cordon_seconds
                     await self._drain(name, rng)
         await asyncio.sleep(max(0.0, until - self._elapsed()))
@@ -214,7 +233,8 @@ class Disturbances:
             await self._cordon(name, value=False)
 
     async def _cordon(self, name: str, *, value: bool) -> None:
-        await self._client.patch(NODES, name, {"spec": {"unschedulable": value or None}})
+        with suppress(NotFound):  # its machine may have been ended
+            await self._client.patch(NODES, name, {"spec": {"unschedulable": value or None}})
 
     async def _drain(self, name: str, rng: random.Random) -> None:
         """Cordon a node and evict what is there, one after the other, as `kubectl drain` does."""
@@ -222,7 +242,7 @@ class Disturbances:
         found = await self._client.list(PODS, field_selector=f"spec.nodeName={name}")
         for pod in found.items:
             await asyncio.sleep(rng.random() * 0.5)
-            with suppress(NotFound):
+            with suppress(NotFound, Conflict):  # gone, or another pod has its name
                 await self._service.evict(pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
 
     def _breaking(self, names: Sequence[str], lemons: Sequence[str], rng: random.Random) -> str:

@@ -18,20 +18,25 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field, replace
 from types import FrameType
 
+from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.disturbances import GROUP_SECONDS_MAX
 from fairlead.sim.faults import FaultRates
 from fairlead.sim.loop import run
+from fairlead.sim.team_changes import draw_changes
 from fairlead.sim.workload import WorkloadOptions, generate
 from fairlead.sim.world import Outcome, World
-from fairlead.sim.world_options import WorldOptions
+from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
 
 #: A world that takes longer than this, in real time, counts as one that does not end.
-_WORLD_SECONDS_MAX = 900
+_WORLD_SECONDS_MAX = 900.0
+#: When the time is up, the worlds under way get as much time again, and at least this.
+_REST_SECONDS_MIN = 60.0
 #: Attempts that a job may need, each as long as its program.
 _ATTEMPTS = 4
 
@@ -40,13 +45,18 @@ _ATTEMPTS = 4
 class Found:
     """What one world came to: `broken` is "" when every promise held.
 
-    `unfit` counts the jobs that no empty cluster of its size could hold.
+    `unfit` counts the jobs that no empty cluster of its size could hold. A world that `is_cut_off`
+    had no time to end.
     """
 
     number: int
     broken: str = ""
+    is_cut_off: bool = False
     unfit: int = 0
     writes: int = 0
+    machines: int = 0
+    machine_hours: float = 0.0
+    idle_hours: float = 0.0
     met: Counter[str] = field(default_factory=Counter)
 
 
@@ -90,11 +100,64 @@ def options_of(number: int) -> WorldOptions:
         groups=rng.choice((0, 0, 3, 10)),
         clock_jumps_per_day=rng.choice((0.0, 0.0, 500.0)),
     )
+    ruled = rng.choice((0.0, 0.0, 0.3, 1.0))  # last, so that worlds without rules stay the same
+    options = replace(options, workload=replace(workload, ruled_share=ruled))
     if options.binding is None or nodes == 1:  # no adoption; a group may be enlarged to two nodes
         options = replace(options, groups=0)
+    options = _with_teams(options, number)
+    options = _with_pools(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
+
+
+def _with_teams(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world with teams, or one without: as its number says."""
+    rng = random.Random(f"teams/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.5:
+        return options
+    changes = draw_changes(rng, options.nodes, options.workload.seconds)
+    teams = tuple(dict.fromkeys(change.name for change in changes))
+    workload = replace(options.workload, teams=teams)
+    return replace(options, workload=workload, team_changes=changes)
+
+
+def _with_pools(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world with node pools beside or instead of its nodes, or one without."""
+    rng = random.Random(f"pools/{number}")  # noqa: S311 # a simulation, no secret
+    if options.team_changes or rng.random() < 0.3:  # whose shares are of nodes that stay
+        return options
+    pools: list[PoolShape] = []
+    for number in range(rng.choice((1, 1, 2, 3))):
+        most, domains = rng.choice((4, 8, 16, 40)), rng.choice((0, 0, 1, 2, 3))
+        pools.append(
+            PoolShape(
+                f"pool-{number}", most, min=rng.choice((0, 0, 1)), headroom=rng.choice((0, 0, 2)),
+                weight=rng.choice((0, 1)), domains=domains,
+                domain_max=rng.choice((most, -(-most // max(1, domains)))),
+                ready_seconds=rng.choice((600, 1800)), idle_seconds=rng.choice((60, 600)),
+                per_launch_max=rng.choice((1, 4, 100)),
+            )
+        )  # fmt: skip
+    cloud = CloudRates(
+        launch_seconds=rng.choice((5.0, 60.0, 240.0)),
+        launch_jitter_seconds=rng.choice((0.0, 60.0)),
+        refusal=rng.choice((0.0, 0.1, 0.5)),
+        error=rng.choice((0.0, 0.05, 0.2)),
+        never_registers=rng.choice((0.0, 0.0, 0.05)),
+        capacity=rng.choice((1_000_000, sum(pool.max for pool in pools) // 2)),
+        latency_seconds_mean=rng.choice((0.0, 0.5, 5.0)),
+        list_lag_seconds_max=rng.choice((0.0, 10.0, 60.0)),
+        cut=rng.choice((0.0, 0.05)),
+        short=rng.choice((0.0, 0.05)),
+    )
+    nodes = rng.choice((0, options.nodes))
+    more = 3 * DAY_SECONDS if cloud.never_registers else 0.0
+    return replace(
+        options, nodes=nodes, pools=tuple(pools), cloud=cloud,
+        groups=options.groups if nodes else 0,
+        settle_seconds_max=options.settle_seconds_max + more,
+    )  # fmt: skip
 
 
 def _run_seconds(options: WorldOptions, seed: int) -> float:
@@ -109,8 +172,15 @@ def _run_seconds(options: WorldOptions, seed: int) -> float:
     )
 
 
-def explore_one(number: int) -> Found:
-    """Run the world that a number names. Faults of our own code count as broken promises."""
+class _CutOff(BaseException):
+    """The time for exploration is up; no containment of faults catches it."""
+
+
+def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
+    """Run the world that a number names, for so much real time at most.
+
+    Faults of our own code count as broken promises.
+    """
     options = options_of(number)
     world: World | None = None
 
@@ -120,22 +190,35 @@ def explore_one(number: int) -> Found:
         return await world.run()
 
     broken = ""
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(_WORLD_SECONDS_MAX)
+    is_limited = seconds_max < _WORLD_SECONDS_MAX
+    signal.signal(signal.SIGALRM, _cut_off if is_limited else _give_up)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds_max, _WORLD_SECONDS_MAX))
     try:
         run(main())
+    except _CutOff:
+        return Found(number, is_cut_off=True)
     except BaseException as error:  # whatever it is, it is what was looked for
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(_CutOff):
+            return Found(number, is_cut_off=True)
         broken = _first(error)
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     assert world is not None
-    return Found(number, broken, len(world.unfit), world.writes, world.faults_met)
+    found = Found(number, broken, unfit=len(world.unfit), writes=world.writes, met=world.faults_met)
+    if (fleet := world.fleet) is None:
+        return found
+    hours = (fleet.use.seconds / 3600, fleet.use.idle_seconds / 3600)
+    return replace(found, machines=fleet.use.launched, machine_hours=hours[0], idle_hours=hours[1])
 
 
 def _give_up(_signal: int, _frame: FrameType | None) -> None:
-    raise PromiseBroken(f"3: the world has not ended after {_WORLD_SECONDS_MAX} s of real time")
+    raise PromiseBroken(f"3: the world has not ended after {_WORLD_SECONDS_MAX:g} s of real time")
+
+
+def _cut_off(_signal: int, _frame: FrameType | None) -> None:
+    raise _CutOff
 
 
 def _first(error: BaseException) -> str:
@@ -153,11 +236,14 @@ def explore(minutes: float, processes: int, first: int) -> list[Found]:
     until = clock.now() + 60 * minutes
     done: list[Found] = []
     number = first
-    with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool:
+    with ProcessPoolExecutor(
+        processes, initializer=end_with_parent, max_tasks_per_child=50
+    ) as pool:
         under_way = set[Future[Found]]()
         while under_way or clock.now() < until:
             while len(under_way) < processes and clock.now() < until:
-                under_way.add(pool.submit(explore_one, number))
+                left = until - clock.now() + max(60 * minutes, _REST_SECONDS_MIN)
+                under_way.add(pool.submit(explore_one, number, left))
                 number += 1
             ready, under_way = wait(under_way, return_when=FIRST_COMPLETED)
             for future in ready:
@@ -186,6 +272,16 @@ def summary(done: list[Found]) -> str:
         f"{len(done)} worlds, {sum(found.writes for found in done)} writes, {met.total()} faults: "
         f"{broken} broke a promise; {unfit} had jobs that can never fit, and waited saying so"
     )
+    if cut_off := sum(found.is_cut_off for found in done):
+        lines.append(f"{cut_off} of them had not ended when the time was up, and show nothing")
+    pooled = [found for found in done if found.machines]
+    if pooled:
+        hours, idle = (sum(found.machine_hours for found in pooled),
+                       sum(found.idle_hours for found in pooled))  # fmt: skip
+        lines.append(
+            f"{len(pooled)} worlds bought {sum(found.machines for found in pooled)} machines for "
+            f"{hours:.0f} hours, {idle / hours:.0%} of them idle"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 

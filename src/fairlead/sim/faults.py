@@ -160,7 +160,7 @@ class FaultyClient(ClientWrapper):
     async def call(self, request: Request[A]) -> A:
         """Pass the request on, with the faults that the rates say."""
         verb, part = request.verb, request.subresource
-        what = f"{verb.value} {request.resource.plural}" + (f"/{part}" if part else "")
+        what = f"{verb} {request.resource.plural}" + (f"/{part}" if part else "")
         rates = self._switch.rates
         self._step(f"before {what}")
         if rates is PERFECT:

@@ -18,6 +18,7 @@ from fairlead.sim.world_options import WorldOptions
 
 def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
     """Return why a job can never run in a world; "" if it can."""
+    nodes = options.nodes + sum(pool.max for pool in options.pools)
     held = resources_to_base(options.profile.node.resources)
     for role in body["spec"]["roles"]:
         count, asked = int(role.get("count", 1)), _asked(role["template"]["spec"])
@@ -26,10 +27,12 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
             name = lacking[0]
             return f"a member asks for {asked[name]} {name}, a node has {held.get(name, 0)}"
         per_node = min((held[name] // amount for name, amount in asked.items()), default=count)
-        if count > (room := options.nodes * per_node):
+        if _keeps_apart(role["template"]):
+            per_node = min(per_node, 1)
+        if count > (room := nodes * per_node):
             gpus = f" with {asked[GPU]} GPUs each" if asked.get(GPU) else ""
             return (
-                f"a gang of {count} members{gpus} cannot fit: {options.nodes} nodes with "
+                f"a gang of {count} members{gpus} cannot fit: {nodes} nodes with "
                 f"{held.get(GPU, 0)} GPUs hold {room} of them"
             )
     return ""
@@ -43,6 +46,16 @@ def unfit_jobs(arrivals: Iterable[Arrival], options: WorldOptions) -> dict[Objec
         if why:
             found[arrival.body["metadata"].get("namespace", ""), arrival.name] = why
     return found
+
+
+def _keeps_apart(template: dict[str, Any]) -> bool:
+    """True when two pods of a template of `sim/workload.py` may not be on one node."""
+    spec, labels = template["spec"], template["metadata"].get("labels", {})
+    if any(p.get("hostPort") for c in spec["containers"] for p in c.get("ports", ())):
+        return True
+    anti = spec.get("affinity", {}).get("podAntiAffinity", {})
+    terms = anti.get("requiredDuringSchedulingIgnoredDuringExecution", ())
+    return any(t["labelSelector"]["matchLabels"].items() <= labels.items() for t in terms)
 
 
 def _asked(pod: dict[str, Any]) -> dict[str, int]:

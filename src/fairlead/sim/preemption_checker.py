@@ -1,5 +1,7 @@
-"""Checks promise 5 at every write: preemption takes whole jobs of lower priority, for a job that is
-then placed.
+"""Checks promise 5 at every write: preemption takes whole jobs, for a job that is then placed.
+
+A victim has lower priority, or borrows nodes of the other job's team. One that gives way again and
+again while it borrows, and gets on no further, borrows less and less often.
 
 It knows the objects only: who is nominated for which nodes, who gives its place back for whom. The
 priorities are those of the classes that jobs name.
@@ -7,20 +9,44 @@ priorities are those of the classes that jobs name.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.names import READY
+from fairlead.api.names import ADMITTED
 from fairlead.api.placement import Placement
+from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.team_model import TeamModel, is_healthy
 
 #: A write that its author decided on earlier comes at most this much later.
 _STALE_SECONDS = 150.0
+#: A pod that should have gone so long ago counts as staying.
+_LATE_SECONDS = 60.0
+#: A job that gave way twice in a row on borrowed nodes without progress borrows again so long after
+#: it ended; each further time doubles that.
+_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 60.0, 86_400.0
 #: A job whose victims have left is placed by then; their pods end, and nodes report late.
 _PLACED_SECONDS_MAX = 3600.0
+
+
+@dataclass(slots=True)
+class _Loan:
+    """What one job made of the nodes that it borrowed."""
+
+    #: The attempt that its place is for, and the step that it starts from.
+    attempt: int = 0
+    step: int | None = None
+    #: True where its place surely has nodes of another team.
+    is_borrowed: bool = False
+    #: How often in a row it gave way on such nodes, and when it ended last.
+    times: int = 0
+    ended_at: float = 0.0
+    #: The number of the latest attempt that has ended.
+    ended: int = 0
 
 
 @dataclass(slots=True)
@@ -32,26 +58,54 @@ class _JobModel:
     nodes: frozenset[str] = frozenset()
     nominated: frozenset[str] = frozenset()
     nominated_at: float = 0.0
+    #: Another job was given a node of it by a decision that had not seen this one, or not that one.
+    is_contested: bool = False
     #: Until when each victim was named, by uid; infinity: it still is.
     named: dict[str, float] = field(default_factory=dict[str, float])
     gives_way_to: str = ""
     #: Since when a job that others gave way to has not been placed.
     owed_since: float | None = None
     preempted_attempts: int = 0
+    team: str = ""
+    #: The job that preempted it last, as (uid, how often that one had been placed or given up).
+    served: tuple[str, int] = ("", 0)
+    #: How often it was placed, or lost the place that was kept for it.
+    turns: int = 0
+    loan: _Loan = field(default_factory=_Loan)
 
 
 class PreemptionChecker:
     """An `Observer` of a world without pods of others."""
 
-    def __init__(self, priorities: Mapping[str, int]) -> None:
-        """`priorities` are the values of the PriorityClasses, 0 for a job without one."""
+    def __init__(
+        self,
+        priorities: Mapping[str, int],
+        teams: TeamModel | None = None,
+        *,
+        clock_error_seconds: float = 0.0,
+    ) -> None:
+        """`priorities` are the values of the PriorityClasses, 0 for a job without one.
+
+        `teams` is fed before this checker is. The clocks of the controllers are wrong by at most
+        `clock_error_seconds`.
+        """
         self.preemptions = 0
         self.nominations = 0
+        #: Requests to victims that do not have a lower priority, and borrow.
+        self.reclaims = 0
+        #: Places on borrowed nodes of jobs that had given way there at least twice in a row.
+        self.borrowed_again = 0
         self._priorities = priorities
+        self._teams = teams or TeamModel()
         self._jobs: dict[ObjectKey, _JobModel] = {}
         #: When each node was last seen unable to start pods.
         self._unavailable_at: dict[str, float] = {}
         self._is_unavailable: dict[str, bool] = {}
+        #: By node: from when on pods that are being deleted may count as staying, and until when
+        #: controllers may not have seen that they are gone.
+        self._late: defaultdict[str, dict[ObjectKey, tuple[float, float]]] = defaultdict(dict)
+        self._late_seconds = _LATE_SECONDS - clock_error_seconds
+        self._clock_error_seconds = clock_error_seconds
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Compare a job with what it was."""
@@ -64,23 +118,37 @@ class PreemptionChecker:
         if model is None:
             priority = self._priorities.get(new.spec.priority_class_name, 0)
             model = self._jobs[key] = _JobModel(new.metadata.uid, priority)
+        placement = new.status.placement
+        model.team = placement.team if placement is not None else self._teams.team_of(new)
         self._nomination(key, model, new, now)
         self._preemption(key, model, new, now)
         self._end(key, model, new, now)
-        model.nodes = _nodes(new.status.placement)
+        self._loan(key, model, new, now)
+        nodes = _nodes(placement)
+        if model.gives_way_to and nodes and nodes < model.nodes:
+            raise PromiseBroken(
+                f"5: a part of the gang {key} gives way, and {len(nodes)} nodes stay"
+            )
+        model.turns += bool(nodes and not model.nodes)
+        model.nodes = nodes
         if model.nodes or new.is_finished or new.spec.suspend or new.spec.cancel:
             model.owed_since = None
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: the other checkers count pods."""
+        """Note until when a pod should be gone; the other checkers count pods."""
+        for pods in self._late.values():
+            if key in pods:
+                pods[key] = (pods[key][0], now + _STALE_SECONDS)
+        deleted = new.metadata.deletion_timestamp if new is not None else None
+        if new is not None and deleted:
+            late_at = parse_time(deleted) + self._late_seconds
+            self._late[new.spec.node_name][key] = (late_at, float("inf"))
 
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note since when a node can start no pods."""
-        is_ready = new is not None and any(
-            c.type == READY and c.status == "True" for c in new.status.conditions
-        )
-        is_out = new is None or not is_ready or new.spec.unschedulable or bool(new.spec.taints)
-        if is_out or self._is_unavailable.get(name, False):
+        is_out = not is_healthy(new)
+        changed_hands = self._teams.owned_since.get(name) == now
+        if is_out or changed_hands or self._is_unavailable.get(name, False):
             self._unavailable_at[name] = now
         self._is_unavailable[name] = is_out
 
@@ -103,25 +171,50 @@ class PreemptionChecker:
         if nodes is not None and nodes != model.nominated:
             self.nominations += 1
             model.nominated_at = now
+            model.is_contested = self._contests(key, nodes, now)
         if not nodes and model.nominated:
-            self._check_withdrawn(key, model, new)
+            model.turns += 1
+            self._check_withdrawn(key, model, new, now)
         for uid, until in model.named.items():
             if uid not in names and until == float("inf"):
                 model.named[uid] = now
         model.named.update(dict.fromkeys(names, float("inf")))
         model.nominated = nodes or frozenset()
 
-    def _check_withdrawn(self, key: ObjectKey, model: _JobModel, new: Job) -> None:
-        """5: a place that is kept is given up only by its job, or with a node of it."""
+    def _contests(self, key: ObjectKey, nodes: frozenset[str], now: float) -> bool:
+        """True where other jobs were given such nodes as late as a write may come; notes it of
+        them, too. The planner then keeps the place of one.
+        """
+        others = [
+            other for name, other in self._jobs.items()
+            if name != key and other.nominated & nodes
+            and now - other.nominated_at <= _STALE_SECONDS
+        ]  # fmt: skip
+        for other in others:
+            other.is_contested = True
+        return bool(others)
+
+    def _check_withdrawn(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
+        """5: a place that is kept is given up only by its job, with a node of it, or where a pod
+        does not go in time.
+        """
         wants_none = new.is_finished or new.spec.suspend or new.spec.cancel
-        if new.status.placement is not None or wants_none or new.metadata.deletion_timestamp:
+        was_held = any(  # until the release is seen
+            c.type == ADMITTED and c.status == "False" for c in new.status.conditions
+        )
+        if new.status.placement is not None or wants_none or was_held:
+            return
+        if new.metadata.deletion_timestamp:
             return
         since = model.nominated_at - _STALE_SECONDS
         is_node_lost = any(
             self._is_unavailable.get(n, True) or self._unavailable_at.get(n, 0.0) > since
             for n in model.nominated
         )
-        if not is_node_lost:
+        late = (each for node in model.nominated for each in self._late[node].values())
+        is_late = any(late_at <= now < seen_by for late_at, seen_by in late)
+        is_excused = is_node_lost or is_late or model.is_contested
+        if not is_excused and self._teams.changed_at <= since:
             raise PromiseBroken(f"5: {key} lost the place that was kept for it")
         model.owed_since = None
 
@@ -134,13 +227,17 @@ class PreemptionChecker:
         other = self._jobs.get((preemption.namespace, preemption.name))
         if other is None or other.uid != preemption.uid:
             return  # deleted since this was decided
-        if other.priority <= model.priority:
+        is_reclaim = other.priority <= model.priority
+        if is_reclaim and not self._borrows(model, other, now):
             raise PromiseBroken(
                 f"5: {key} of priority {model.priority} gives way to one of {other.priority}"
             )
-        if now > other.named.get(model.uid, 0.0) + _STALE_SECONDS:
+        self.reclaims += is_reclaim
+        named_until = other.named.get(model.uid, 0.0)
+        if now > named_until + _STALE_SECONDS:
             raise PromiseBroken(f"5: {key} gives way to a job that does not name it")
-        if other.nominated and not other.nominated & model.nodes:
+        is_named = named_until == float("inf")  # else the request comes late, for an earlier place
+        if is_named and other.nominated and not other.nominated & model.nodes:
             raise PromiseBroken(f"5: {key} gives way to a job that needs none of its nodes")
 
     def _end(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
@@ -153,8 +250,52 @@ class PreemptionChecker:
         if not model.gives_way_to:
             raise PromiseBroken(f"5: {key} was preempted for no job")
         for other in self._jobs.values():
-            if other.uid == model.gives_way_to and not other.nodes and other.owed_since is None:
+            if other.uid != model.gives_way_to:
+                continue
+            if model.served == (other.uid, other.turns):
+                raise PromiseBroken(f"5: {key} was preempted twice for one place of the same job")
+            model.served = (other.uid, other.turns)
+            if not other.nodes and other.owed_since is None:
                 other.owed_since = now
+
+    def _loan(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
+        """5: a job that gave way on borrowed nodes in vain borrows again only after a while."""
+        status, loan = new.status, model.loan
+        last = status.attempts[-1] if status.attempts else None
+        if last is not None and last.finished_at and last.number > loan.ended:
+            loan.ended, loan.ended_at = last.number, parse_time(last.finished_at)
+            counts = last.reason == "Preempted" and loan.is_borrowed
+            loan.times = loan.times + 1 if counts else 0
+        nodes = _nodes(status.placement)
+        if status.placement is None or (model.nodes and status.placement.attempt == loan.attempt):
+            return
+        step = status.progress.checkpoint_step if status.progress is not None else None
+        if step != loan.step:
+            loan.times = 0
+        loan.attempt, loan.step = status.placement.attempt, step
+        since = now - _STALE_SECONDS  # whose a node was by then, the decision has seen
+        loan.is_borrowed = self._teams.changed_at <= since and any(
+            self._teams.owner.get(node, "") not in ("", model.team)
+            and self._teams.owned_since[node] <= since
+            for node in nodes
+        )
+        if loan.times < 2 or not loan.is_borrowed:
+            return
+        self.borrowed_again += 1
+        wait = min(_BACKOFF_SECONDS * 2 ** (loan.times - 2), _BACKOFF_SECONDS_MAX)
+        if now + self._clock_error_seconds < loan.ended_at + wait:
+            raise PromiseBroken(
+                f"5: {key} borrows again {now - loan.ended_at:.0f} s after it gave way "
+                f"{loan.times} times in a row without progress, which takes {wait:.0f} s"
+            )
+
+    def _borrows(self, victim: _JobModel, other: _JobModel, now: float) -> bool:
+        """True where the victim uses, or used lately, nodes of the other job's team."""
+        since = now - _STALE_SECONDS
+        if self._teams.changed_at > since:
+            return True  # whose either job was by then is not known
+        is_others = bool(other.team) and victim.team != other.team
+        return is_others and any(self._teams.had(other.team, n, since) for n in victim.nodes)
 
 
 def _nodes(placement: Placement | None) -> frozenset[str]:

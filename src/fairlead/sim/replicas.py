@@ -30,6 +30,7 @@ from fairlead.api.status import ApiError, Unavailable
 from fairlead.app.context import ProcessContext, Streams
 from fairlead.app.controllers import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
+from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.decide.lease import LeaseTimes
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import Clock
@@ -39,8 +40,10 @@ from fairlead.runtime.logs import SilentLogger
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.sim.checkers import Checkers, PromiseBroken
+from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import FaultSwitch, FaultyClient
+from fairlead.sim.machines import provider_of_process
+from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.world_options import DAY_SECONDS
 
 A = TypeVar("A")
@@ -140,14 +143,12 @@ class _WatchedMetrics(Metrics):
 
     def decided(self, controller: str, seconds: float) -> None:
         """See `LoopObserver`; may raise PlantedCrash."""
-        super().decided(controller, seconds)
         self._times[controller].note(seconds)
         self._works(controller)
         self._step(controller, "a decision")
 
     def acted(self, controller: str, action: str, result: ActionResult) -> None:
         """See `LoopObserver`; may raise PlantedCrash."""
-        super().acted(controller, action, result)
         self._step(controller, action)
 
     def _step(self, controller: str, what: str) -> None:
@@ -170,7 +171,7 @@ class _WatchedLog(SilentLogger):
         """Report the exception, or the event where a service does not stop."""
         error, service = facts.get("exc_info"), str(facts.get("service", ""))
         if event in ("Service crashed", "Lost the lease"):
-            self._ended("jobs" if service in ("leader", "") else service)
+            self._ended("" if service == "leader" else service)
         # A term does not start while the API refuses what must come first.
         expected = (PlantedCrash, ApiError) if service == "leader" else PlantedCrash
         if isinstance(error, BaseException) and not _consists_of(error, expected):
@@ -234,12 +235,12 @@ class _WatchedClient(ClientWrapper):
         """Pass the request on. Tasks have the names of the services that they belong to."""
         task = asyncio.current_task()
         service = task.get_name() if task is not None else ""
-        what = f"{request.verb.value} {request.resource.plural}"
-        self._requests[service, f"{what}/{request.subresource}".rstrip("/")] += 1
+        what = f"{request.verb} {request.resource.plural}"
+        part = request.subresource
+        self._requests[service, f"{what}/{part}" if part else what] += 1
         is_lease = request.resource.name == LEASES.name
         if request.is_write and not is_lease and not self._process.is_leading():
-            verb, plural = request.verb.value, request.resource.plural
-            broken = PromiseBroken(f"8: a replica that does not lead sends {verb} {plural}")
+            broken = PromiseBroken(f"8: a replica that does not lead sends {what}")
             self._report(broken)
             raise broken
         return await self.inner.call(request)
@@ -257,10 +258,12 @@ class Replicas:
         *,
         clock: Clock,
         streams: Streams,
-        checkers: Checkers,
+        working: WorkingTime,
         report: Callable[[BaseException], None],
+        cloud: SimulatedCloud | None = None,
     ) -> None:
         """`report` is called with faults of our own code, and with promises that are broken."""
+        self._cloud = cloud
         self.met: Counter[str] = Counter()
         #: Calls by (service, verb and kind), and decisions by controller, of all replicas.
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -271,11 +274,13 @@ class Replicas:
         self._history = history
         self._clock = clock
         self._streams = streams
-        self._checkers = checkers
+        self._working = working
         self._report = report
         self._crashes = Countdown(streams("crashes"), options.steps_between_crashes_mean)
         self._kills = Countdown(streams("kills"), options.calls_between_kills_mean)
         self._latest: dict[int, _Process] = {}
+        #: The only replica that is started again; None: all are.
+        self._kept: int | None = None
         self._clocks: defaultdict[int, JumpingClock] = defaultdict(lambda: JumpingClock(clock))
 
     @property
@@ -292,6 +297,20 @@ class Replicas:
         """Let replicas live from now on."""
         self._crashes.stop()
         self._kills.stop()
+
+    def stop_candidates(self) -> None:
+        """Stop the replicas that wait for the lease, for good, once one leads. Call it again.
+
+        Where faults have stopped they would look at the lease every second and never get it, for
+        as long as the world lasts: two thirds of all calls of a world that waits.
+        """
+        leader = self.leader
+        if self._kept is not None or leader is None:
+            return
+        self._kept = leader
+        for number, process in self._latest.items():
+            if number != leader:
+                process.stop()
 
     async def jump_clocks(self, until: float) -> None:
         """Set the clocks of random replicas forward and back; all are right at the end."""
@@ -322,10 +341,10 @@ class Replicas:
         return [number for number, process in self._latest.items() if process.is_leading()]
 
     async def run(self, number: int) -> None:
-        """Start a process again and again, until cancelled."""
+        """Start a process again and again, until cancelled or another is the one that is kept."""
         rng = self._streams(f"replica-{number}")
         life = 0
-        while True:
+        while self._kept in (None, number):
             life += 1
             await self._live(number, f"replica-{number}-{life}")
             await asyncio.sleep(rng.random() * self._options.down_seconds_max)
@@ -353,6 +372,7 @@ class Replicas:
             _WatchedClient(faulty, process, self._report, self.requests),
             self._history,
             context=context,
+            providers=provider_of_process(self._cloud, process.step),
         )
         supervisor = Supervisor(
             replica.services(), clock=clock, rng=streams("supervisor"), log=context.log
@@ -364,13 +384,13 @@ class Replicas:
             task = group.create_task(supervisor.run())
             process.kill = partial(task.cancel, "killed by the simulation")
         if self._latest[number].had_led:
-            self._ended("jobs")
+            self._ended("")
 
     def _works(self, controller: str) -> None:
-        self._checkers.controller_works(controller, self._clock.now())
+        self._working.works(controller, self._clock.now())
 
     def _ended(self, controller: str) -> None:
-        self._checkers.controller_ended(controller, self._clock.now())
+        self._working.ended(controller, self._clock.now())
 
 
 def _is_leading(replica: Replica) -> bool:

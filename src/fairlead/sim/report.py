@@ -10,7 +10,7 @@ from fairlead.decide.words import duration
 from fairlead.sim.charts import Series, distribution_chart, line_chart, number, percent
 from fairlead.sim.recorder import Recorder
 from fairlead.sim.scenario import LoadReport, Scenario, faults_of
-from fairlead.sim.summary import Summary
+from fairlead.sim.summary import PerPod, Summary
 
 #: Groups of jobs by GPUs that the waiting times are shown for: upper bounds, inclusive.
 SIZES = ((1, "1 GPU"), (8, "2 to 8"), (64, "9 to 64"), (512, "65 to 512"), (10**9, "over 512"))
@@ -70,9 +70,11 @@ def _line(scenario: Scenario, load: LoadReport) -> str:
         if scenario.ideal
         else f"faults: {faults.name}"
     )
+    pools = sum(pool.max for pool in cluster.pools)
+    nodes, bought = cluster.nodes + pools, f", {pools:,} of them bought" if pools else ""
     return (
-        f"{load.jobs:,} jobs from {load.source} on {cluster.nodes:,} nodes with {cluster.gpus} "
-        f"GPUs each; policy {scenario.policy}; {kind}"
+        f"{load.jobs:,} jobs from {load.source} on {nodes:,} nodes with {cluster.gpus} GPUs each"
+        f"{bought}; policy {scenario.policy}; {kind}"
     )
 
 
@@ -99,16 +101,42 @@ def figure_rows(summary: Summary) -> list[tuple[str, str]]:
         ("Job completion time, mean", _duration(summary.jct_mean_seconds)),
         ("GPU utilization", "-" if summary.utilization is None else percent(summary.utilization)),
         ("Useful GPU hours", f"{summary.useful_gpu_seconds / 3600:,.0f}"),
-        ("Lost GPU hours", f"{summary.lost_gpu_seconds / 3600:,.0f}"),
+        ("Lost GPU hours", _lost(summary)),
         ("Attempts", f"{summary.attempts:,}"),
         ("Node failures", f"{summary.node_failures:,}"),
         ("API writes", f"{summary.writes:,}"),
         ("Simulated", f"{duration(summary.simulated_seconds)} in {duration(summary.wall_seconds)}"),
     ]
+    if summary.machine_seconds is not None and summary.idle_machine_seconds is not None:
+        idle = summary.idle_machine_seconds / summary.machine_seconds
+        rows[-3:-3] = [
+            ("Machines bought", f"{summary.machines:,}, {summary.machines_most:,} at once at most"),
+            ("Machine hours", f"{summary.machine_seconds / 3600:,.0f}, {percent(idle)} idle"),
+            *(_beside(summary.per_pod) if summary.per_pod is not None else ()),
+        ]
     if summary.kills or summary.api_faults:
         rows.insert(-2, ("Faults of the API", f"{summary.api_faults:,}"))
         rows.insert(-2, ("Controllers killed", f"{summary.kills:,}"))
     return rows
+
+
+def _beside(per_pod: PerPod) -> list[tuple[str, str]]:
+    """Return the figures of the same load without gangs."""
+    seconds = max(per_pod.machine_seconds, 1.0)
+    idle = percent(per_pod.idle_machine_seconds / seconds)
+    return [
+        ("Without gangs: wait, mean", _duration(per_pod.wait_mean_seconds)),
+        ("Without gangs: wait, 95th percentile", _duration(per_pod.wait_p95_seconds)),
+        ("Without gangs: jobs that never run", f"{per_pod.never_ran:,}"),
+        ("Without gangs: machine hours", f"{seconds / 3600:,.0f}, {idle} idle"),
+    ]
+
+
+def _lost(summary: Summary) -> str:
+    """Return the GPU hours that were lost, and to what, most first."""
+    by_cause = sorted(summary.lost_gpu_seconds_by_cause.items(), key=lambda each: (-each[1], each))
+    causes = [f"{seconds / 3600:,.0f} {cause}" for cause, seconds in by_cause if seconds >= 1800]
+    return f"{summary.lost_gpu_seconds / 3600:,.0f}" + (f": {', '.join(causes)}" if causes else "")
 
 
 def _duration(seconds: float | None) -> str:

@@ -18,30 +18,35 @@ from typing import Any
 import msgspec
 
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
+from fairlead.cloud.simulated import CloudRates
 from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
 from fairlead.sim.checkers import unwrap_broken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
 from fairlead.sim.observer import Observer
+from fairlead.sim.pod_autoscaler import run_per_pod
 from fairlead.sim.recorder import Recorder
 from fairlead.sim.report import render_report
 from fairlead.sim.scenario import (
     POLICIES,
+    CloudSpec,
     FaultProfile,
     LoadReport,
     LoadSpec,
+    PoolSpec,
     Scenario,
     ScenarioError,
     faults_of,
 )
 from fairlead.sim.summary import RunFacts, Summary, summarize, write_jobs
+from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.traces.readers import read_trace
 from fairlead.sim.traces.trace import TraceJob
 from fairlead.sim.workload import Arrival, WorkloadOptions, generate, job_body
 from fairlead.sim.world import World
-from fairlead.sim.world_options import EPOCH, Outage, WorldOptions
+from fairlead.sim.world_options import DAY_SECONDS as _DAY
+from fairlead.sim.world_options import EPOCH, Outage, PoolShape, WorldOptions
 
-_DAY = 86_400.0
 _SAMPLES = 500
 #: Finished jobs leave the store after this long, as a month of them need not be kept.
 _TTL_SECONDS = 3600
@@ -99,6 +104,7 @@ class Run:
         self._progress = progress
         self._faults = faults_of(scenario)
         self._arrivals, self.load, tenants = load_of(scenario, self._faults)
+        self._teams = team_changes_of(scenario, tenants)
         self._seconds = self._arrivals[-1].at + 1.0 if self._arrivals else 1.0
         sample_seconds = max(self._seconds * 1.2 / _SAMPLES, 1.0)
         self._recorder = Recorder(EPOCH, sample_seconds=sample_seconds, tenants=tenants)
@@ -116,7 +122,8 @@ class Run:
 
         async def main() -> None:
             self._world = World(
-                world_options(self.scenario, self._faults, self._seconds), self.scenario.seed,
+                world_options(self.scenario, self._faults, self._seconds, self._teams),
+                self.scenario.seed,
                 arrivals=self._arrivals, observers=(self._recorder, *self._observers),
                 on_writes=self._wrote,
             )  # fmt: skip
@@ -138,7 +145,8 @@ class Run:
             kills=world.kills, api_faults=world.faults_injected, violations=violations,
             is_complete=not violations and not world.is_stopped, log_hash=world.log_hash,
             wall_seconds=_clock() - self._begun,
-            requests_by_service=_by_service(self._recorder.requests),
+            requests_by_service=_by_service(self._recorder.requests), machines=world.machine_use,
+            per_pod=run_per_pod(self.scenario.cluster, self._arrivals, self.scenario.seed),
         )  # fmt: skip
         summary = summarize(self._recorder, facts)
         return RunResult(self.scenario, self.load, summary, self._recorder)
@@ -164,12 +172,32 @@ class Run:
 # From scenario to world
 
 
-def world_options(scenario: Scenario, faults: FaultProfile, seconds: float) -> WorldOptions:
+def team_changes_of(scenario: Scenario, tenants: Mapping[str, str]) -> tuple[TeamChange, ...]:
+    """Return the teams of a scenario, which exist from the start; `tenants` by job."""
+    if scenario.teams is None:
+        return ()
+    teams = sorted({_dns(tenant) for tenant in tenants.values()})
+    nodes = scenario.teams.nodes
+    share = nodes if nodes is not None else scenario.cluster.nodes // max(len(teams), 1)
+    priority_max = 0 if scenario.teams.borrows else -1
+    return tuple(
+        TeamChange(
+            0.0, team,
+            {"namespaces": [team], "shares": [{"nodes": share}], "borrowPriorityMax": priority_max},
+        )
+        for team in teams
+    )  # fmt: skip
+
+
+def world_options(
+    scenario: Scenario, faults: FaultProfile, seconds: float, teams: tuple[TeamChange, ...] = ()
+) -> WorldOptions:
     """Return the world of a scenario in which jobs arrive for `seconds`."""
     is_rough = faults.api == "rough"
     return WorldOptions(
         nodes=scenario.cluster.nodes,
-        workload=WorkloadOptions(0, seconds),
+        workload=WorkloadOptions(0, seconds, teams=tuple(team.name for team in teams)),
+        team_changes=teams,
         profile=_profile(scenario),
         faults=ROUGH if is_rough else PERFECT,
         replicas=2 if faults.calls_between_kills_mean else 1,
@@ -190,8 +218,25 @@ def world_options(scenario: Scenario, faults: FaultProfile, seconds: float) -> W
         settle_seconds_max=float("inf"),
         look_seconds=max(60.0, seconds / 2000),
         policy=POLICIES[scenario.policy],
+        pools=tuple(map(_pool_shape, scenario.cluster.pools)),
+        cloud=_cloud_rates(scenario.cluster.cloud),
         renews_watches=is_rough,
         keeps_events=False,
+    )  # fmt: skip
+
+
+def _pool_shape(pool: PoolSpec) -> PoolShape:
+    return PoolShape(
+        pool.name, pool.max, pool.min, pool.headroom_nodes, pool.weight,
+        ready_seconds=pool.ready_seconds, idle_seconds=pool.idle_seconds,
+        per_launch_max=pool.nodes_per_launch_max,
+    )  # fmt: skip
+
+
+def _cloud_rates(cloud: CloudSpec) -> CloudRates:
+    return CloudRates(
+        cloud.launch_seconds, cloud.launch_jitter_seconds,
+        refusal=cloud.refused_share, never_registers=cloud.lost_share,
     )  # fmt: skip
 
 
@@ -222,7 +267,7 @@ def outages_of(scenario: Scenario, faults: FaultProfile, seconds: float) -> tupl
 
 def _profile(scenario: Scenario) -> Profile:
     """Return the virtual nodes' profile: the scenario's shape; no delays when it is ideal."""
-    base = load_profile("instant" if scenario.ideal else "default")
+    base = load_profile("instant" if scenario.ideal else scenario.profile)
     cluster = scenario.cluster
     cpu, memory = ("1000000", "1Pi") if scenario.ideal else (cluster.cpu, cluster.memory)
     shape = NodeShape(
@@ -254,6 +299,8 @@ def load_of(
         tenants[name] = job.tenant
         exit_code = 1 if failing.random() < faults.failing_job_share or job.fails else 0
         body = trace_body(name, job, exit_code=exit_code)
+        if scenario.teams is not None:
+            body["metadata"]["namespace"] = _dns(job.tenant)
         arrivals.append(Arrival(job.at_seconds * load.time_scale, name, body))
     report = LoadReport(
         trace.source, trace.format, len(arrivals), trace.assumptions, trace.problems,
@@ -274,7 +321,16 @@ def _drawn(load: LoadSpec, faults: FaultProfile, seed: int) -> list[Arrival]:
     arrivals = generate(options, random.Random(f"{seed}/workload"))  # noqa: S311
     for arrival in arrivals:
         arrival.body["spec"]["ttlSecondsAfterFinished"] = _TTL_SECONDS
+    if load.bursts_per_day:
+        return [replace(arrival, at=_in_burst(arrival.at, load)) for arrival in arrivals]
     return arrivals
+
+
+def _in_burst(at: float, load: LoadSpec) -> float:
+    """Return the instant within a burst of one that is drawn over the day; the order stays."""
+    burst, rest = divmod(at, _DAY / load.bursts_per_day)
+    share = rest * load.bursts_per_day / _DAY
+    return burst * _DAY / load.bursts_per_day + share * load.burst_seconds
 
 
 def trace_body(name: str, job: TraceJob, *, exit_code: int = 0) -> dict[str, Any]:

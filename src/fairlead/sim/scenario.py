@@ -12,6 +12,7 @@ path in the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -22,12 +23,15 @@ import msgspec
 import yaml
 
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
 from fairlead.sim.traces.trace import Problem
+from fairlead.sim.world_options import DAY_SECONDS
 
 T = TypeVar("T")
 
 SCENARIO_BYTES_MAX = 1 << 20
 _PACKAGE = "fairlead.sim"
+_NAME = re.compile("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 class _Data(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -75,8 +79,34 @@ class FaultProfile(_Data, frozen=True):
     api: str = "none"
 
 
+class PoolSpec(_Data, frozen=True):
+    """Nodes that are bought when jobs lack room and that go when they are idle. In seconds."""
+
+    name: str
+    max: int
+    min: int = 0
+    headroom_nodes: int = 0
+    weight: int = 0
+    idle_seconds: int = 600
+    ready_seconds: int = 1800
+    nodes_per_launch_max: int = 100
+
+
+class CloudSpec(_Data, frozen=True):
+    """How the provider of the pools behaves.
+
+    A machine is a node after `launchSeconds` and up to `launchJitterSeconds` more. `refusedShare`
+    of the launches find no capacity; `lostShare` of the machines never become a node.
+    """
+
+    launch_seconds: float = 60.0
+    launch_jitter_seconds: float = 60.0
+    refused_share: float = 0.0
+    lost_share: float = 0.0
+
+
 class ClusterSpec(_Data, frozen=True):
-    """The nodes: how many, what each has, how they lie in racks and blocks."""
+    """The nodes: how many, what each has, how they lie in racks and blocks; `pools` buy more."""
 
     nodes: int = 90
     gpus: int = 8
@@ -84,12 +114,15 @@ class ClusterSpec(_Data, frozen=True):
     memory: str = "1Ti"
     nodes_per_rack: int = 8
     racks_per_block: int = 4
+    pools: tuple[PoolSpec, ...] = ()
+    cloud: CloudSpec = CloudSpec()
 
 
 class LoadSpec(_Data, frozen=True):
     """The jobs: of a trace, or drawn from the stated distributions. Durations in seconds.
 
     `days` cuts a trace, or says how long jobs arrive. `timeScale` below 1 makes them arrive faster.
+    With `burstsPerDay`, drawn jobs arrive in bursts of `burstSeconds`, evenly over the day.
     """
 
     trace: str = ""
@@ -102,16 +135,33 @@ class LoadSpec(_Data, frozen=True):
     run_seconds_sigma: float = 1.3
     run_seconds_max: float = 4 * 3600.0
     members_max: int = 64
+    bursts_per_day: int = 0
+    burst_seconds: float = 600.0
+
+
+class TenantTeams(_Data, frozen=True):
+    """Each tenant of the trace is a team with a share of `nodes`, by default an equal part of all.
+
+    `borrows`: its jobs may run on idle nodes of other teams, and give them back.
+    """
+
+    nodes: int | None = None
+    borrows: bool = True
 
 
 class Scenario(_Data, frozen=True):
-    """A whole run. `ideal`: no start delays, no failures, run times exact."""
+    """A whole run. `ideal`: no start delays, no failures, run times exact.
+
+    `profile` is the life of the pods, by name or from a file; its nodes' shape is not taken.
+    """
 
     name: str = ""
     description: str = ""
     cluster: ClusterSpec = ClusterSpec()
     load: LoadSpec = LoadSpec()
     policy: str = "default"
+    profile: str = PROFILE_DEFAULT
+    teams: TenantTeams | None = None
     faults: str | FaultProfile = "none"
     ideal: bool = False
     seed: int = 0
@@ -146,6 +196,9 @@ def load_scenario(path: Path) -> Scenario:
     if trace and not Path(trace).is_absolute():
         load = msgspec.structs.replace(scenario.load, trace=str(path.parent / trace))
         scenario = msgspec.structs.replace(scenario, load=load)
+    if scenario.profile not in shipped_profiles():
+        profile = str(path.parent / scenario.profile)
+        scenario = msgspec.structs.replace(scenario, profile=profile)
     check_scenario(scenario, str(path))
     return scenario
 
@@ -154,7 +207,8 @@ def _document(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(str(path), [f"cannot be read: {error}"]) from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ScenarioError(str(path), [f"cannot be read: {why}"]) from error
     if len(text) > SCENARIO_BYTES_MAX:
         raise ScenarioError(str(path), [f"larger than {SCENARIO_BYTES_MAX} bytes"])
     try:
@@ -188,8 +242,11 @@ def check_scenario(scenario: Scenario, source: str) -> None:
 
 def _mistakes(scenario: Scenario) -> Iterator[str]:
     cluster, load = scenario.cluster, scenario.load
-    if not 1 <= cluster.nodes <= 100_000:
-        yield f"cluster.nodes: {cluster.nodes}; accepted: 1 to 100,000"
+    fewest = 0 if cluster.pools else 1
+    if not fewest <= cluster.nodes <= 100_000:
+        yield f"cluster.nodes: {cluster.nodes}; accepted: {fewest} to 100,000"
+    yield from _pool_mistakes(cluster)
+    yield from _burst_mistakes(load)
     if not 0 <= cluster.gpus <= 1024:
         yield f"cluster.gpus: {cluster.gpus}; accepted: 0 to 1,024 per node"
     if load.days is not None and not 0 < load.days <= 3650:
@@ -200,6 +257,12 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
         yield f"load.jobsMax: {load.jobs_max}; accepted: 1 or more"
     if not 0 < load.jobs_per_day <= 10_000_000:
         yield f"load.jobsPerDay: {load.jobs_per_day:g}; accepted: more than 0, up to 10,000,000"
+    if scenario.ideal and scenario.profile != PROFILE_DEFAULT:
+        yield f"profile: '{scenario.profile}'; accepted: only without ideal, which has no delays"
+    if scenario.teams is not None and not load.trace:
+        yield "teams: drawn jobs have no tenants; accepted: with load.trace"
+    if scenario.teams is not None and (scenario.teams.nodes or 0) < 0:
+        yield f"teams.nodes: {scenario.teams.nodes}; accepted: 0 or more"
     if scenario.policy not in POLICIES:
         yield f"policy: '{scenario.policy}'; accepted: {', '.join(POLICIES)}"
     if isinstance(scenario.faults, str) and scenario.faults not in fault_profiles():
@@ -211,6 +274,49 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
             if not 0 <= failure.node < cluster.nodes:
                 where = f"faults.nodeFailures[{number}].node"
                 yield f"{where}: {failure.node}; accepted: 0 to {cluster.nodes - 1}"
+
+
+def _burst_mistakes(load: LoadSpec) -> Iterator[str]:
+    if not 0 <= load.bursts_per_day <= 1_440:
+        yield f"load.burstsPerDay: {load.bursts_per_day}; accepted: 0 to 1,440"
+    elif load.bursts_per_day and not 0 < load.burst_seconds <= DAY_SECONDS / load.bursts_per_day:
+        most = DAY_SECONDS / load.bursts_per_day
+        yield f"load.burstSeconds: {load.burst_seconds:g}; accepted: more than 0, up to {most:g}"
+    if load.bursts_per_day and load.trace:
+        yield "load.burstsPerDay: a trace says when its jobs arrive; accepted: for drawn jobs"
+
+
+def _pool_mistakes(cluster: ClusterSpec) -> Iterator[str]:
+    seen: set[str] = set()
+    for number, pool in enumerate(cluster.pools):
+        where = f"cluster.pools[{number}]"
+        if not _NAME.fullmatch(pool.name):
+            yield f"{where}.name: '{pool.name}'; accepted: up to 40 of a-z, 0-9 and -"
+        if pool.name in seen:
+            yield f"{where}.name: '{pool.name}'; another pool has it"
+        seen.add(pool.name)
+        if not 1 <= pool.max <= 100_000:
+            yield f"{where}.max: {pool.max}; accepted: 1 to 100,000"
+        for name, value, most in (
+            ("min", pool.min, pool.max), ("headroomNodes", pool.headroom_nodes, pool.max),
+            ("idleSeconds", pool.idle_seconds, 2**31 - 1),
+        ):  # fmt: skip
+            if not 0 <= value <= most:
+                yield f"{where}.{name}: {value}; accepted: 0 to {most:,}"
+        if not 1 <= pool.nodes_per_launch_max <= 1_000:
+            yield f"{where}.nodesPerLaunchMax: {pool.nodes_per_launch_max}; accepted: 1 to 1,000"
+        if not 1 <= pool.ready_seconds <= 2**31 - 1:
+            yield f"{where}.readySeconds: {pool.ready_seconds}; accepted: 1 or more"
+    cloud = cluster.cloud
+    for name, share in (("refusedShare", cloud.refused_share), ("lostShare", cloud.lost_share)):
+        if not 0 <= share < 1:
+            yield f"cluster.cloud.{name}: {share:g}; accepted: 0 to below 1"
+    for name, seconds in (
+        ("launchSeconds", cloud.launch_seconds),
+        ("launchJitterSeconds", cloud.launch_jitter_seconds),
+    ):
+        if not 0 <= seconds <= DAY_SECONDS:
+            yield f"cluster.cloud.{name}: {seconds:g}; accepted: 0 to {DAY_SECONDS:g}"
 
 
 def fault_profiles() -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.status import pod_requests
+from fairlead.model.labels import tolerates
 from fairlead.runtime.client import Client
 
 _BIND_SECONDS = 0.2
@@ -110,7 +111,9 @@ class StockScheduler:
 
     def _fits(self, pod: Pod, name: str) -> bool:
         node = self._nodes.get(name)
-        if node is None or node.spec.unschedulable or node.spec.taints or name in self._refused:
+        if node is None or node.spec.unschedulable or name in self._refused:
+            return False
+        if not all(any(tolerates(t, x) for t in pod.spec.tolerations) for x in node.spec.taints):
             return False
         left = resources_to_base(node.status.allocatable)
         for requests in (pod_requests(pod), *self._used[name].values()):

@@ -5,15 +5,29 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.sim.machines import MachineUse
+from fairlead.sim.pod_autoscaler import PodPolicyResult
 from fairlead.sim.recorder import JobRecord, Recorder
 
 JOB_COLUMNS = (
     "name", "tenant", "members", "gpus", "submitted", "placed", "started", "ended", "attempts",
     "outcome", "lost_gpu_seconds",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PerPod:
+    """The same load under a scheduler and an autoscaler that see no gangs (`pod_autoscaler.py`)."""
+
+    wait_mean_seconds: float | None
+    wait_p95_seconds: float | None
+    never_ran: int
+    machines_most: int
+    machine_seconds: float
+    idle_machine_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,12 @@ class Summary:
     seed: int
     simulated_seconds: float
     wall_seconds: float
+    #: Of node pools: machines bought, the most at once, their time, and how much of it was idle.
+    machines: int = 0
+    machines_most: int = 0
+    machine_seconds: float | None = None
+    idle_machine_seconds: float | None = None
+    per_pod: PerPod | None = None
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -78,6 +98,8 @@ class RunFacts:
     log_hash: str
     wall_seconds: float
     requests_by_service: dict[str, dict[str, int]]
+    machines: MachineUse = field(default_factory=MachineUse)
+    per_pod: PodPolicyResult | None = None
 
 
 def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
@@ -89,6 +111,7 @@ def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
     capacity = recorder.capacity_gpu_seconds
     if recorder.last_end and recorder.seconds > 0 and facts.is_complete:
         capacity *= recorder.last_end / recorder.seconds
+    use = facts.machines
     lost = math.fsum(r.lost_gpu_seconds for r in records)
     return Summary(
         jobs=len(records), finished=len(ended),
@@ -104,6 +127,18 @@ def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
         requests_by_service=facts.requests_by_service,
         violations=facts.violations, is_complete=facts.is_complete, log_hash=facts.log_hash,
         seed=facts.seed, simulated_seconds=recorder.seconds, wall_seconds=facts.wall_seconds,
+        machines=use.launched, machines_most=use.most,
+        machine_seconds=use.seconds if use.launched else None,
+        idle_machine_seconds=use.idle_seconds if use.launched else None,
+        per_pod=_per_pod(facts.per_pod) if facts.per_pod is not None else None,
+    )  # fmt: skip
+
+
+def _per_pod(result: PodPolicyResult) -> PerPod:
+    use = result.use
+    return PerPod(
+        mean(result.waits), percentile(result.waits, 0.95), result.never_ran, use.most,
+        use.seconds, use.idle_seconds,
     )  # fmt: skip
 
 

@@ -147,7 +147,10 @@ class TrainingOperator:
 
     def _is_lost(self, pod: Pod) -> bool:
         node = self._nodes.get(pod.spec.node_name)
-        return bool(pod.spec.node_name) and (node is None or bool(node.spec.taints))
+        if node is None:
+            return bool(pod.spec.node_name)
+        # Not the taint of a team: that is for pods which are still to come.
+        return any(taint.effect == "NoExecute" for taint in node.spec.taints)
 
 
 def _owned_pod(owner: Owner, role: str, index: int, pod: dict[str, Any]) -> dict[str, Any]:

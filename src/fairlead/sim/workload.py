@@ -22,6 +22,10 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
 )  # fmt: skip
 
 
+#: Of the jobs of teams, the share that names its team.
+_NAMING_SHARE = 0.3
+#: Who submits the jobs of teams; "": the job does not say it.
+USERS = ("ana", "ben", "")
 #: The class of jobs that go first.
 HIGH: dict[str, Any] = {"metadata": {"name": "high"}, "value": 10}
 
@@ -37,6 +41,10 @@ class WorkloadOptions:
     run_seconds_max: float = 4 * 3600.0
     members_max: int = 64
     failing_share: float = 0.05  # jobs whose members always exit with 1
+    #: Teams of the jobs, each with a namespace of its name; (): no job has a team.
+    teams: tuple[str, ...] = ()
+    bound_share: float = 0.0  # jobs that ask for something of the topology
+    ruled_share: float = 0.0  # jobs with a host port, or that are kept apart by host name
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,28 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
             exit_code=1 if rng.random() < options.failing_share else 0,
             is_high=rng.choice((False, False, False, True)),
         )
+        if options.teams:
+            team = rng.choice(options.teams)
+            body["metadata"]["namespace"] = team
+            body["spec"] |= {"team": team} if rng.random() < _NAMING_SHARE else {}
+            user = rng.choice(USERS)
+            body["metadata"]["annotations"] = {names.SUBMITTED_BY: user} if user else {}
+        if options.ruled_share and rng.random() < options.ruled_share:
+            _add_rule(body, rng)
+        if options.bound_share and rng.random() < options.bound_share:
+            body["spec"]["topology"] = rng.choice(TOPOLOGIES)
         arrivals.append(Arrival(at, name, body))
     return arrivals
+
+
+#: What jobs of a workload ask of the topology; racks of 8 nodes have room for gangs of 8.
+TOPOLOGIES: tuple[dict[str, Any], ...] = (
+    {"key": "rack", "required": True},
+    {"key": "host", "preferredSeconds": 60},
+    {"key": "block", "required": True, "preferred": "host", "preferredSeconds": 120},
+    {"sliceLevel": "rack", "sliceSize": 2},
+    {"key": "block", "required": True, "sliceLevel": "rack", "sliceSize": 2},
+)
 
 
 def job_body(
@@ -101,6 +129,22 @@ def job_body(
             "roles": [{"name": "worker", "count": members, "template": template}],
         },
     }
+
+
+def _add_rule(body: dict[str, Any], rng: random.Random) -> None:
+    """Give a job's members a port of the node, a label that others shun, or a term of their own."""
+    template = body["spec"]["roles"][0]["template"]
+    kind, app = rng.randrange(4), rng.choice(("a", "b"))
+    if kind == 0:
+        port = {"containerPort": 29500, "hostPort": 29500 + rng.randrange(2)}
+        template["spec"]["containers"][0]["ports"] = [port]
+    if kind in (1, 2):
+        template["metadata"]["labels"] = {"app": app}
+    if kind in (2, 3):
+        selector = {"matchLabels": {"app": app}}
+        term = {"labelSelector": selector, "topologyKey": names.HOSTNAME}
+        anti = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        template["spec"]["affinity"] = {"podAntiAffinity": anti}
 
 
 def _instant(seconds: float, rng: random.Random) -> float:

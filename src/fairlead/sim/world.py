@@ -23,9 +23,23 @@ from typing import Any
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES
+from fairlead.api.resources import (
+    CRDS,
+    FLEETS,
+    JOBS,
+    NAMESPACES,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    TEAMS,
+)
+from fairlead.api.team import Team
 from fairlead.app.controllers import Policies
+from fairlead.cloud.simulated import SimulatedCloud
+from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.rails.sight import SightLimits
 from fairlead.decide.reasons import Outcome as VerdictOutcome
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.registry import Registry
@@ -35,6 +49,7 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.history.memory import MemoryHistory
+from fairlead.model.machines import Instance
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
@@ -43,12 +58,18 @@ from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.loop import run
+from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
+from fairlead.sim.neighbour_checker import NeighbourChecker
 from fairlead.sim.observer import Observer
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.stock_scheduler import StockScheduler
+from fairlead.sim.submission import Submission
+from fairlead.sim.team_checker import TeamChecker
+from fairlead.sim.topology_checker import TopologyChecker
 from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
+from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.workload import HIGH, Arrival, generate
 from fairlead.sim.world_options import EPOCH, WorldOptions
 
@@ -78,6 +99,7 @@ class Outcome:
     evictions: int
     user_acts: int
     seconds: float
+    machines: MachineUse
 
 
 class World:
@@ -108,9 +130,10 @@ class World:
         self._observers = list(observers)
         self._on_writes = on_writes
         self._over = asyncio.Event()
-        late = options.faults.stall_seconds_max + options.faults.late_seconds_max
+        late = self._late = options.faults.stall_seconds_max + options.faults.late_seconds_max
         # A gang waits for late pods before it restarts, once more after each crash.
-        self.checkers = Checkers(partial_seconds_max=_PARTIAL_SECONDS + late)
+        self._working = WorkingTime(inherited_seconds=late)
+        self.checkers = Checkers(partial_seconds_max=_PARTIAL_SECONDS + late, working=self._working)
         self.history = MemoryHistory()
         self.writes = 0
         self._fault: BaseException | None = None
@@ -138,7 +161,33 @@ class World:
             clock=self.clock,
             rng=self._rng("nodes"),
         )
+        self._add_machines()
         self._add_parts()
+
+    def _add_machines(self) -> None:
+        self.fleet: FleetChecker | None = None
+        self.cloud: SimulatedCloud | None = None
+        self.machine_use = MachineUse()
+        if self.options.pools:
+            self.fleet = fleet = FleetChecker(self.options, self.clock.now)
+            self.machine_use = fleet.use
+            self.cloud = SimulatedCloud(
+                self.virtual, self._rng("cloud"), self.options.cloud,
+                on_launch=self._reporting(fleet.launched), on_end=self._reporting(fleet.ended),
+            )  # fmt: skip
+            self._observers.append(fleet)
+
+    def _reporting(self, check: Callable[[Instance], None]) -> Callable[[Instance], None]:
+        """Return the check; what it finds ends the run, whatever catches it on the way."""
+
+        def checked(instance: Instance) -> None:
+            try:
+                check(instance)
+            except PromiseBroken as broken:
+                self._report(broken)
+                raise
+
+        return checked
 
     def _add_parts(self) -> None:
         """Make what acts on the API: replicas, users and failures, and other tools."""
@@ -149,12 +198,23 @@ class World:
         )  # fmt: skip
         self.replicas = Replicas(
             self._replica_options(), self.client, self.switch, self.history,
-            clock=self.clock, streams=self._rng, checkers=self.checkers, report=self._report,
+            clock=self.clock, streams=self._rng, working=self._working, report=self._report,
+            cloud=self.cloud,
         )  # fmt: skip
-        self.preemptions = PreemptionChecker({HIGH["metadata"]["name"]: HIGH["value"]})
+        priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
+        self.submission = Submission(self.client, self._elapsed)
+        self.teams = TeamChecker(priorities, self._working)
+        clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
+        self.preemptions = PreemptionChecker(
+            priorities, self.teams.model, clock_error_seconds=clock_error
+        )
         self.scheduler = StockScheduler(self._service, self.client)
         self.tool = TrainingOperator(self.client)
-        self._observers += [self.disturbances, self.preemptions]
+        self.neighbours = NeighbourChecker()
+        self.topology = TopologyChecker()
+        self._observers += [
+            self.disturbances, self.teams, self.preemptions, self.neighbours, self.topology,
+        ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
 
@@ -202,6 +262,8 @@ class World:
                 self.checkers.node(node, _typed(event.previous, Node), now)
                 for observer in self._observers:
                     observer.node(node, key_name, now)
+            elif name == TEAMS.name:
+                self.teams.team(_typed(current, Team), key_name, now)
             for observer in self._observers:
                 observer.wrote(name)
         self._on_writes()
@@ -219,10 +281,15 @@ class World:
         for manifest in crd.manifests():
             await self.client.create(CRDS, manifest)
         await self.client.create(PRIORITY_CLASSES, HIGH)
-        await self.client.create(NAMESPACES, {"metadata": {"name": LeaderOptions().namespace}})
+        for namespace in (LeaderOptions().namespace, *self.options.workload.teams):
+            await self.client.create(NAMESPACES, {"metadata": {"name": namespace}})
         has_tools = self.options.binding is not None
         if has_tools:
             await self.client.create(CRDS, OWNER_DEFINITION)
+        for pool in self.options.pools:
+            await self.client.create(
+                NODE_POOLS, pool_body(pool, self.options.profile.node.resources)
+            )
         self._store.subscribe(self._observe)
         await self.virtual.start()
         async with asyncio.TaskGroup() as group:
@@ -236,6 +303,8 @@ class World:
                 group.create_task(self._look()),
                 group.create_task(self.switch.late.run(), name="late"),
             ]
+            if self.cloud is not None:
+                tasks.append(group.create_task(self.cloud.run(), name="cloud"))
             if has_tools:
                 tasks.append(group.create_task(self.scheduler.run(), name="stock-scheduler"))
                 tasks.append(group.create_task(self.tool.run(), name="training-operator"))
@@ -253,7 +322,7 @@ class World:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.disturbances.run(end))
             group.create_task(self.replicas.jump_clocks(end))
-            await self._submit(arrivals)
+            await self.submission.run(arrivals)
         await self._settle()
         self._over.set()
 
@@ -262,13 +331,13 @@ class World:
 
     def _replica_options(self) -> ReplicaOptions:
         options = self.options
-        late = options.faults.stall_seconds_max + options.faults.late_seconds_max
         jobs = JobsPolicy(
-            checkpoint_root="/checkpoints", late_pod_seconds=late, binding=options.binding,
+            checkpoint_root="/checkpoints", late_pod_seconds=self._late, binding=options.binding,
             peer_naming=options.peer_naming,
         )  # fmt: skip
         return ReplicaOptions(
-            Policies(jobs, options.policy, options.adoption),
+            Policies(jobs, options.policy, options.adoption, fleet=self._fleet_policy(),
+                     doctor=options.doctor),
             options.lease_seconds,
             options.calls_between_kills_mean,
             options.steps_between_crashes_mean,
@@ -276,29 +345,33 @@ class World:
             options.replicas,
             options.clock_jumps_per_day,
             options.clock_jump_seconds_max,
-        )
+        )  # fmt: skip
 
-    async def _submit(self, arrivals: Sequence[Arrival]) -> None:
-        for arrival in arrivals:
-            await asyncio.sleep(max(0.0, arrival.at - self._elapsed()))
-            await self.client.create(JOBS, arrival.body, namespace="default")
+    def _fleet_policy(self) -> FleetPolicy:
+        # Watches that are not renewed say nothing while nothing happens.
+        silent = SightLimits(nodes_age_seconds_max=float("inf"))
+        return FleetPolicy() if self.options.renews_watches else FleetPolicy(sight=silent)
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self.options.look_seconds)
             self.checkers.check_partial(self.clock.now())
             self.preemptions.check_by_clock(self.clock.now())
+            self.teams.check_by_clock(self.clock.now())
 
     async def _settle(self) -> None:
         """Faults stop: every job must end within the bound, or say that it can never run."""
         self.switch.stop()
+        if self.cloud is not None:
+            stop_failing(self.cloud)
         self.replicas.stop_faults()
         deadline = self._elapsed() + self.options.settle_seconds_max
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
-            await self._unfinished_groups() or await self._silent()
+            await self._unfinished_groups() or await self._silent() or await self._forgotten()
         ):
             if self._elapsed() > deadline:
                 await self._break_liveness()
+            self.replicas.stop_candidates()
             await asyncio.sleep(self.options.look_seconds)
 
     async def _break_liveness(self) -> None:
@@ -306,8 +379,16 @@ class World:
         left = [*ends, *await self._unfinished_groups()]
         if left:
             raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
+        if machines := await self._forgotten():
+            raise PromiseBroken(f"10: nothing ends {machines[0]}, which never became a node")
         key = (await self._silent())[0]
         raise PromiseBroken(f"3: {key} can never run and does not say so: {self.unfit[key]}")
+
+    async def _forgotten(self) -> list[str]:
+        if self.fleet is None:
+            return []
+        found = (await self.client.list(FLEETS)).items
+        return self.fleet.forgotten(found[0] if found else None)
 
     def _waiting_unfit(self) -> list[ObjectKey]:
         """Return the jobs that can never run and have not been cancelled."""
@@ -370,6 +451,7 @@ class World:
             evictions=self.checkers.evictions,
             user_acts=self.disturbances.user_acts,
             seconds=self._elapsed(),
+            machines=self.machine_use,
         )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.sim.faults import ROUGH, FaultRates
+from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.workload import WorkloadOptions
 
 #: 2026-01-01T00:00:00Z
@@ -24,6 +27,22 @@ class Outage:
     at_seconds: float
     nodes: range
     repair_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """A node pool of the simulated cloud. Each of its `domains` may have `domain_max` nodes."""
+
+    name: str
+    max: int
+    min: int = 0
+    headroom: int = 0
+    weight: int = 0
+    domains: int = 0
+    domain_max: int = 100_000
+    ready_seconds: int = 900
+    idle_seconds: int = 600
+    per_launch_max: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +70,15 @@ class WorldOptions:
     outages: tuple[Outage, ...] = ()  # in addition, in the order of their instants
     lemon_share: float = 0.0  # of the nodes, which fail `lemon_factor` times as often
     lemon_factor: float = 1.0
+    pools: tuple[PoolShape, ...] = ()  # whose nodes are bought, in addition
+    cloud: CloudRates = field(default_factory=CloudRates)
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
+    team_changes: tuple[TeamChange, ...] = ()  # in the order of their instants
     settle_seconds_max: float = 12 * 3600.0
     look_seconds: float = 60.0  # how often promises are checked by the clock
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
+    doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.
     binding: Binding | None = Binding.DIRECT
     peer_naming: PeerNaming = PeerNaming.ADDRESS

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.affinity import PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint
 from fairlead.api.core import (
     Affinity,
     Container,
@@ -28,12 +29,14 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.api.job import Job, JobSpec, JobStatus, Role, Topology, VerdictStatus
-from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
+from fairlead.api.core_env import ContainerPort
+from fairlead.api.job import Job, JobSpec, JobStatus, Role, VerdictStatus
+from fairlead.api.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
 from fairlead.api.placement import Placement, RolePlacement
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
 from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.outcome import status_after
 
@@ -96,6 +99,8 @@ def make_pod_spec(
     node_selector: Mapping[str, str] | None = None,
     affinity: Affinity | None = None,
     tolerations: Sequence[Toleration] = (),
+    ports: Sequence[ContainerPort] = (),
+    spreads: Sequence[TopologySpreadConstraint] = (),
 ) -> PodSpec:
     """Return a pod spec with one container, named `main`, that requests these amounts."""
     requests: dict[str, Quantity] = dict(extra or {})
@@ -108,6 +113,7 @@ def make_pod_spec(
                 image=image,
                 command=tuple(command),
                 resources=ResourceRequirements(requests=requests, limits=limits),
+                ports=tuple(ports),
             ),
         ),
         node_name=node_name,
@@ -115,12 +121,40 @@ def make_pod_spec(
         affinity=affinity,
         tolerations=tuple(tolerations),
         restart_policy="Never",
+        topology_spread_constraints=tuple(spreads),
     )
 
 
-def make_role(name: str = "worker", *, count: int = 1, **pod: Any) -> Role:
+def make_role(
+    name: str = "worker",
+    *,
+    count: int = 1,
+    pod_labels: Mapping[str, str] | None = None,
+    **pod: Any,
+) -> Role:
     """Return a role; further arguments are those of `make_pod_spec`."""
-    return Role(name=name, count=count, template=PodTemplate(spec=make_pod_spec(**pod)))
+    template = PodTemplate(spec=make_pod_spec(**pod))
+    if pod_labels:
+        metadata = ObjectMeta(labels=dict(pod_labels))
+        template = msgspec.structs.replace(template, metadata=metadata)
+    return Role(name=name, count=count, template=template)
+
+
+def make_anti_affinity(
+    topology_key: str = names.HOSTNAME, namespaces: Sequence[str] = (), **labels: str
+) -> Affinity:
+    """Return an affinity that keeps a pod out of domains with pods that have these labels."""
+    selector = LabelSelector(match_labels=labels)
+    term = PodAffinityTerm(topology_key, selector, tuple(namespaces))
+    return Affinity(pod_anti_affinity=PodAntiAffinity((term,)))
+
+
+def make_spread(
+    topology_key: str, max_skew: int = 1, when_unsatisfiable: str = "DoNotSchedule", **labels: str
+) -> TopologySpreadConstraint:
+    """Return a rule that spreads the pods with these labels."""
+    selector = LabelSelector(match_labels=labels)
+    return TopologySpreadConstraint(topology_key, max_skew, when_unsatisfiable, selector)
 
 
 def make_priority_class(name: str, value: int, *, is_default: bool = False) -> PriorityClass:
@@ -296,6 +330,7 @@ def make_member_pod(
         node = next(r.nodes for r in job.status.placement.roles if r.role == role)[index]
     attempt = job.status.attempt
     labels = {
+        **spec.template.metadata.labels,
         names.JOB_NAME: job.metadata.name,
         names.JOB_UID: job.metadata.uid,
         names.ROLE: role,

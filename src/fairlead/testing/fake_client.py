@@ -173,6 +173,8 @@ class FakeClient(Client):
                 answer = self._create(request, key, wire)
             case Verb.PATCH:
                 answer = self._patch(request, key, wire)
+            case Verb.READ:
+                raise NotFound(f"{request.name}: no paths are served here")
             case Verb.DELETE:
                 self._delete(request, key)
             case Verb.DELETE_COLLECTION:

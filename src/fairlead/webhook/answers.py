@@ -9,26 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, assert_never
 
+from fairlead.api.names import GANG_GATE, SUBMITTED_BY
+from fairlead.api.resources import Resource
 from fairlead.api.status import StatusCause
+from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
+from fairlead.decide.admission.limits import submitter_to_set
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
     OptIn,
     PodShape,
     Rules,
     judge_pod,
+    map_operations,
     opt_in_of,
 )
-from fairlead.decide.admission.teams import judge_team, team_to_set
+from fairlead.decide.admission.pod_teams import judge_team
+from fairlead.decide.admission.teams import MASTERS, team_to_set
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.submitted import SubmittedTable
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook import review
 from fairlead.webhook.configuration import (
+    CLUSTER_KINDS,
+    FLEETS_PATH,
     JOB_DEFAULTS_PATH,
     JOBS_PATH,
+    NODE_POOLS_PATH,
+    POD_TEAMS_PATH,
     PODS_OF_NAMESPACES_PATH,
     PODS_PATH,
     TEAMS_PATH,
@@ -36,6 +48,8 @@ from fairlead.webhook.configuration import (
 
 JSON = "application/json"
 TEXT = "text/plain"
+#: Who makes the pods of DaemonSets.
+DAEMON_CONTROLLER = "system:serviceaccount:kube-system:daemon-set-controller"
 #: Causes of a refusal that its log line names.
 LOGGED_FIELDS_MAX = 10
 
@@ -45,8 +59,11 @@ class Path(Enum):
 
     PODS = PODS_PATH
     PODS_OF_NAMESPACES = PODS_OF_NAMESPACES_PATH
+    POD_TEAMS = POD_TEAMS_PATH
     JOBS = JOBS_PATH
     TEAMS = TEAMS_PATH
+    NODE_POOLS = NODE_POOLS_PATH
+    FLEETS = FLEETS_PATH
     JOB_DEFAULTS = JOB_DEFAULTS_PATH
     OTHER = ""
 
@@ -97,7 +114,7 @@ class Answers:
     """Answers requests about objects that are about to be stored.
 
     `classes` returns the PriorityClasses, None while they are not known: priorities are then left
-    to the controllers; `teams` the same of the teams.
+    to the controllers; `teams` the same of the teams, `submitted` of the jobs that have not ended.
     """
 
     def __init__(
@@ -106,11 +123,13 @@ class Answers:
         *,
         classes: Callable[[], PriorityTable | None] = lambda: None,
         teams: Callable[[], TeamTable | None] = lambda: None,
+        submitted: Callable[[], SubmittedTable | None] = lambda: None,
         log: Logger = SILENT,
     ) -> None:
         self._rules = rules
         self._classes = classes
         self._teams = teams
+        self._submitted = submitted
         self._log = log
 
     def answer(self, path: Path, body: bytes) -> Answer:
@@ -127,10 +146,12 @@ class Answers:
                 return self._pod
             case Path.PODS_OF_NAMESPACES:
                 return self._pod_of_namespace
+            case Path.POD_TEAMS:
+                return self._pod_team
             case Path.JOBS:
                 return self._job
-            case Path.TEAMS:
-                return self._team
+            case Path.TEAMS | Path.NODE_POOLS | Path.FLEETS:
+                return partial(self._cluster_object, CLUSTER_KINDS[path.value])
             case Path.JOB_DEFAULTS:
                 return self._job_defaults
             case Path.OTHER:
@@ -162,6 +183,36 @@ class Answers:
         outcome = Outcome.GATED if is_gated else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, judged.patch, judged.warnings))
 
+    def _pod_team(self, body: bytes) -> Answer:
+        asked = review.decode_pod(body)
+        pod, teams = asked.object or PodShape(), self._teams()
+        space = asked.namespace or pod.metadata.namespace
+        if asked.operation != "CREATE" or teams is None or self._is_left_alone(asked, space, teams):
+            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+        own, labels = pod.spec.tolerations or (), pod.metadata.labels or {}
+        is_gated = any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates or ())
+        judged = judge_team(
+            own, labels, teams, priority=pod.spec.priority or 0, namespace=space, is_gated=is_gated
+        )
+        if judged.refusal:
+            self._log.info(
+                "Refused pod", namespace=space, pod=pod.shown_name, why=judged.refusal,
+                dry_run=bool(asked.dry_run),
+            )  # fmt: skip
+            message = f'pods "{pod.shown_name}" is forbidden: {judged.refusal}'
+            return Answer(Outcome.REFUSED, review.forbid(asked.uid, message))
+        outcome = Outcome.DEFAULTED if judged.added else Outcome.LEFT_ALONE
+        return Answer(outcome, review.allow(asked.uid, judged.patch(own)))
+
+    def _is_left_alone(
+        self, asked: review.Request[PodShape], namespace: str, teams: TeamTable
+    ) -> bool:
+        """True for pods of Fairlead and of administrators, and for daemons of no team."""
+        own = f"system:serviceaccount:{self._rules.own_namespace}:"
+        if asked.user.name.startswith(own) or MASTERS in asked.user.groups:
+            return True
+        return asked.user.name == DAEMON_CONTROLLER and not teams.open_to(namespace)
+
     def _job_defaults(self, body: bytes) -> Answer:
         asked = review.decode_object(body, "jobs")
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
@@ -178,6 +229,13 @@ class Answers:
             for field, value in found.items()
             if value is not None
         )
+        user = submitter_to_set(asked.object, old, asked.user, self._rules.own_namespace)
+        if user is not None:
+            annotations = asked.object.get("metadata", {}).get("annotations")
+            patch = (
+                *patch,
+                *map_operations("/metadata/annotations", annotations, SUBMITTED_BY, user),
+            )
         outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, patch))
 
@@ -186,18 +244,21 @@ class Answers:
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
+        teams, submitted = self._teams(), self._submitted()
+        count = None if teams is None or submitted is None else partial(submitted.count, teams)
         causes = judge_job(
-            asked.object, old, classes=self._classes(), teams=self._teams(), user=asked.user,
-            namespace=asked.namespace,
+            asked.object, old, classes=self._classes(), teams=teams, user=asked.user,
+            namespace=asked.namespace, own_namespace=self._rules.own_namespace, count=count,
         )  # fmt: skip
         return self._validated(asked, causes, "Job")
 
-    def _team(self, body: bytes) -> Answer:
-        asked = review.decode_object(body, "teams")
+    def _cluster_object(self, resource: Resource[Any], body: bytes) -> Answer:
+        asked = review.decode_object(body, resource.plural)
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
-        return self._validated(asked, judge_team(asked.object, old), "Team")
+        causes = judge_cluster_object(resource.name, asked.object, old)
+        return self._validated(asked, causes, resource.kind)
 
     def _validated(
         self, asked: review.Request[dict[str, Any]], causes: Sequence[StatusCause], kind: str

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.resources import Resource
+from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, TEAMS, Resource
 from fairlead.api.webhooks import (
     GROUP,
     MutatingWebhookConfiguration,
@@ -50,9 +50,16 @@ VALIDATING = Resource(
 
 PODS_OF_NAMESPACES_PATH = "/mutate-pods/of-namespaces"
 PODS_PATH = "/mutate-pods"
+POD_TEAMS_PATH = "/mutate-pods/teams"
 JOBS_PATH = "/validate-jobs"
 JOB_DEFAULTS_PATH = "/mutate-jobs"
 TEAMS_PATH = "/validate-teams"
+NODE_POOLS_PATH = "/validate-nodepools"
+FLEETS_PATH = "/validate-fleets"
+#: Paths of kinds of the whole cluster.
+CLUSTER_KINDS: Mapping[str, Resource[Any]] = {
+    TEAMS_PATH: TEAMS, NODE_POOLS_PATH: NODE_POOLS, FLEETS_PATH: FLEETS,
+}  # fmt: skip
 
 #: What the server waits for us at most; afterwards the failure policy speaks.
 TIMEOUT_SECONDS = 5
@@ -78,38 +85,20 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
     never = {"key": NAMESPACE_NAME, "operator": "NotIn",
              "values": [*sorted(SYSTEM_NAMESPACES), namespace]}  # fmt: skip
     pods = _rule("", "v1", "pods", "CREATE")
-    of_namespaces = {
-        "name": f"namespaces.pods.{names.GROUP}",
-        "clientConfig": client(PODS_OF_NAMESPACES_PATH),
-        "rules": [pods],
-        "failurePolicy": "Fail",
-        "timeoutSeconds": TIMEOUT_SECONDS,
-        "reinvocationPolicy": "IfNeeded",
-        "namespaceSelector": {"matchExpressions": [_term("In", ENABLED), never]},
-        "objectSelector": {"matchExpressions": [_term("NotIn", DISABLED)]},
-        "matchConditions": _conditions(POD_CONDITIONS),
-        **_COMMON,
-    }
+    of_namespaces = _gating(client(PODS_OF_NAMESPACES_PATH), pods, never)
     of_pods = {
+        **of_namespaces,
         "name": f"pods.{names.GROUP}",
         "clientConfig": client(PODS_PATH),
-        "rules": [pods],
         "failurePolicy": "Ignore",
         "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
-        "reinvocationPolicy": "IfNeeded",
         "namespaceSelector": {"matchExpressions": [_term("NotIn", ENABLED), never]},
         "objectSelector": {"matchExpressions": [_term("In", ENABLED)]},
-        "matchConditions": _conditions(POD_CONDITIONS),
-        **_COMMON,
     }
+    of_teams, of_claims = _pod_teams(client(POD_TEAMS_PATH), pods, never)
     jobs = {
-        "name": f"jobs.{names.GROUP}",
-        "clientConfig": client(JOBS_PATH),
-        "rules": [_rule(names.GROUP, names.VERSION, "jobs", "CREATE", "UPDATE")],
-        "failurePolicy": "Fail",
-        "timeoutSeconds": TIMEOUT_SECONDS,
+        **_judging(JOBS, client(JOBS_PATH), policy="Fail", timeout_seconds=TIMEOUT_SECONDS),
         "matchConditions": _conditions(JOB_CONDITIONS),
-        **_COMMON,
     }
     # The controllers resolve priorities themselves: a default that is missing is only not shown.
     job_defaults = {
@@ -121,21 +110,84 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
         "reinvocationPolicy": "Never",
     }
     return (
-        _configuration("MutatingWebhookConfiguration", of_namespaces, of_pods, job_defaults),
-        _configuration("ValidatingWebhookConfiguration", jobs, _teams(client(TEAMS_PATH))),
+        _configuration(
+            "MutatingWebhookConfiguration",
+            of_namespaces,
+            of_pods,
+            of_teams,
+            of_claims,
+            job_defaults,
+        ),
+        _configuration(
+            "ValidatingWebhookConfiguration",
+            jobs,
+            *(_judging(kind, client(path)) for path, kind in CLUSTER_KINDS.items()),
+        ),
     )
 
 
-def _teams(client: Manifest) -> Manifest:
-    """Return the validation of teams, which the controllers repeat: ignored when it fails."""
-    rule = _rule(names.GROUP, names.VERSION, "teams", "CREATE", "UPDATE", scope="Cluster")
+def _gating(client: Manifest, pods: Manifest, never: Manifest) -> Manifest:
+    """Return the entry for pods of namespaces that opted in."""
     return {
-        "name": f"teams.{names.GROUP}",
+        "name": f"namespaces.pods.{names.GROUP}",
+        "clientConfig": client,
+        "rules": [pods],
+        "failurePolicy": "Fail",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "reinvocationPolicy": "IfNeeded",
+        "namespaceSelector": {"matchExpressions": [_term("In", ENABLED), never]},
+        "objectSelector": {"matchExpressions": [_term("NotIn", DISABLED)]},
+        "matchConditions": _conditions(POD_CONDITIONS),
+        **_COMMON,
+    }
+
+
+def _pod_teams(client: Manifest, pods: Manifest, never: Manifest) -> tuple[Manifest, Manifest]:
+    """Return the entries for pods in labelled namespaces of teams, and for those elsewhere that
+    tolerate taints of teams.
+    """
+    of_teams = {
+        "name": f"teams.pods.{names.GROUP}",
+        "clientConfig": client,
+        "rules": [pods],
+        "failurePolicy": "Ignore",  # the teams controller puts it right
+        "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
+        "reinvocationPolicy": "IfNeeded",
+        "namespaceSelector": {"matchExpressions": [_exists(is_there=True), never]},
+        "matchConditions": _conditions({**_NOT_BOUND, **OF_OTHERS}),
+        **_COMMON,
+    }
+    of_claims = {
+        **of_teams,
+        "clientConfig": {**client},
+        "name": f"claims.pods.{names.GROUP}",
+        "namespaceSelector": {"matchExpressions": [_exists(is_there=False), never]},
+        "matchConditions": _conditions({**_NOT_BOUND, **CLAIMS, **OF_OTHERS}),
+    }
+    return of_teams, of_claims
+
+
+def _exists(*, is_there: bool) -> Manifest:
+    return {"key": names.TEAM, "operator": "Exists" if is_there else "DoesNotExist"}
+
+
+def _judging(
+    resource: Resource[Any],
+    client: Manifest,
+    *,
+    policy: str = "Ignore",  # the controllers judge it again
+    timeout_seconds: int = IGNORED_TIMEOUT_SECONDS,
+) -> Manifest:
+    """Return the validation of one of our kinds."""
+    scope = "Namespaced" if resource.namespaced else "Cluster"
+    rule = _rule(names.GROUP, names.VERSION, resource.plural, "CREATE", "UPDATE", scope=scope)
+    return {
+        "name": resource.name,
         "clientConfig": client,
         "rules": [rule],
-        "failurePolicy": "Ignore",
-        "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
-        "matchConditions": _conditions(JOB_CONDITIONS),
+        "failurePolicy": policy,
+        "timeoutSeconds": timeout_seconds,
+        "matchConditions": _conditions(NEW_SPEC),
         **_COMMON,
     }
 
@@ -143,9 +195,27 @@ def _teams(client: Manifest) -> Manifest:
 _COMMON: Mapping[str, Any] = {"sideEffects": "None", "admissionReviewVersions": ["v1"]}
 _OWNERS = "object.metadata.ownerReferences"
 
+_NOT_BOUND: Mapping[str, str] = {
+    "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
+}
+#: Pods that tolerate the taint of a team, or every taint.
+CLAIMS: Mapping[str, str] = {
+    "tolerates-a-team": (
+        "has(object.spec.tolerations) && object.spec.tolerations.exists(t, "
+        f"has(t.key) && t.key == '{names.TEAM}' || "
+        "(!has(t.key) || t.key == '') && has(t.operator) && t.operator == 'Exists')"
+    ),
+}
+#: Who may write the status of jobs places pods: Fairlead's controllers, and administrators.
+OF_OTHERS: Mapping[str, str] = {
+    "not-of-fairlead": (
+        f"!authorizer.group('{names.GROUP}').resource('{JOBS.plural}').subresource('status')"
+        ".namespace(request.namespace).check('patch').allowed()"
+    ),
+}
 #: The same exceptions as in `decide.admission`, in the server's language.
 POD_CONDITIONS: Mapping[str, str] = {
-    "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
+    **_NOT_BOUND,
     "kube-scheduler": (
         f"!has(object.spec.schedulerName) || object.spec.schedulerName in ['', '{SCHEDULER}']"
     ),
@@ -159,10 +229,24 @@ POD_CONDITIONS: Mapping[str, str] = {
         f"(owner.kind == 'Job' && owner.apiVersion.startsWith('{names.GROUP}/')))"
     ),
 }
-#: Finalizers, labels and annotations are not our business here: our own controllers write them,
-#: also while no webhook answers.
-JOB_CONDITIONS: Mapping[str, str] = {
+#: Finalizers, labels and other annotations are not our business here: our own controllers write
+#: them, also while no webhook answers.
+NEW_SPEC: Mapping[str, str] = {
     "new-spec": "request.operation == 'CREATE' || object.spec != oldObject.spec",
+}
+
+
+def _annotation(of: str, key: str) -> str:
+    """Return the expression of an annotation's value, '' where there is none."""
+    there = f"{of}.metadata.annotations"
+    return f"(has({there}) && '{key}' in {there} ? {there}['{key}'] : '')"
+
+
+JOB_CONDITIONS: Mapping[str, str] = {
+    "new-spec-or-user": (
+        f"{NEW_SPEC['new-spec']} || {_annotation('object', names.SUBMITTED_BY)} != "
+        f"{_annotation('oldObject', names.SUBMITTED_BY)}"
+    ),
 }
 
 

@@ -122,5 +122,11 @@ def refuse(uid: str, message: str, details: StatusDetails) -> bytes:
     return _encode({"uid": uid, "allowed": False, "status": status})
 
 
+def forbid(uid: str, message: str) -> bytes:
+    """Return the answer that refuses what its author has no right to."""
+    status = {"status": "Failure", "code": 403, "reason": "Forbidden", "message": message}
+    return _encode({"uid": uid, "allowed": False, "status": status})
+
+
 def _encode(response: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from fairlead.api.core import PriorityClass
 from fairlead.api.team import Team
 from fairlead.decide.admission.pod_gates import Rules
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.submitted import JOB_OUTLINES, JobOutline, SubmittedTable
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -82,7 +84,15 @@ class Webhook:
         self._options = options
         self._clock = clock
         rules = Rules(own_namespace=options.namespace)
-        answers = Answers(rules, classes=self._classes, teams=self._known_teams, log=log)
+        #: Followed from when a team first limits its submitted jobs.
+        self._jobs = Mirror(client, JOB_OUTLINES, clock=clock, rng=rng, log=log)
+        self._jobs.on_change(self._job_changed)
+        self._submitted = SubmittedTable()
+        self._is_counting = asyncio.Event()
+        answers = Answers(
+            rules, classes=self._classes, teams=self._known_teams,
+            submitted=lambda: self._submitted if self._jobs.synced else None, log=log,
+        )  # fmt: skip
         self._server = WebhookServer(answers, log=log, others=others)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
         self._keeper: CertificateKeeper | CertificateFiles
@@ -123,10 +133,26 @@ class Webhook:
             self._team_table.remove(change.key[1])
         else:
             self._team_table.put(change.new)
+            if any(
+                limit.submitted is not None
+                for limit in (change.new.spec.limits, change.new.spec.user_limits)
+            ):
+                self._is_counting.set()
+
+    def _job_changed(self, change: Change[JobOutline]) -> None:
+        if change.new is None:
+            self._submitted.remove(change.key)
+        else:
+            self._submitted.put(change.new)
 
     async def run(self) -> None:
         """Keep the certificate until cancelled."""
         await self._keeper.run()
+
+    async def follow_jobs(self) -> None:
+        """Follow the jobs that are counted, once a team limits them, until cancelled."""
+        await self._is_counting.wait()
+        await self._jobs.run()
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[int]:

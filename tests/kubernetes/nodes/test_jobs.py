@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +55,35 @@ END"""
     assert bound == list(cluster.layout.nodes)
     heard = client.run("logs", "gang", "--task", "0").splitlines()
     assert sorted(heard) == ["heard rank 1", "heard rank 2"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_members_see_the_variables_and_the_host_file_of_their_gang(
+    client: Client, tmp_path: Path, count: int
+) -> None:
+    script = """python - <<'END'
+import json, os
+print(json.dumps(dict(os.environ)))
+print(open(os.environ["FAIRLEAD_HOSTFILE"]).read().splitlines())
+END"""
+    name = f"sees-{count}"
+    submit(client, tmp_path, script, "--name", name, "--nodes", str(count), "--cpus", "100m")
+    job = client.until_state(name, "Succeeded", "Failed")
+    assert job["status"]["state"] == "Succeeded", job["status"]
+    first = "worker-0" if count > 1 else "localhost"
+    seen = [client.run("logs", name, "--task", str(i)).splitlines() for i in range(count)]
+    environments = [json.loads(lines[0]) for lines in seen]
+    for rank, env in enumerate(environments):
+        assert (env["RANK"], env["FAIRLEAD_INDEX"]) == (str(rank), str(rank))
+        assert (env["WORLD_SIZE"], env["FAIRLEAD_ATTEMPT"]) == (str(count), "1")
+        assert env["MASTER_ADDR"].split(".")[0] == first
+        assert env["FAIRLEAD_JOB_UID"] == job["metadata"]["uid"]
+        assert "hostfile" not in env, "the files of the ConfigMap are no variables"
+    assert len({env["MASTER_ADDR"] for env in environments}) == 1
+    for lines in seen:
+        hosts = ast.literal_eval(lines[1])
+        assert len(hosts) == count
+        assert hosts[0] == f"{environments[0]['MASTER_ADDR']} slots=1"
 
 
 def test_a_programs_exit_code_ends_the_job_at_once_with_the_user_as_cause(

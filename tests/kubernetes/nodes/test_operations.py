@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -122,6 +123,51 @@ def test_a_node_is_lost_with_the_leader_and_a_member_and_comes_back(
         client, tmp_path, "echo back", "--name", "back", "--nodes", "3", "--cpus", MOST_OF_A_NODE
     )
     assert client.until_state("back", "Succeeded", "Failed")["status"]["state"] == "Succeeded"
+
+
+def test_a_gang_leaves_a_node_that_is_gone_for_good_and_resumes_from_its_checkpoint(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    script = f"""state="$FAIRLEAD_CHECKPOINT_DIR/step-$RANK"
+from=$(cat "$state" 2>/dev/null || echo the start)
+[ "$FAIRLEAD_ATTEMPT" -gt 1 ] || echo 7 > "$state"
+echo "resumes from $from"
+{STAYS}"""
+    submit(client, tmp_path, script, "--name", "leaves", "--nodes", "2", "--cpus", MOST_OF_A_NODE)
+    client.until_state("leaves", "Running")
+
+    def said() -> list[str]:
+        return [client.run("logs", "leaves", "--task", str(i)).rstrip() for i in range(2)]
+
+    until("both have saved", lambda: said() == ["resumes from the start"] * 2)
+    node = next(n for n in places(client.job("leaves")) if n != node_of_leader(cluster))
+    cluster.pull_plug(node)
+    try:
+        cluster.kubectl("delete", "node", node)  # as a cloud does with a machine that is no more
+
+        def runs_again(status: dict[str, Any]) -> bool:
+            return status["attempt"] == 2 and status["state"] == "Running"
+
+        job = client.until("leaves", "the second attempt", runs_again)
+        first = job["status"]["attempts"][0]
+        assert (first["cause"], first["reason"], first["nodesLost"]) == ("Node", "NodeLost", [node])
+        assert set(places(job)) == set(cluster.layout.nodes) - {node}
+        until("both resume", lambda: said() == ["resumes from 7"] * 2)
+        until("no pod is left on it", lambda: node not in _nodes_of_pods(cluster, "leaves"))
+    finally:
+        # A kubelet that finds no Node may be ready two minutes after it has made one (CSINode).
+        again = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(again))
+        cluster.start_node(node)
+    until("another node of its name is ready", lambda: node in ready_nodes(cluster))
+    client.run("cancel", "leaves")
+    cluster.kubectl("-n", NAMESPACE, "rollout", "status", CONTROLLER, "--timeout=120s")
+    submit(client, tmp_path, "true", "--name", "free", "--nodes", "3", "--cpus", MOST_OF_A_NODE)
+    assert client.until_state("free", "Succeeded", "Failed")["status"]["state"] == "Succeeded"
+
+
+def _nodes_of_pods(cluster: Cluster, job: str) -> set[str]:
+    return {pod["spec"]["nodeName"] for pod in pods(cluster, job)}
 
 
 def test_a_gang_waits_for_names_that_come_late(

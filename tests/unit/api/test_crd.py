@@ -138,7 +138,7 @@ def test_the_defaults_of_the_schema_are_those_of_the_types() -> None:
 def test_columns_show_state_members_attempt_reason_and_age() -> None:
     columns = {c["name"]: c for c in _version()["additionalPrinterColumns"]}
     assert [n for n, c in columns.items() if not c.get("priority")] == [
-        "State", "Running", "Members", "Attempt", "Reason", "Ended", "Age",
+        "State", "Running", "Members", "Attempt", "Reason", "Failure", "Age",
     ]  # fmt: skip
 
 

@@ -56,6 +56,35 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_fields() -> None:
     ]
 
 
+def gcp(**options: str) -> dict[str, Any]:
+    provider = {"type": "GCP", "reference": "h100", "options": {"project": "ml", **options}}
+    return pool(provider=provider, domains=[{"name": "europe-west4-a"}])
+
+
+def test_a_pool_of_gcp_names_its_project_and_zones_and_known_options() -> None:
+    assert fields(gcp()) == []
+    assert fields(gcp(resizeRequests="true", queueSeconds="0", runSeconds="3600")) == []
+    bare = pool(provider={"type": "GCP", "options": {"region": "europe-west4"}})
+    assert fields(bare) == [
+        "spec.provider.reference",
+        "spec.provider.options[region]",
+        "spec.provider.options[project]",
+        "spec.domains",
+    ]
+    options = "spec.provider.options"
+    assert fields(gcp(resizeRequests="yes")) == [f"{options}[resizeRequests]"]
+    for seconds in ("soon", "-1", "599", "604801", "6000000000000", "\u0661\u0662\u0663\u0664"):
+        assert fields(gcp(resizeRequests="true", runSeconds=seconds)) == [f"{options}[runSeconds]"]
+    (cause,) = validate_pool(gcp(queueSeconds="60"))
+    assert 'needs the option resizeRequests: "true"' in cause.message
+
+
+def test_a_pool_of_aws_launches_what_one_request_may_hold() -> None:
+    provider = {"type": "AWS", "reference": "h100", "options": {"zone": "a"}}
+    found = fields(pool(provider=provider, scaleUp={"nodesPerLaunchMax": 101}))
+    assert found == ["spec.scaleUp.nodesPerLaunchMax", "spec.provider.options[zone]"]
+
+
 def test_a_pool_that_cannot_be_read_gives_one_cause_with_its_path() -> None:
     (cause,) = validate_pool(pool(max="many"))
     assert (cause.field, cause.reason) == ("spec.max", "FieldValueTypeInvalid")

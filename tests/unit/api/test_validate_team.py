@@ -31,6 +31,9 @@ def test_all_mistakes_are_reported_with_their_paths() -> None:
         "weight": 0,
         "borrowLimitNodes": -1,
         "lendLimitNodes": -1,
+        "limits": {"running": -1},
+        "userLimits": {"gpus": -1},
+        "budget": {"gpuHours": -1, "halfLifeDays": 0},
     }
     causes = validate_team({"metadata": {"name": "Big.Team"}, "spec": spec})
     assert [cause.field for cause in causes] == [
@@ -49,6 +52,10 @@ def test_all_mistakes_are_reported_with_their_paths() -> None:
         "spec.weight",
         "spec.borrowLimitNodes",
         "spec.lendLimitNodes",
+        "spec.limits.running",
+        "spec.userLimits.gpus",
+        "spec.budget.gpuHours",
+        "spec.budget.halfLifeDays",
     ]
 
 

@@ -6,8 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +19,7 @@ from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
+from fairlead.cloud.provider import Provider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud
 from fairlead.decide.fleet.view import FleetPolicy
@@ -31,11 +31,27 @@ from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.client import Request, Verb
 from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.history import FleetQuery, FleetRecord, History
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.testing.builders import EPOCH, make_job
+
+A = TypeVar("A")
+
+
+class PagedClient(QuietClient):
+    """Answers reads of some paths as the test says."""
+
+    pages: dict[str, Callable[[], bytes]]
+
+    async def call(self, request: Request[A]) -> A:
+        if request.verb is Verb.READ and request.name in self.pages:
+            answer: Any = self.pages[request.name]()
+            return answer
+        return await super().call(request)
 
 
 class FleetWorld:
@@ -49,14 +65,19 @@ class FleetWorld:
             ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
         )  # fmt: skip
         # Watches that last say nothing while nothing happens.
-        self.client = QuietClient(self.api, renews_watches=False, keeps_events=False)
+        self.client = PagedClient(self.api, renews_watches=False, keeps_events=False)
+        self.client.pages = {}
         profile = load_profile("default")
         self.virtual = VirtualNodes(
             self.client, NodeFleet(0, profile.node), profile, clock=self.clock, rng=rng
         )
         self.cloud = SimulatedCloud(self.virtual, random.Random(3), rates)
         self.policy = policy
+        self.history: History = MemoryHistory()
         self.rng = rng
+        #: What makes providers of a test's own, by pool: for each life of the controllers.
+        self.provider_makers: dict[str, Callable[[], Provider]] = {}
+        self.supervisor: Supervisor | None = None
 
     @classmethod
     @asynccontextmanager
@@ -81,20 +102,31 @@ class FleetWorld:
             for task in [*tasks, world.controller]:
                 task.cancel()
 
+    #: Of the latest life of the controllers.
+    metrics: Metrics
     group: asyncio.TaskGroup
     controller: asyncio.Task[None]
 
     async def control(self) -> None:
         """One life of the controllers."""
+        self.metrics = Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
         controllers = Controllers(
-            Policies(fleet=self.policy), self.client, MemoryHistory(),
-            context=ProcessContext(
-                self.clock, Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
-            ),
-            providers=partial(provider_of, simulated=self.cloud),
+            Policies(fleet=self.policy), self.client, self.history,
+            context=ProcessContext(self.clock, self.metrics),
+            providers=self._provider_of,
         )  # fmt: skip
-        supervisor = Supervisor(controllers.services(), clock=self.clock, rng=self.rng)
-        await supervisor.run()
+        self.supervisor = Supervisor(controllers.services(), clock=self.clock, rng=self.rng)
+        await self.supervisor.run()
+
+    def _provider_of(self, pool: NodePool) -> Provider:
+        own = self.provider_makers.get(pool.metadata.name)
+        return own() if own is not None else provider_of(pool, simulated=self.cloud)
+
+    def crashes(self) -> list[str]:
+        """Return which services have crashed, and of what."""
+        assert self.supervisor is not None
+        services = self.supervisor.health().services
+        return [f"{each.name}: {each.last_error}" for each in services if each.crash_count]
 
     async def kill(self) -> None:
         """End the controllers at once and start them again."""
@@ -131,6 +163,10 @@ class FleetWorld:
 
     async def fleet(self) -> Fleet:
         return await self.client.get(FLEETS, FLEET_NAME)
+
+    async def decisions(self, **query: Any) -> list[FleetRecord]:
+        """Return the recorded decisions, oldest first."""
+        return list(await self.history.query_fleet(FleetQuery(limit=1_000, **query)))[::-1]
 
     async def until(self, holds: Callable[[], Any], seconds: float) -> float:
         """Wait until an async condition holds; return how long it took."""

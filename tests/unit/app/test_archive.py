@@ -29,10 +29,12 @@ from fairlead.app.archive_guard import (
     REVIEW_SECONDS_MAX,
     REVIEWS_MAX,
     ArchiveGuard,
+    to_read_fleet,
     to_read_history,
     to_read_logs,
 )
 from fairlead.app.archive_query import history_query, log_query
+from fairlead.app.messages import Book
 from fairlead.cli.archive import (
     NOT_LEADER,
     PROXY_PATH,
@@ -46,13 +48,19 @@ from fairlead.cli.transport import Api
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client
-from fairlead.runtime.history import JobRecord, MemberLog
+from fairlead.runtime.history import FleetRecord, JobRecord, MemberLog
 from fairlead.sim.loop import run
 
 #: The rights of each user.
 RIGHTS = {
     "ann": {to_read_logs("a"), to_read_history("a")},
-    "root": {to_read_logs("a"), to_read_logs("b"), to_read_history("a"), to_read_history("")},
+    "root": {
+        to_read_logs("a"),
+        to_read_logs("b"),
+        to_read_history("a"),
+        to_read_history(""),
+        to_read_fleet(),
+    },
 }
 
 
@@ -171,6 +179,10 @@ async def archive(reviewer: Reviewer, **options: Any) -> AsyncIterator[str]:
             MemberLog("uid-" + namespace, namespace, "train", "u", 2, "worker-0",
                       is_cut=False, kept_at_ms=0, text=b"of " + namespace.encode())
         )  # fmt: skip
+    await history.record_fleet([
+        FleetRecord(f"uid/{n}", n, "h100", action, "Demand", "why", "{}")
+        for n, action in enumerate(("Launch", "Remove"))
+    ])  # fmt: skip
     api = ArchiveApi(reviewer.client(), history, options.pop("logs", logs), **options)
     server = web.Server(api.answer)
     runner = web.ServerRunner(server)
@@ -314,7 +326,7 @@ async def history_of(connection: Connection, namespace: str) -> list[str]:
     """Return what the command reads, in a thread as it is blocking."""
 
     def read() -> list[str]:
-        lines = Archive(Api(connection)).history_lines({"namespace": namespace})
+        lines = Archive(Api(connection)).record_lines(Book.JOBS, {"namespace": namespace})
         return [msgspec.json.decode(line)["namespace"] for line in lines]
 
     return await asyncio.to_thread(read)
@@ -329,6 +341,22 @@ async def test_a_token_goes_with_the_question_and_decides() -> None:
             await history_of(ann, "b")
         found = await asyncio.to_thread(Archive(Api(ann)).logs, ("a", "train"), 2)
         assert [log.text for log in found] == [b"of a"]
+
+
+async def test_what_was_decided_about_the_fleet_is_shown_to_those_who_may_list_node_pools() -> None:
+    def read(connection: Connection, **query: str) -> list[str]:
+        lines = Archive(Api(connection)).record_lines(Book.FLEET, query)
+        return [msgspec.json.decode(line)["action"] for line in lines]
+
+    async with proxied() as (_, url):
+        root = Connection(url, "a kubeconfig", token="token-root")
+        assert await asyncio.to_thread(read, root) == ["Remove", "Launch"]
+        assert await asyncio.to_thread(read, root, pool="h100", action="Launch") == ["Launch"]
+        with pytest.raises(NoArchive, match="query parameter limit"):
+            await asyncio.to_thread(read, root, limit="0")
+        ann = Connection(url, "a kubeconfig", token="token-ann")
+        with pytest.raises(NoArchive, match=r"ann may not list nodepools\.fairlead\.dev"):
+            await asyncio.to_thread(read, ann)
 
 
 async def test_an_administrator_with_a_certificate_takes_a_token_of_the_archives_account() -> None:

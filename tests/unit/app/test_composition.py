@@ -102,7 +102,7 @@ async def run_operator(composed: Composed) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         running = group.create_task(operator.run(lambda _: None))
         serving = group.create_task(service.run())
-        while len(composed.controllers) < 5:  # noqa: ASYNC110 - nothing announces it
+        while len(composed.controllers) < 6:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.05)
         operator.stop()
         await running
@@ -122,5 +122,7 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     assert simulated_embedded.controllers == embedded.controllers
     mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
     assert {*simulated_embedded.services, *mirrors} == {*embedded.services}
-    assert {"scheduler", "jobs", "adoption", "teams", "fleet"} == set(operator.controllers)
-    assert {"scheduler", "jobs", "teams", "fleet"} == set(embedded.controllers)
+    assert {"scheduler", "jobs", "adoption", "teams", "fleet", "doctor"} == set(
+        operator.controllers
+    )
+    assert {"scheduler", "jobs", "teams", "fleet", "doctor"} == set(embedded.controllers)

@@ -36,6 +36,7 @@ from fairlead.input.errors import CliError, Code
 from fairlead.input.sections import description_of, fields_of, plain
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values
+from fairlead.model.topology import Level
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Service, Supervisor
@@ -91,6 +92,29 @@ queue: {}
         (Code.UNKNOWN_FIELD, "8:1", "queue"),
     ]
     assert caught.value.problems[3].help == ("accepted: 1 to 86400",)
+
+
+def test_every_mistake_in_the_levels_of_the_topology_is_reported(tmp_path: Path) -> None:
+    text = """\
+topology:
+  levels:
+    - {name: Rack, label: net/rack}
+    - {name: block, label: "net block"}
+    - {name: block, label: net/rack}
+"""
+    with pytest.raises(CliError) as caught:
+        read(tmp_path, text)
+    found = [(p.where.rpartition("settings.yaml:")[2], p.field, p.message)
+             for p in caught.value.problems]  # fmt: skip
+    assert found == [
+        ("3:8", "topology.levels[0].name", "'Rack' must consist of a-z, 0-9 and dashes"),
+        ("4:21", "topology.levels[1].label",
+         "'net block' is not the key of a label, such as topology.kubernetes.io/zone"),
+        ("5:8", "topology.levels[2].name", "there is a level block already"),
+        ("5:21", "topology.levels[2].label", "there is a level with the label net/rack already"),
+    ]  # fmt: skip
+    levels = read(tmp_path, "topology: {levels: [{name: rack, label: net/rack}]}\n").levels()
+    assert levels == (Level("rack", "net/rack"),)
 
 
 async def _placed(settings: ControllerSettings) -> list[str]:
@@ -171,6 +195,11 @@ def _row(section: str, name: str, type_: Any, default: object) -> str:
     if isinstance(default, str):
         accepted = f"{limits.max_length} characters"
         return f"| `{section}.{name}` | {default} | {accepted} | {description_of(type_)} |"
+    if isinstance(default, list):
+        most = limits.max_length or (limits.extra_json_schema or {})["maxItems"]
+        accepted = f"{most} of them"
+        shown = ", ".join(each["name"] for each in default) or "none"
+        return f"| `{section}.{name}` | {shown} | {accepted} | {description_of(type_)} |"
     accepted, shown = "true, false", str(default).lower()
     if not isinstance(default, bool):
         accepted, shown = f"{limits.ge:,} to {limits.le:,}", f"{default:,}"

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from tests.unit.app.fleet_world import FleetWorld
+from tests.unit.runtime.test_metrics import samples
 
 from fairlead.api import names
-from fairlead.api.job import Topology
-from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
+from fairlead.api.job import Attempt
+from fairlead.api.meta import to_wire
+from fairlead.api.names import RACK
+from fairlead.api.placement import HeldNodes
+from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, TEAMS
+from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
 from fairlead.cloud.simulated import CloudRates
+from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.history import FleetRecord, HistoryError
 from fairlead.sim.loop import run
+from fairlead.sim.workload import job_body
+from fairlead.testing.builders import make_team
 
 
 def test_a_gang_is_bought_for_runs_and_its_idle_nodes_go_within_the_budgets() -> None:
@@ -28,7 +41,7 @@ def test_a_gang_is_bought_for_runs_and_its_idle_nodes_go_within_the_budgets() ->
             assert len(await world.nodes()) == 8, "exactly what the gang needs"
             assert world.cloud.launched == 8
             pool = (await world.get_pool()).status
-            assert [d.action for d in pool.decisions] == ["Launch"]
+            assert [d.action for d in pool.decisions] == ["Launch", "Launched"]
             assert "8 nodes for default/train" in pool.decisions[0].message
 
             async def half_is_gone() -> bool:
@@ -40,6 +53,46 @@ def test_a_gang_is_bought_for_runs_and_its_idle_nodes_go_within_the_budgets() ->
             assert len(await world.nodes()) == 4
             fleet = await world.fleet()
             assert fleet.status.grants == ()
+
+    run(main())
+
+
+def test_nothing_is_removed_or_bought_while_the_api_server_is_reported_as_degraded() -> None:
+    """The doctor reads a page of metrics, the report says so, and the rails of the fleet act."""
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            refused_per_second = 100.0
+
+            def page() -> bytes:
+                refused = int(refused_per_second * world.clock.now())
+                return (
+                    "process_start_time_seconds 1000\n"
+                    'apiserver_request_total{verb="LIST",resource="pods",code="200"} 10\n'
+                    f'apiserver_request_total{{verb="LIST",resource="pods",code="429"}} {refused}\n'
+                ).encode()
+
+            async def blind() -> tuple[str, ...]:
+                return (await world.fleet()).status.blind
+
+            await world.pool(scaleDown={"idleSeconds": 2400})
+            await world.submit("train", gpus=8, count=4, seconds=300)
+            await asyncio.sleep(400)
+            assert len(world.cloud.machines) == 4
+            world.client.pages["/metrics"] = page
+            await asyncio.sleep(1500)
+            assert await blind() == ("APIServerDegraded",)
+            assert "API-01" in (await world.fleet()).status.message
+            await world.submit("late", gpus=8, count=8, seconds=300)
+            await asyncio.sleep(2 * 3600)
+            assert len(world.cloud.machines) == 4, (
+                "idle for three times idleSeconds, and nothing is removed"
+            )
+            assert world.cloud.launched == 4, "nor is anything bought"
+            world.client.pages.clear()  # not seen any more: no evidence
+            await asyncio.sleep(1200)
+            assert await blind() == ()
+            assert world.cloud.launched > 4
 
     run(main())
 
@@ -62,17 +115,62 @@ def test_a_gang_that_cannot_be_bought_for_completely_is_not_bought_for_at_all() 
 def test_a_gang_with_a_required_domain_is_bought_in_one_domain() -> None:
     async def main() -> None:
         async with FleetWorld.running() as world:
-            domains = [{"name": d, "labels": {"rack": d}, "max": 4} for d in ("a", "b")]
+            domains = [{"name": d, "labels": {RACK: d}, "max": 4} for d in ("a", "b")]
             await world.pool(domains=domains)
             await world.submit("first", gpus=8, count=3, topology=Topology("rack", required=True))
             await asyncio.sleep(300)
             await world.submit("second", gpus=8, count=4, topology=Topology("rack", required=True))
             await asyncio.sleep(300)
-            racks = [n.metadata.labels["rack"] for n in await world.nodes()]
+            racks = [n.metadata.labels[RACK] for n in await world.nodes()]
             assert sorted(racks) == ["a"] * 3 + ["b"] * 4
             assert (await world.job("second")).status.placement is not None
 
     run(main())
+
+
+def test_a_node_is_bought_for_a_job_that_may_not_borrow_the_idle_one_of_another_team() -> None:
+    """After one end on a borrowed node it borrows at once, and nothing is bought."""
+    bought: list[int] = []
+
+    async def main(times: int) -> None:
+        async with FleetWorld.running() as world:
+            for each in (make_team("other", nodes=1), make_team("own", namespaces=("default",))):
+                body = {"metadata": {"name": each.metadata.name}, "spec": to_wire(each.spec)}
+                await world.client.create(TEAMS, body)
+            await world.pool(min=1)
+
+            async def is_lent() -> bool:
+                nodes = await world.nodes()
+                return len(nodes) == 1 and any(t.key == names.TEAM for t in nodes[0].spec.taints)
+
+            await world.until(is_lent, 600)
+            body = job_body("sweep", members=1, gpus=8, run_seconds=3600.0)
+            body["spec"]["suspend"] = True
+            job = await world.client.create(JOBS, body, namespace="default")
+            gave_way = [
+                Attempt(n + 1, finished_at=format_time(world.clock.now()), reason="Preempted",
+                        held=(HeldNodes("h100", "other", 8),))
+                for n in range(times)
+            ]  # fmt: skip
+            status = replace(job.status, attempts=tuple(gave_way), attempt=times + 1)
+            patch = {"status": to_wire(status)}
+            for change, sub in ((patch, "status"), ({"spec": {"suspend": False}}, "")):
+                await world.client.patch(
+                    JOBS, "sweep", change, namespace="default", subresource=sub
+                )
+
+            async def placed() -> bool:
+                return (await world.job("sweep")).status.placement is not None
+
+            await world.until(placed, 600)
+            placement = (await world.job("sweep")).status.placement
+            assert placement is not None
+            assert bool(placement.held[0].lender) is (times == 1)
+            bought.append(world.cloud.launched - 1)
+
+    for times in (1, 6):
+        run(main(times))
+    assert bought == [0, 1]
 
 
 def test_a_domain_without_capacity_is_avoided_and_the_next_pool_is_tried() -> None:
@@ -200,6 +298,47 @@ def test_all_nodes_not_ready_at_once_removes_nothing_and_work_goes_on_after() ->
     run(main())
 
 
+def test_lists_that_miss_machines_buy_nothing_beyond_the_limit_and_delete_no_node() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(max=4, scaleUp={"readySeconds": 300})
+            await world.submit("first", gpus=8, count=4)
+            await asyncio.sleep(600)
+            assert len(await world.nodes()) == 4
+            await world.submit("second", gpus=8, count=2)
+            for _ in range(5):
+                world.cloud.rates = CloudRates(short=1.0)
+                await asyncio.sleep(60)
+                world.cloud.rates = CloudRates()
+                await asyncio.sleep(60)
+            assert world.cloud.launched == 4, "what a list misses for a moment counts"
+            assert len(await world.nodes()) == 4
+
+    run(main())
+
+
+def test_what_is_ended_late_and_launched_late_counts_against_the_limit() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(max=4, scaleDown={"idleSeconds": 60})
+            await world.submit("first", gpus=8, count=4, seconds=60)
+            await asyncio.sleep(300)
+            world.cloud.rates = CloudRates(error=1.0)  # nothing ends, nothing is listed
+
+            async def is_granted() -> bool:
+                return bool((await world.fleet()).status.grants)
+
+            await world.until(is_granted, 3600)
+            await world.submit("second", gpus=8, count=4, seconds=60)
+            await asyncio.sleep(600)
+            world.cloud.rates = CloudRates()
+            for _ in range(600):
+                assert len(world.cloud.machines) <= 4
+                await asyncio.sleep(1)
+
+    run(main())
+
+
 def test_controllers_that_are_killed_again_and_again_buy_nothing_twice_and_forget_nothing() -> None:
     async def main() -> None:
         rates = CloudRates(refusal=0.1, error=0.1, never_registers=0.05)
@@ -220,7 +359,112 @@ def test_controllers_that_are_killed_again_and_again_buy_nothing_twice_and_forge
             assert len(world.cloud.tokens) <= pool.status.launch_number
             assert by_token <= world.cloud.tokens.keys()
             assert pool.status.launches == () or pool.status.launching
+            leaving = {grant.instance for grant in (await world.fleet()).status.grants}
             nodes = {node.spec.provider_id for node in await world.nodes()}
-            assert world.cloud.machines.keys() >= nodes, "no machine is forgotten"
+            assert world.cloud.machines.keys() | leaving >= nodes, "no machine is forgotten"
+            await asyncio.sleep(600)
+            nodes = {node.spec.provider_id for node in await world.nodes()}
+            assert not leaving & nodes, "what was leaving is gone"
+
+    run(main())
+
+
+def test_what_the_fleet_does_is_measured() -> None:
+    async def main() -> None:
+        async with FleetWorld.running(CloudRates(refusal=0.5)) as world:
+            await world.pool(scaleDown={"idleSeconds": 60})
+            await asyncio.sleep(60)
+            await world.submit("train", gpus=8, count=8, seconds=600)
+
+            async def placed() -> bool:
+                return (await world.job("train")).status.placement is not None
+
+            await world.until(placed, 7200)
+            await asyncio.sleep(60)
+            seen = samples(world.metrics)
+            assert seen["fairlead_pool_nodes{ready,h100}"] == 8
+            assert seen["fairlead_pool_wanted_nodes{Active,h100}"] == 8
+            assert seen["fairlead_pool_limit_nodes{h100}"] == 64
+            refused = seen["fairlead_pool_launches_refused_total{h100,out-of-capacity}"]
+            calls = "fairlead_fleet_cloud_call_duration_seconds_count{launch,"
+            assert refused >= 1
+            assert seen[f"{calls}out-of-capacity,Simulated}}"] == refused
+            assert seen[f"{calls}done,Simulated}}"] == 1
+            assert seen["fairlead_fleet_demand_to_launch_seconds_count{}"] == 1
+            assert seen["fairlead_fleet_demand_to_launch_seconds_bucket{5.0}"] == 1
+            assert seen["fairlead_fleet_frozen{}"] == 0
+            await asyncio.sleep(6 * 3600)
+            seen = samples(world.metrics)
+            assert seen["fairlead_pool_nodes{ready,h100}"] == 4
+            assert seen["fairlead_pool_removals_held{fleet 24h,h100,Ceiling}"] == 4
+            freeze = {"spec": {"freeze": {"reason": "move of the data centre"}}}
+            await world.client.patch(FLEETS, "fleet", freeze)
+            await asyncio.sleep(60)
+            seen = samples(world.metrics)
+            assert seen["fairlead_fleet_frozen{}"] == 1
+            assert seen["fairlead_fleet_rail_holds{Frozen}"] == 1
+            assert seen["fairlead_pool_removals_held{,h100,Blind}"] == 4
+
+    run(main())
+
+
+def test_each_decision_is_recorded_with_its_rule_its_numbers_and_how_it_ended() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool("small", weight=1, max=4, scaleDown={"idleSeconds": 60})
+            await world.pool("h100", scaleDown={"idleSeconds": 60})
+            await asyncio.sleep(60)
+            await world.submit("train", gpus=8, count=8, seconds=600)
+            await asyncio.sleep(6 * 3600)
+            found = await world.decisions(pool="h100")
+            facts = {each.id: msgspec.json.decode(each.document) for each in found}
+            steps = ["Launch", "Launched", "Admit", "Mark", "Remove", "Removed"]
+            firsts = [next(each for each in found if each.action == step) for step in steps]
+            assert firsts == sorted(firsts, key=lambda each: each.at_ms)
+            launch, launched, admit, _, remove, removed = (facts[each.id] for each in firsts)
+            assert launch == {
+                "token": launched["token"], "jobs": 1, "size": 0, "wanted": 8, "limit": 64,
+                "passedOver": "small PoolsFull",
+            }  # fmt: skip
+            assert (launched["count"], launched["machines"]) == (8, 8)
+            assert admit["tokensBefore"] - admit["tokensAfter"] >= 1
+            assert remove["rule"] == "Allowed"
+            assert remove["budget_before"] == remove["budget_after"] + 1
+            assert removed["node"] == remove["node"]
+            ended = [facts[each.id]["node"] for each in found if each.action == "Removed"]
+            assert len(ended) == 8 - len(await world.nodes()) == 4
+            sight = [each.action for each in await world.decisions() if not each.pool]
+            assert sight[0] == "Hold"
+            assert sight[-1] == "Resume"
+
+    run(main())
+
+
+def test_a_decision_is_recorded_once_when_the_history_fails_and_the_controller_is_killed() -> None:
+    class Failing(MemoryHistory):
+        fails = True
+
+        async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
+            if self.fails:
+                raise HistoryError("the disk is full")
+            await super().record_fleet(records)
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            history = world.history = Failing()
+            await world.kill()
+            await world.pool()
+            await world.submit("train", gpus=8, count=2)
+            await asyncio.sleep(300)
+            decided = [each.action for each in (await world.get_pool()).status.decisions]
+            assert decided == ["Launch", "Launched"], "decisions do not wait for the history"
+            assert await world.decisions() == []
+            await world.kill()
+            history.fails = False
+            await asyncio.sleep(60)
+            await world.kill()
+            await asyncio.sleep(60)
+            found = [each.action for each in await world.decisions(pool="h100")]
+            assert [each for each in found if each != "Admit"] == decided
 
     run(main())

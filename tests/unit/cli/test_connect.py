@@ -15,7 +15,7 @@ from fairlead.app.run_file import (
     write_running,
 )
 from fairlead.app.settings import Asked, parse_listen, remember, settle
-from fairlead.cli.connect import Choice, default_data_directory, find_connection
+from fairlead.cli.connect import Choice, default_data_directory, find_connection, stopped_data
 from fairlead.input.errors import CliError, Code
 from fairlead.kube.kubeconfig import write_kubeconfig
 
@@ -78,9 +78,28 @@ def test_a_stopped_cluster_is_named_when_there_is_nothing_else(home: Home) -> No
 def test_an_explicit_kubeconfig_of_a_stopped_cluster_says_how_to_start_it(home: Home) -> None:
     elsewhere = home.config(home.root / "elsewhere" / "kubeconfig", "http://dead")
     remember(settle(elsewhere.parent, Asked()), 7443)
+    assert home.server(kubeconfig=str(elsewhere)) == "http://dead", "another program's files"
+    (elsewhere.parent / "store").mkdir()
     with pytest.raises(CliError) as caught:
         home.server(kubeconfig=str(elsewhere))
     assert caught.value.problems[0].help == (f"fairlead up --detach --data {elsewhere.parent}",)
+
+
+def test_a_kubeconfig_variable_that_names_a_stopped_cluster_is_as_good_as_the_flag(
+    home: Home,
+) -> None:
+    own = home.config(home.data / "kubeconfig", "http://own")
+    remember(settle(home.data, Asked()), 7443)
+    (home.data / "store").mkdir()
+    home.environment["KUBECONFIG"] = str(own)
+    with pytest.raises(CliError) as caught:
+        home.server()
+    assert caught.value.problems[0].help == ("fairlead up --detach",)
+    assert stopped_data(Choice(), home.environment) == home.data
+    other = home.config(home.root / "k", "http://other")
+    home.environment["KUBECONFIG"] = f"{own}{os.pathsep}{other}"
+    assert home.server() == "http://own"
+    assert stopped_data(Choice(), home.environment) is None
 
 
 def test_the_data_directory_follows_the_environment() -> None:

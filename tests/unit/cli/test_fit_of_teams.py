@@ -5,24 +5,69 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.core import Taint
 from fairlead.api.names import TEAM
 from fairlead.api.resources import NODES, TEAMS
+from fairlead.api.status import NotFound
+from fairlead.api.team import Budget, Team, TeamStatus, TeamUse
+from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
 from fairlead.cli.fit import check_fit
 from fairlead.input.errors import CliError
-from fairlead.testing.builders import make_job, make_node, make_team
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_team
 
 
 class Api:
+    def __init__(self, team: Team | None = None) -> None:
+        self.team = team or make_team("vision")
+
     def list(self, resource: Any, **_: Any) -> list[Any]:
         if resource == NODES:
-            return [make_node("n0", taints=[Taint(TEAM, "NoSchedule", "vision")])]
-        return [make_team("vision")] if resource == TEAMS else []
+            return [make_node("n0", gpus=8, taints=[Taint(TEAM, "NoSchedule", "vision")])]
+        return [self.team] if resource == TEAMS else []
 
 
 def test_a_job_fits_on_the_nodes_of_its_team_and_not_on_those_of_another() -> None:
     api: Any = Api()
-    assert "fits now" in check_fit(api, make_job("job", namespace="vision"))
-    with pytest.raises(CliError):
-        check_fit(api, make_job("job", namespace="elsewhere"))
+    assert "fits now" in check_fit(api, make_job("job", namespace="vision"), EPOCH)
+    with pytest.raises(CliError) as refused:
+        check_fit(api, make_job("job", namespace="elsewhere"), EPOCH)
+    help_ = " ".join(refused.value.problems[0].help)
+    assert "in the namespace of your team" in help_
+    assert "toleration" not in help_, "a share is not to be used by writing a toleration"
+
+
+@pytest.mark.parametrize(("gpu_hours", "gpus", "says"), [
+    (99.0, 8, "fits now"), (100.0, 8, "waits: team vision has used its budget of 100 GPU-hours"),
+    (100.0, 0, "fits now"),
+])  # fmt: skip
+def test_a_job_with_gpus_of_a_team_beyond_its_budget_waits(
+    gpu_hours: float, gpus: int, says: str
+) -> None:
+    team = make_team("vision", budget=Budget(gpu_hours=100))
+    use = TeamUse(gpu_hours=gpu_hours, as_of=format_time(EPOCH))
+    api: Any = Api(replace(team, status=TeamStatus(use=use)))
+    assert says in check_fit(api, make_job("job", namespace="vision", gpus=gpus), EPOCH)
+
+
+class RackApi:
+    """Two racks of one node each, of a cluster that says nothing of its settings."""
+
+    def list(self, resource: Any, **_: Any) -> list[Any]:
+        if resource != NODES:
+            return []
+        return [make_node(f"n{n}", labels={"topology.kubernetes.io/rack": f"r{n}"}) for n in "01"]
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        raise NotFound("no settings")
+
+    request = get
+
+
+def test_a_job_that_prefers_a_level_waits_for_it_first() -> None:
+    api: Any = RackApi()
+    topology = Topology(key="rack", preferred_seconds=600)
+    text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH)
+    assert f"waits for one rack until {format_time(EPOCH + 600)}, then takes any nodes" in text

@@ -108,8 +108,33 @@ def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
     rules = [rule for role in _of_kind("ClusterRole", Values()) for rule in role["rules"]]
     assert len(rules) > 20
     for rule in rules:
-        words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
-        assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}
+        words = {word for words in rule.values() for word in words}
+        proxies = {"nodes/proxy", "pods/proxy"}
+        assert not words & {"*", "secrets", "escalate", "bind", "impersonate", *proxies}
+
+
+def test_without_the_doctor_the_controllers_have_no_rights_for_it() -> None:
+    from fairlead.app.controller_settings import ControllerSettings, DoctorSettings
+
+    def rights(*, enabled: bool) -> set[str]:
+        settings = ControllerSettings(doctor=DoctorSettings(enabled=enabled))
+        roles = _of_kind("ClusterRole", Values(settings=settings))
+        (role,) = [each for each in roles if each["metadata"]["name"] == "fairlead-controller"]
+        parts = ("resources", "nonResourceURLs")
+        return {
+            f"{verb} {what}"
+            for rule in role["rules"]
+            for part in parts
+            for what in rule.get(part, ())
+            for verb in rule["verbs"]
+        }
+
+    assert rights(enabled=True) - rights(enabled=False) == {
+        "list clusterreports", "watch clusterreports", "create clusterreports",
+        "patch clusterreports/status", "get /metrics", "list events", "list namespaces",
+        "list daemonsets", "list deployments", "list flowschemas", "list apiservices",
+        "list mutatingwebhookconfigurations", "list validatingwebhookconfigurations",
+    }  # fmt: skip
 
 
 def _of_kind(kind: str, values: Values) -> list[dict[str, Any]]:
@@ -126,7 +151,7 @@ def test_logs_are_kept_with_every_kind_of_history() -> None:
             for each in _of_kind("ClusterRole", values)
             if each["metadata"]["name"] == "fairlead-controller"
         ]
-        read = [rule for rule in role["rules"] if "pods/log" in rule["resources"]]
+        read = [rule for rule in role["rules"] if "pods/log" in rule.get("resources", ())]
         assert [rule["verbs"] for rule in read] == [["get"]]
 
 

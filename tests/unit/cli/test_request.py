@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.api.core import Toleration
 from fairlead.api.job import AfterState, RestartPolicy
+from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job
 from fairlead.cli.flags import Flag, FlagValue
 from fairlead.cli.jobspec import (
@@ -188,3 +189,22 @@ def test_retries_are_restarts_after_failures_of_the_program() -> None:
 )  # fmt: skip
 def test_a_scripts_name_becomes_a_jobs_name(name: str, base: str) -> None:
     assert base_name(Program((), Script(name, ""))) == base
+
+
+def test_levels_of_the_topology_are_read_together_and_every_mistake_is_reported() -> None:
+    def read(*values: str):
+        givens = {Flag.TOPOLOGY: tuple(FlagValue(value, "--topology") for value in values)}
+        return parse_request(givens, {})
+
+    request, problems = read("block", "rack:preferred=10m", "nvlink:slice=8")
+    assert (request.topology, problems) == (Topology("block", True, "rack", 600, "nvlink", 8), ())
+    request, problems = read("rack:preferred")
+    assert (request.topology, problems) == (Topology("rack"), ())
+    _, problems = read("a b", "rack:near", "rack:slice=1", "rack", "block", "r:preferred=soon")
+    assert [problem.message.removeprefix("--topology: ") for problem in problems][:4] == [
+        "'a b' is neither a level nor the key of a node label",
+        "'near' must be preferred, preferred=DURATION or slice=K",
+        "'1' must be a number of members from 2",
+        "'block' is a second level that is required",
+    ]
+    assert len(problems) == 5

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_pool import (
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+    NodeTemplate,
+    Provider,
+    ProviderType,
+)
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import (
     bytes_text,
@@ -12,6 +23,7 @@ from fairlead.cli.text import (
     parse_duration,
     parse_slurm_time,
 )
+from fairlead.cli.views import fleet, history, jobs, nodes, teams
 from fairlead.decide.words import duration
 from fairlead.input.suggest import nearest
 
@@ -116,3 +128,22 @@ def test_a_table_in_a_pipe_is_never_cut() -> None:
 
 def test_a_table_without_headers_has_only_rows() -> None:
     assert render_table(COLUMNS, [("a", "10", "b")], headers=False) == "a  10  b\n"
+
+
+@pytest.mark.parametrize("view", [fleet, history, jobs, nodes, teams])
+def test_an_empty_table_fits_80_columns(view: ModuleType) -> None:
+    assert len(render_table(view.COLUMNS, []).rstrip()) <= 80
+
+
+def test_the_table_of_pools_fits_80_columns_with_all_that_may_happen_to_a_pool() -> None:
+    status = NodePoolStatus(
+        nodes=1200, ready=1100, wanted=1300, launching=100, joining=80, leaving=20,
+        message="zone-b unavailable: InsufficientInstanceCapacity",
+    )  # fmt: skip
+    spec = NodePoolSpec(Provider(ProviderType.SIMULATED), NodeTemplate({}), max=2000)
+    pool = NodePool(ObjectMeta(name="h100-spot"), spec, status)
+    text = render_table(fleet.COLUMNS, fleet.pool_rows([pool]), width=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "100 launching, 80 joining, 20 leaving" in render_table(
+        fleet.COLUMNS, fleet.pool_rows([pool])
+    )

@@ -56,6 +56,13 @@ def test_what_makes_pods_is_judged_by_its_template(
         "/spec/schedulingGates", "/metadata/labels/fairlead.dev~1gang-scheduling",
     ]  # fmt: skip
     assert (daemon["ruling"], daemon["patch"]) == ("daemon", [])
+    [warning] = gated["warnings"]
+    assert "create it with podManagementPolicy: Parallel" in warning
+    file.write_text(
+        (SET % "StatefulSet").replace("spec: {", "spec: {podManagementPolicy: Parallel, ", 1)
+    )
+    assert guarded(["webhook", "-f", str(file), "--namespace-labels", ENABLED]) == 0
+    assert "warning" not in capsys.readouterr().out
 
 
 def test_a_job_that_would_be_refused_is_a_problem_and_its_fields_are_named(

@@ -80,6 +80,29 @@ def test_one_of_a_thing_has_no_plural_and_a_forecast_says_once_what_has_ended() 
     assert amount_words("cpu", 2_100) == "2.1 CPUs"
 
 
+def test_a_job_that_preempts_names_its_victims_and_when() -> None:
+    began = Attempt(1, started_at=format_time(EPOCH - 20))
+    low = make_job("low", count=2, priority=0, placement=make_placement(["node-0000", "node-0001"]),
+                   status={"attempts": (began,)})  # fmt: skip
+    high = make_job("high", priority=9)
+    state = PlacementState.of(make_nodes(2), [low, high])
+    text = why_text(high, explain(state, high.metadata.key, EPOCH), EPOCH)
+    assert "  preempts   low in 40s, unless there is room before\n" in text
+    assert "  may start  once low has ended, after a last checkpoint if it reports any\n" in text
+    text = why_text(high, explain(state, high.metadata.key, EPOCH + 40), EPOCH + 40)
+    assert "  preempts   low\n" in text
+
+
+def test_a_waiting_job_shows_the_attempt_that_a_preemption_ended() -> None:
+    ended = Attempt(1, finished_at=format_time(EPOCH), reason="Preempted",
+                    message="gives its nodes back for job default/high")  # fmt: skip
+    job = make_job("low", attempt=2, status={"attempts": (ended,), "state": "Waiting"})
+    text = why_text(job, explain(PlacementState.of((), [job]), job.metadata.key, EPOCH), EPOCH)
+    assert "  1  from the start, ended: Preempted: gives its nodes back" in text
+    cancelled = replace(job, spec=replace(job.spec, cancel=True))
+    assert "from the start" not in why_text(cancelled, None, EPOCH)
+
+
 def test_without_the_cluster_the_status_of_the_job_is_told() -> None:
     placed = make_job("a", placement=make_placement(["node-0000"]))
     assert "has its place" in why_text(placed, None, EPOCH)
@@ -118,4 +141,4 @@ def test_an_object_of_another_kind_is_not_taken_for_it() -> None:
 
 
 def test_a_user_who_may_not_list_nodes_may_submit() -> None:
-    assert "not checked" in check_fit(OneJob(make_job("a")), make_job("b"))
+    assert "not checked" in check_fit(OneJob(make_job("a")), make_job("b"), EPOCH)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairlead.cloud import command
 from fairlead.cloud.exec import ExecProvider
 from fairlead.cloud.provider import (
     CloudError,
@@ -95,7 +98,7 @@ def test_an_inventory_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_exec_passes_json_both_ways(tmp_path: Path) -> None:
-    command = script(
+    path = script(
         tmp_path / "cloud",
         f"""#!/bin/sh
 cat > {tmp_path}/asked-$1.json
@@ -105,7 +108,7 @@ launch) echo '{{"instances": ["x1", "x2"]}}';;
 esac
 """,
     )
-    provider = ExecProvider(command, "metal", {"region": "north"})
+    provider = ExecProvider(path, "metal", {"region": "north"})
     found = asyncio.run(provider.instances())
     assert not found.is_complete
     assert (found.instances[0].id, found.instances[0].state) == ("x1", InstanceState.STARTING)
@@ -127,11 +130,28 @@ esac
         ("exit 1", CloudError, "exit code 1"),
         ("echo nonsense", CloudError, "no JSON"),
         ("echo '{}'", CloudError, "another form"),
+        ("""echo '{"instances": ["a", "b"]}'""", CloudError, "2 machines instead of 1"),
+        ("""echo '{"instances": [""]}'""", CloudError, "another form"),
+        (
+            "printf '%s' '{\"instances\": [\"'; head -c 9000 /dev/zero | tr '\\0' x; echo '\"]}'",
+            CloudError,
+            "another form",
+        ),
+        ("head -c 20000 /dev/zero | tr '\\0' '['", CloudError, "no JSON"),
+        ("cat /dev/zero", CloudError, "more than"),
+        ("cat /dev/zero >&2", CloudError, "no answer within"),
+        ("exec <&-; sleep 100", CloudError, "no answer within"),
     ],
 )
 def test_the_exit_code_of_a_command_says_what_kind_of_failure_it_is(
-    tmp_path: Path, body: str, error: type[Exception], message: str
+    tmp_path: Path,
+    body: str,
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if "within" in message:
+        monkeypatch.setattr(command, "COMMAND_SECONDS_MAX", 0.5)
     provider = ExecProvider(script(tmp_path / "cloud", f"#!/bin/sh\n{body}\n"), "metal", {})
     with pytest.raises(error, match=message):
         launch(provider, "t1", 1)
@@ -140,6 +160,42 @@ def test_the_exit_code_of_a_command_says_what_kind_of_failure_it_is(
 def test_a_command_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedByProvider, match="cannot be run"):
         launch(ExecProvider(str(tmp_path / "none"), "metal", {}), "t1", 1)
+
+
+def test_a_command_that_takes_too_long_ends_with_the_processes_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "COMMAND_SECONDS_MAX", 1.0)
+    body = f"#!/bin/sh\nsleep 100 & echo $! > {tmp_path}/child; exit 0\n"
+    provider = ExecProvider(script(tmp_path / "cloud", body), "metal", {})
+    with pytest.raises(CloudError, match="no answer within 1 s"):  # its child holds the output
+        launch(provider, "t1", 1)
+    stat_of_child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+
+    def is_over() -> bool:
+        try:
+            return stat_of_child.read_text().rpartition(")")[2][1] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    deadline = time.monotonic() + 10
+    while not is_over():  # signal 9 has been sent; its end takes a moment
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "FIFO", "/", "/\0", "DEEP"])
+def test_an_inventory_that_is_no_regular_file_of_json_is_refused(tmp_path: Path, path: str) -> None:
+    if path == "FIFO":
+        os.mkfifo(tmp_path / "fifo")
+        path = str(tmp_path / "fifo")
+    if path == "DEEP":
+        (tmp_path / "deep").write_text('{"machines": ' + "[" * 20_000)
+        path = str(tmp_path / "deep")
+    with pytest.raises(RefusedByProvider):
+        awake(StaticProvider(path, "metal"))
+    with pytest.raises(RefusedByProvider, match="cannot be run"):
+        launch(ExecProvider("/\0", "metal", {}), "t1", 1)
 
 
 class _Makes:

@@ -20,6 +20,7 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement import state as placement_state
 from fairlead.model.cluster import ClusterState
+from fairlead.runtime.client import Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop, LoopOptions
@@ -163,6 +164,41 @@ def test_the_room_of_a_placement_without_an_answer_outlives_the_scheduler_that_s
             assert (process.placed("a"), process.placed("b")) == (["node-0000"], None)
 
     play(main, line)
+
+
+class Quick(FakeClient):
+    """Answers a placement before any watch shows it; the watches stay behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placements: list[str] = []
+
+    async def call(self, request: Request[Any]) -> Any:
+        if request.verb is Verb.PATCH and request.body.get("status", {}).get("placement"):
+            self.placements.append(request.name)
+            self.hold_watches()
+        return await super().call(request)
+
+
+def test_the_room_of_a_placement_that_no_mirror_shows_outlives_the_scheduler_that_wrote_it() -> (
+    None
+):
+    client = Quick()
+
+    async def main(process: Process) -> None:
+        await process.create(*make_nodes(1), make_job("a", created=EPOCH + 1))
+        async with process.scheduler():
+            assert process.placed("a") == ["node-0000"]
+        assert process.world.state.ledger.claim(("default", "a")) is None
+        process.world.state.job_changed(make_job("b", created=EPOCH))  # ahead of a
+        async with process.scheduler():
+            assert set(client.placements) == {"a"}
+        client.release_watches()
+        await asyncio.sleep(1)
+        async with process.scheduler():
+            assert not process.world.uncertain
+
+    play(main, client)
 
 
 def test_its_room_is_free_when_the_job_moved_on_while_no_scheduler_ran() -> None:

@@ -75,8 +75,8 @@ class PolicedClient(FakeClient):
 class World:
     """Scheduler and jobs controller on one API; faults are contained as in production."""
 
-    def __init__(self) -> None:
-        self.client = PolicedClient()
+    def __init__(self, client: PolicedClient | None = None) -> None:
+        self.client = client or PolicedClient()
         self.events = Events()
         self.clock = LoopClock(EPOCH)
         self.rng = random.Random(1)
@@ -134,9 +134,10 @@ class World:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[World]:
-    world = World()
-    for i in range(2):
+async def running(client: PolicedClient | None = None) -> AsyncIterator[World]:
+    """Run the controllers on two nodes, or, as after a restart, on what an API holds."""
+    world = World(client)
+    for i in range(2) if client is None else ():
         wire = to_wire(make_node(f"n{i}"))
         wire["metadata"].pop("resourceVersion")
         await world.client.create(NODES, wire)
@@ -429,5 +430,40 @@ def test_a_held_job_whose_release_is_refused_keeps_its_nodes_from_no_other_and_s
             await asyncio.sleep(60)
             assert not world.is_placed("bad")
             assert world.reason("bad") == Reason.INSUFFICIENT_CAPACITY.value
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_after_a_restart_a_refused_release_keeps_no_node_longer_and_books_none_twice(
+    *, is_mended: bool
+) -> None:
+    async def main() -> None:
+        async with running() as world:
+            client = world.client
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            client.denies = lambda status: status.get("placement", "") is None
+            hold = {"spec": {"suspend": True}}
+            await client.patch(JOBS, "bad", hold, namespace="default")
+            for _ in range(20):  # as the kubelets
+                for pod in client.stored(PODS):
+                    if pod.metadata.deletion_timestamp:
+                        await client.delete(PODS, pod.metadata.name, namespace="default")
+                await asyncio.sleep(0.5)
+            await world.submit("next", count=2)
+            await asyncio.sleep(5)
+            assert world.has_pod("next")
+            await client.patch(JOBS, "bad", {"spec": {"suspend": False}}, namespace="default")
+            await asyncio.sleep(60)
+            assert not world.has_pod("bad")
+        if is_mended:
+            client.denies = lambda _status: False
+        async with running(client) as world:
+            await asyncio.sleep(5)
+            assert world.world.state.is_forfeited(("default", "bad")) is not is_mended
+            await asyncio.sleep(60)
+            assert world.has_pod("next")
+            assert not world.has_pod("bad"), "its nodes are another job's"
 
     run(main())

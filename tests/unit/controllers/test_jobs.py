@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import After, Job
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
-from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, Resource
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
 from fairlead.api.status import (
     ApiError,
     Conflict,
@@ -28,7 +29,7 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
-from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
@@ -138,6 +139,19 @@ async def _submit(cluster: Cluster, name: str = "train", count: int = 2, **kwarg
     await asyncio.sleep(1)
 
 
+def _swallow_creations(cluster: Cluster) -> list[Callable[[], Awaitable[Any]]]:
+    """Let no creation get an answer; return what sends each after all."""
+    late: list[Callable[[], Awaitable[Any]]] = []
+    create = cluster.client.create
+
+    async def swallow(*args: Any, **kwargs: Any) -> Any:
+        late.append(lambda: create(*args, **kwargs))
+        raise Timeout("no answer in time")
+
+    cluster.client.create = swallow
+    return late
+
+
 async def _started(cluster: Cluster) -> None:
     await _submit(cluster)
     await cluster.place("n0", "n1")
@@ -155,7 +169,8 @@ def test_a_job_runs_from_submit_to_its_record() -> None:
         assert job.status.state == "Running"
         assert job.metadata.finalizers == (names.JOB_FINALIZER,)
         [peers] = cluster.client.stored(CONFIG_MAPS)
-        assert peers.data["hostfile"] == "10.0.0.0 slots=1\n10.0.0.1 slots=1\n"
+        hostfile = b64decode(peers.binary_data["hostfile"]).decode()
+        assert hostfile == "10.0.0.0 slots=1\n10.0.0.1 slots=1\n"
         await cluster.set_pods("Succeeded")
         await asyncio.sleep(1)
         assert (await cluster.job()).status.state == "Succeeded"
@@ -170,23 +185,28 @@ def test_a_job_runs_from_submit_to_its_record() -> None:
     assert [reason for _, reason in cluster.events.told] == ["Started", "Succeeded"]
 
 
-def test_the_schedulers_part_of_the_status_is_never_sent() -> None:
+def test_the_schedulers_part_of_the_status_is_left_alone_until_the_write_that_ends_the_job() -> (
+    None
+):
     async def play(cluster: Cluster) -> None:
         await _started(cluster)
-        job = await cluster.job()
-        assert job.status.placement is not None
-        assert cluster.controller is not None
-        # A status that a decision made of an old placement must not bring it back.
+        verdict = {"status": {"verdict": {"outcome": "Placed", "reason": "Placed"}}}
         await cluster.client.patch(
-            JOBS, "train", {"status": {"verdict": {"outcome": "Placed", "reason": "Placed"}}},
-            namespace="default", subresource="status",
-        )  # fmt: skip
-        await cluster.set_pods("Succeeded")
+            JOBS, "train", verdict, namespace="default", subresource="status"
+        )
+        await cluster.set_pods("Succeeded", "train-1-worker-0")
+        await asyncio.sleep(1)
+        status = (await cluster.job()).status
+        assert status.members.succeeded == 1
+        assert status.placement is not None
+        assert status.verdict is not None
+        await cluster.set_pods("Succeeded", "train-1-worker-1")
         await asyncio.sleep(1)
         job = await cluster.job()
         assert job.status.state == "Succeeded"
-        assert job.status.placement is not None
-        assert job.status.verdict is not None
+        assert (job.status.placement, job.status.verdict) == (None, None)
+        [record] = await cluster.history.query(HistoryQuery(name="train"))
+        assert '"placement"' in record.document, "the record says where it ran"
 
     _play(play)
 
@@ -238,6 +258,29 @@ def test_a_pod_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason(
         assert list(cluster.pods()) == ["train-1-worker-1"]
 
     _play(play)
+
+
+def test_what_is_left_of_an_earlier_job_of_the_name_is_awaited() -> None:
+    """The cluster collects it; until then no attempt is spent."""
+
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        name = "train-peers"
+        owner = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": "train",
+                 "uid": "earlier", "controller": True}  # fmt: skip
+        left = {"metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]}}
+        await cluster.client.create(SERVICES, left, namespace="default")
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(20)
+        assert (await cluster.job()).status.attempt == 1
+        await cluster.client.delete(SERVICES, name, namespace="default")
+        await asyncio.sleep(60)
+        made = await cluster.client.get(SERVICES, name, namespace="default")
+        job = await cluster.job()
+        assert made.metadata.owner_references[0].uid == job.metadata.uid
+        assert job.status.attempt == 1
+
+    _play(play, policy=JobsPolicy(peer_naming=PeerNaming.DNS))
 
 
 def _forged(pod: Pod, **metadata: object) -> dict[str, Any]:
@@ -352,14 +395,8 @@ def test_a_server_that_does_not_know_our_rights_yet_costs_no_attempt_and_few_req
 def test_a_pod_that_comes_late_finds_its_place_kept_though_the_job_was_held_meanwhile() -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
-        late: list[Callable[[], Awaitable[Any]]] = []
         create = cluster.client.create
-
-        async def swallow(*args: Any, **kwargs: Any) -> Any:
-            late.append(lambda: create(*args, **kwargs))
-            raise Timeout("no answer in time")
-
-        cluster.client.create = swallow
+        late = _swallow_creations(cluster)
         await cluster.place("n0", "n1")
         await asyncio.sleep(0.2)
         suspend = {"spec": {"suspend": True}}
@@ -372,6 +409,34 @@ def test_a_pod_that_comes_late_finds_its_place_kept_though_the_job_was_held_mean
         await asyncio.sleep(25)
         assert (await cluster.job()).status.attempts[-1].reason == "Suspended"
         assert not cluster.pods()
+
+    _play(play)
+
+
+@pytest.mark.parametrize("off", [0.0, 200.0, -200.0])
+def test_the_next_controller_keeps_the_place_of_a_pod_that_an_earlier_one_asked_for(
+    off: float,
+) -> None:
+    """`off`: seconds by which the clock of the next controller differs."""
+
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        create = cluster.client.create
+        late = _swallow_creations(cluster)
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(0.2)
+        assert late, "the earlier controller asked for pods"
+        await cluster.kill()
+        cluster.client.create = create
+        cluster.clock = LoopClock(EPOCH + off)
+        cluster.start()
+        await asyncio.sleep(1)
+        suspend = {"spec": {"suspend": True}}
+        await cluster.client.patch(JOBS, "train", suspend, namespace="default")
+        await asyncio.sleep(10)
+        assert (await cluster.job()).status.attempts[-1].reason == ""
+        await asyncio.sleep(35)
+        assert (await cluster.job()).status.attempts[-1].reason == "Suspended"
 
     _play(play)
 

@@ -11,8 +11,8 @@ from typing import Any
 from fairlead.api import crd
 from fairlead.api.core import Taint
 from fairlead.api.meta import to_wire
-from fairlead.api.names import TEAM
-from fairlead.api.resources import CRDS, NODES, TEAMS
+from fairlead.api.names import GANG_GATE, TEAM
+from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS, TEAMS
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -48,7 +48,7 @@ class Cluster:
         world = ClusterWorld.make(self.client, clock=self.clock, rng=self.rng)
         controller = TeamsController(self.client, world, policy=policy)
         loop = ControllerLoop(controller, clock=self.clock, rng=self.rng)
-        others = (world.mirrors.pods, world.mirrors.priority_classes)
+        others = (world.mirrors.priority_classes,)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each.run()) for each in (*others, loop)]
             await main()
@@ -157,5 +157,26 @@ def test_a_taint_that_a_person_writes_is_put_right_and_others_stay() -> None:
         await asyncio.sleep(20)
         found = (await cluster.client.get(NODES, "n0")).spec.taints
         assert found == (THEIRS, Taint(TEAM, "NoSchedule", "vision"))
+
+    run(cluster.play(main))
+
+
+def test_a_waiting_pod_gets_the_tolerations_that_admission_did_not_give() -> None:
+    """The team comes after the pod, as after an outage of the webhook."""
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.client.create(NAMESPACES, {"metadata": {"name": "vision"}})
+        containers = [{"name": "main", "image": "x"}]
+        gate = {"schedulingGates": [{"name": GANG_GATE}]}
+        for name, more in (("waits", {}), ("bound", {"nodeName": "n0"}), ("gated", gate)):
+            body = {"metadata": {"name": name}, "spec": {"containers": containers, **more}}
+            await cluster.client.create(PODS, body, namespace="vision")
+        await asyncio.sleep(2.0)
+        await cluster.add_team("vision", 0)
+        await asyncio.sleep(2.0)
+        for name, count in (("waits", 2), ("bound", 0), ("gated", 0)):
+            pod = await cluster.client.get(PODS, name, namespace="vision")
+            assert len([t for t in pod.spec.tolerations if t.key == TEAM]) == count, name
 
     run(cluster.play(main))

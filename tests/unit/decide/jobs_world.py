@@ -214,11 +214,12 @@ class World:
             return  # conflict
         was_finished = self.job.is_finished
         old = self.job.status
-        kept = replace(status, placement=old.placement, verdict=old.verdict)
-        self._update(status=kept)
-        placed = [c for c in old.conditions if c.type == names.PLACED]
-        assert [c for c in kept.conditions if c.type == names.PLACED] == placed
-        if self.job.is_finished and not was_finished:
+        self._update(status=status)
+        if not self.job.is_finished or was_finished:
+            assert _of_scheduler(status) == _of_scheduler(old), "wrote what the scheduler owns"
+        else:
+            assert (status.placement, status.nomination, status.verdict) == (None, None, None)
+            assert not is_true(status.conditions, names.PLACED), "ended, and kept its place"
             assert self.job.metadata.uid in self.records, "ended without a record"
             live = [p.metadata.name for p in self.pods.values() if not p.is_terminal]
             assert not live, f"ended with live pods {live}"
@@ -319,14 +320,15 @@ class World:
     # The nodes
 
     def run_pods(self) -> None:
-        """Give every pending pod an address; start those that have their peers."""
+        """Give every pending pod an address; start those that have their gang's ConfigMap."""
         for name, pod in self.pods.items():
             if pod.spec.node_name in self.troubles or pod.metadata.deletion_timestamp:
                 continue
             if pod.status.phase == "Pending":
                 ip = f"10.0.{pod.metadata.labels[names.RANK]}.{len(name)}"
-                peers = f"{_job_name(pod)}-{pod.metadata.labels[names.ATTEMPT]}-peers"
-                phase = "Running" if peers in self.config_maps else "Pending"
+                wanted = [v.config_map.name for v in pod.spec.volumes if v.config_map is not None]
+                is_ready = all(each in self.config_maps for each in wanted)
+                phase = "Running" if is_ready else "Pending"
                 self.set_pod(name, PodStatus(phase=phase, pod_ip=ip))
 
     def drain_node(self, name: str, how: str = "EvictionByEvictionAPI") -> None:
@@ -435,8 +437,9 @@ class World:
         return ("", "") if found is None else (found.status, found.reason)
 
 
-def _job_name(pod: Pod) -> str:
-    return pod.metadata.labels[names.JOB_NAME]
+def _of_scheduler(status: JobStatus) -> tuple[object, ...]:
+    placed = find_condition(status.conditions, names.PLACED)
+    return (status.placement, status.nomination, status.preemption, status.verdict, placed)
 
 
 def _owned(obj: ConfigMap | Service) -> Owned:

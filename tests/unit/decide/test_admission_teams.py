@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api.names import TEAM
+from fairlead.api.resources import TEAMS
 from fairlead.api.team import Subjects
+from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job
-from fairlead.decide.admission.teams import User, judge_team, team_to_set
+from fairlead.decide.admission.teams import User, team_to_set
 from fairlead.model.teams import TeamTable
 from fairlead.testing.builders import make_team
 
@@ -86,5 +88,5 @@ def test_an_update_that_leaves_the_spec_alone_is_never_refused() -> None:
 
 def test_a_team_is_judged_when_its_spec_changes() -> None:
     bad = {"metadata": {"name": "vision"}, "spec": {"weight": 0}}
-    assert [cause.field for cause in judge_team(bad)] == ["spec.weight"]
-    assert judge_team(bad, bad) == []
+    assert [cause.field for cause in judge_cluster_object(TEAMS.name, bad)] == ["spec.weight"]
+    assert judge_cluster_object(TEAMS.name, bad, bad) == []

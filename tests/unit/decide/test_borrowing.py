@@ -9,17 +9,19 @@ import pytest
 from fairlead.api.core import Node, Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
-from fairlead.api.names import TEAM
+from fairlead.api.names import POOL, TEAM
+from fairlead.api.placement import HeldNodes
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
+from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.preempt import PotentialRises, check_potential
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
-from fairlead.model.team_use import HALF_LIFE_SECONDS, DecayedShares
+from fairlead.model.team_use import HALF_LIFE_SECONDS, DecayedSums
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -78,6 +80,28 @@ def test_members_take_their_teams_nodes_then_those_of_nobody_then_those_of_other
     assert placed(state) == {"three": ["n0"]}
 
 
+def test_a_placement_says_how_many_gpus_are_of_which_pool_and_borrowed_of_whom() -> None:
+    nodes = [node("n0", "b", labels={POOL: "h100"}), node("n1", "a", labels={POOL: "a100"})]
+    job = make_job(
+        "gang", namespace="a", count=2, gpus=8, conditions=[Condition("Admitted", "True")]
+    )
+    state = state_of(nodes, [A, B], [job])
+    (action,) = (
+        a for a in decide(state, PlacementPolicy(), NOW).actions if isinstance(a, PlaceJob)
+    )
+    assert action.placement.held == (HeldNodes("a100", "", 8), HeldNodes("h100", "b", 8))
+    assert action.begun is not None
+    assert (action.begun.team, action.begun.held) == ("a", action.placement.held)
+
+
+def test_the_placement_of_a_gang_that_borrows_nothing_says_nothing_of_it() -> None:
+    state = state_of([node("n0", "a"), node("n1")], [A], [make_job("gang", namespace="a", count=2)])
+    (action,) = (
+        a for a in decide(state, PlacementPolicy(), NOW).actions if isinstance(a, PlaceJob)
+    )
+    assert action.placement.held == ()
+
+
 def test_a_team_borrows_no_more_nodes_than_it_may() -> None:
     nodes = [node(f"n{i}", "a") for i in range(4)]
     jobs = [make_job(f"j{i}", namespace="b") for i in range(4)]
@@ -86,6 +110,19 @@ def test_a_team_borrows_no_more_nodes_than_it_may() -> None:
     assert placed(state) == {}
     assert state.cluster.uses.borrowed["b"] == 2
     state.cluster.team_changed("b", make_team("b", borrow_limit_nodes=3))
+    assert len(placed(state)) == 1
+
+
+def test_a_place_that_a_job_may_have_got_counts_against_the_limits_of_its_team() -> None:
+    jobs = [make_job(f"j{i}", namespace="b") for i in range(2)]
+    limited = make_team("b", borrow_limit_nodes=1)
+    state = state_of([node("n0", "a"), node("n1", "a")], [A, limited], jobs)
+    state.reserve_uncertain(jobs[0], make_placement(["n0"]))
+    state.cluster.team_changed("b", limited)
+    assert placed(state) == {}
+    assert (state.cluster.uses.borrowed["b"], state.cluster.uses.lent["a"]) == (1, 1)
+    state.release_uncertain(jobs[0].metadata.key)
+    assert state.cluster.uses.borrowed["b"] == 0
     assert len(placed(state)) == 1
 
 
@@ -136,6 +173,36 @@ def test_whole_gangs_give_way_and_a_borrower_of_higher_priority_too() -> None:
     assert nominated(state_of(nodes, teams, jobs)) == {"own": ["gang"]}
 
 
+def test_what_is_reserved_for_a_job_of_another_team_keeps_no_owner_from_its_nodes() -> None:
+    teams = [A, make_team("b", borrow_priority_max=10)]
+    jobs = [running(f"low-{i}", "b", [f"n{i}"], priority=10) for i in range(2)]
+    waits = Condition("Placed", "False", last_transition_time=format_time(EPOCH))
+    conditions = [Condition("Admitted", "True"), waits]
+    head = make_job("head", namespace="b", count=2, priority=10, conditions=conditions)
+    jobs += [head, make_job("own", namespace="a")]
+    state = state_of([node("n0", "a"), node("n1", "a")], teams, jobs)
+    assert list(nominated(state)) == ["own"]
+
+
+def test_an_owner_takes_its_nodes_back_however_many_other_requests_are_ahead_in_the_queue() -> None:
+    """100 different requests of a third team, and 40 of the owner that no node of its own holds."""
+    teams = [A, B, make_team("c", weight=1000)]
+    jobs = [running("gang", "b", ["n0", "n1"]), make_job("own", namespace="a", gpus=8)]
+    jobs += [make_job(f"far-{i}", namespace="c", count=3 + i, created=EPOCH) for i in range(100)]
+    jobs += [make_job(f"big-{i}", namespace="a", count=3 + i, created=EPOCH) for i in range(40)]
+    state = state_of([node("n0", "a"), node("n1", "a")], teams, jobs)
+    policy, now = PlacementPolicy(evaluations_max=10_000), NOW
+    for _ in range(5):
+        decision = decide(state, policy, now)
+        found = [a for a in decision.actions if isinstance(a, NominateJob)]
+        if found:
+            break
+        assert decision.wake_at is not None
+        assert decision.wake_at <= now + policy.deep_refresh_seconds
+        now = decision.wake_at
+    assert [a.job.metadata.name for a in found] == ["own"]
+
+
 def test_no_job_preempts_for_the_nodes_of_another_team() -> None:
     teams = [A, make_team("b", borrow_priority_max=100)]
     jobs = [running("own", "a", ["n0"], priority=0), make_job("other", namespace="b", priority=100)]
@@ -169,6 +236,19 @@ def test_of_equal_priority_the_team_goes_first_that_has_used_less_for_its_weight
     assert placed(state) == {"b-newer": ["n2"]}
 
 
+def test_no_job_is_behind_itself_when_its_team_has_used_more_since_the_last_decision() -> None:
+    waits = Condition("Placed", "False", last_transition_time=format_time(EPOCH))
+    conditions = [Condition("Admitted", "True"), waits]
+    jobs = [running(f"a{i}", "a", [f"n{i}"], gpus=8) for i in range(2)]
+    jobs += [make_job(f"w{i}", namespace="a", gpus=8, conditions=conditions) for i in range(2)]
+    state = state_of([node("n0", "a"), node("n1", "a")], [A, B], jobs)
+    state.cluster.advance_shares(NOW - 60)
+    assert placed(state, NOW - 60) == {}
+    state.cluster.job_deleted(("a", "a1"))
+    state.cluster.advance_shares(NOW)
+    assert placed(state, NOW) == {"w0": ["n1"]}
+
+
 def test_priority_goes_before_the_fair_share() -> None:
     jobs = [running("a0", "a", ["n0"])]
     state = state_of([node("n0"), node("n1")], [A, B], jobs)
@@ -180,13 +260,13 @@ def test_priority_goes_before_the_fair_share() -> None:
 
 
 def test_what_was_used_counts_half_after_a_half_life_and_survives_a_restart() -> None:
-    shares = DecayedShares()
+    shares = DecayedSums()
     shares.advance(0.0, {"a": 0.5})
     shares.advance(1000.0, {})
     assert shares.at("a", 1000.0) == pytest.approx(500.0, rel=1e-3)
     later = 1000.0 + HALF_LIFE_SECONDS
     assert shares.at("a", later) == pytest.approx(250.0, rel=1e-3)
-    again = DecayedShares()
+    again = DecayedSums()
     again.restore("a", shares.at("a", 1000.0), 1000.0)
     again.advance(1000.0, {})
     assert again.at("a", later) == pytest.approx(250.0, rel=1e-3)

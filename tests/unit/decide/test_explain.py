@@ -7,8 +7,8 @@ from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.explain import Explanation, explain
 from fairlead.decide.forecast import Forecast, Unknown
-from fairlead.decide.placement import fits_empty, would_fit
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import (

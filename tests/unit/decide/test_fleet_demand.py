@@ -4,32 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead.api.job import Job, Topology
+from fairlead.api.fleet import Fleet
+from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import (
+    Launch,
     NodePool,
     NodePoolSpec,
+    NodePoolStatus,
     NodeTemplate,
     PoolDomain,
     Provider,
     ProviderType,
 )
+from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
+from fairlead.decide.fleet.census import is_gone, take_census
 from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, template_of
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
+from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
-from fairlead.testing.builders import make_job, make_node
+from fairlead.model.machines import Inventory
+from fairlead.model.pool_nodes import PoolNodes
+from fairlead.testing.builders import EPOCH, make_job, make_node
 
 RESOURCES = {"cpu": "128", "memory": "1Ti", "nvidia.com/gpu": "8"}
 
 
 def offer(
-    pool: str = "p", room: int = 100, *, domain: str = "", rack: str = "", **more: bool
-) -> Offer:
+    pool: str = "p", room: int = 100, *, domain: str = "", rack: str = "",
+    pool_room: int | None = None, **more: bool,
+) -> Offer:  # fmt: skip
     where = PoolDomain(domain, {"rack": rack} if rack else {}) if domain else None
     spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 1000)
     made = NodePool(ObjectMeta(pool), spec)
-    return Offer(pool, domain, template_of(made, where), room, **more)
+    of_pool = room if pool_room is None else pool_room
+    return Offer(pool, domain, template_of(made, where), room, of_pool, **more)
 
 
 def ask(
@@ -100,6 +111,54 @@ def test_a_required_domain_is_bought_in_one_domain_also_where_part_of_it_exists(
     nowhere = make_job("c", gpus=8, count=2, topology=Topology("block", required=True))
     demand = ask([nowhere], offers)
     assert demand.unbought["default", "c"][0] is Unbought.TOPOLOGY
+
+
+def test_a_gang_is_bought_from_several_offers_where_no_single_one_holds_it() -> None:
+    offers = [
+        offer("p", 5, domain="a", rack="a", pool_room=7),
+        offer("p", 2, domain="b", rack="b", pool_room=7),
+        offer("q"),
+    ]
+    demand = ask([make_job("a", gpus=8, count=6)], offers[:2])
+    assert bought(demand) == {("p", "a"): 5, ("p", "b"): 1}
+    demand = ask([make_job("a", gpus=8, count=8)], offers[:2])
+    assert bought(demand) == {}, "all or nothing"
+    close = make_job("a", gpus=8, count=6, topology=Topology("rack", required=True))
+    assert bought(ask([close], offers[:2])) == {}, "a required domain is never split"
+    assert bought(ask([make_job("a", gpus=8, count=6)], offers)) == {("q", ""): 6}
+
+
+def test_the_domains_of_a_pool_share_its_limit() -> None:
+    offers = [offer(domain=each, room=4, pool_room=5) for each in ("a", "b")]
+    gangs = [make_job(name, gpus=8, count=4) for name in ("one", "two")]
+    demand = ask(gangs, offers)
+    assert bought(demand) == {("p", "a"): 4}
+    assert demand.unbought["default", "two"] == (Unbought.POOLS_FULL, {"members": 4, "room": 1})
+
+    small = ask([gangs[0], make_job("three", gpus=8)], offers)
+    assert bought(small) == {("p", "a"): 4, ("p", "b"): 1}
+
+    assert bought(ask([make_job("six", gpus=8, count=6)], offers)) == {}
+    assert bought(ask([make_job("five", gpus=8, count=5)], offers)) == {
+        ("p", "a"): 4,
+        ("p", "b"): 1,
+    }
+
+
+def test_a_new_process_counts_a_launch_whose_machine_its_first_list_misses() -> None:
+    launch = Launch("t", "", 1, format_time(EPOCH), instances=("m",))
+    status = NodePoolStatus(launches=(launch,))
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 4)
+    pool = PoolView(NodePool(ObjectMeta("p"), spec, status), (), Inventory(()), 0.0)
+    memory = FleetMemory()
+
+    def size(seconds: float) -> int:
+        state = ClusterState.of([], [])
+        view = FleetView(Fleet(), [pool], PoolNodes(), state, (), EPOCH + 300 + seconds, seconds)
+        census = take_census(view, pool, memory)
+        return 0 if is_gone(view, census, launch, "m") else census.size
+
+    assert [size(0.0), size(60.0), size(121.0)] == [1, 1, 0]
 
 
 def test_joins_follow_the_api_server() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import json
+from base64 import b64decode
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
 from fairlead.api.meta import find_condition
+from fairlead.api.times import format_time
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -68,11 +71,12 @@ def test_peers_are_written_once_every_pod_has_its_address() -> None:
     assert not world.config_maps
     world.run_pods()
     world.settle()
-    data = world.config_maps["train-1-peers"].data
+    shared = world.config_maps["train-1-gang"]
+    files = {name: b64decode(text).decode() for name, text in shared.binary_data.items()}
     addresses = [world.pods[f"train-1-worker-{i}"].status.pod_ip for i in range(4)]
-    assert data["hostfile"] == "".join(f"{a} slots=1\n" for a in addresses)
-    assert data["machinefile"] == "".join(f"{a}:1\n" for a in addresses)
-    assert data["master"] == addresses[0]
+    assert files["hostfile"] == "".join(f"{a} slots=1\n" for a in addresses)
+    assert files["machinefile"] == "".join(f"{a}:1\n" for a in addresses)
+    assert shared.data["MASTER_ADDR"] == shared.data["PET_MASTER_ADDR"] == addresses[0]
 
 
 def test_a_job_runs_when_all_members_run() -> None:
@@ -157,10 +161,24 @@ def test_a_gang_restarts_as_a_whole_from_its_checkpoint() -> None:
     assert world.status.progress.step == 100
     env = {e.name: e.value for e in world.pods["train-2-worker-0"].spec.containers[0].env}
     assert env["FAIRLEAD_RESUME_STEP"] == "100"
-    assert list(world.config_maps) == ["train-2-peers"]
+    assert list(world.config_maps) == ["train-2-gang"]
     assert [reason for reason, _ in world.events] == [
         "Started", "MemberLost", "Restarting", "Started",
     ]  # fmt: skip
+
+
+def test_the_checkpoint_of_an_attempt_is_not_taken_for_one_of_the_next() -> None:
+    world = _running()
+    for attempt, step in ((1, 120), (2, 130)):
+        world.now += 60
+        report = {"step": step, "checkpointStep": 100, "reportedAt": format_time(world.now)}
+        world.report(f"train-{attempt}-worker-0", json.dumps(report))
+        world.end_pod(f"train-{attempt}-worker-2", signal=9)
+        world.restart()
+    first, second, _ = world.status.attempts
+    assert first.saved_at is not None
+    assert second.resumed_from_step == 100
+    assert second.saved_at is None, "all of it is lost"
 
 
 def test_the_end_of_an_attempt_is_written_before_its_pods_are_deleted() -> None:
@@ -666,10 +684,10 @@ def test_counts_of_a_big_gang_are_written_at_most_every_so_often() -> None:
     policy = JobsPolicy(small_gang_members_max=3, progress_write_seconds=10)
     world = _running(4, policy=policy)
     world.end_pod("train-1-worker-0")
-    view = dataclasses.replace(world.view(), counts_written_at=EPOCH + 5)
-    decision = decide_job(dataclasses.replace(view, now=EPOCH + 6))
+    view = msgspec.structs.replace(world.view(), counts_written_at=EPOCH + 5)
+    decision = decide_job(msgspec.structs.replace(view, now=EPOCH + 6))
     assert (decision.actions, decision.wake_at) == ((), EPOCH + 15)
-    assert len(decide_job(dataclasses.replace(view, now=EPOCH + 15)).actions) == 1
+    assert len(decide_job(msgspec.structs.replace(view, now=EPOCH + 15)).actions) == 1
 
 
 def test_a_job_that_has_ended_counts_no_member_as_running_or_about_to() -> None:

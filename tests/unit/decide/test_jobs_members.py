@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
+from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import EnvVar, Pod, PodStatus, Volume
+from fairlead.api.core import Container, EnvVar, Pod, PodStatus, Volume
+from fairlead.api.core_env import EnvFromSource, EnvironmentReference
 from fairlead.api.job import Checkpoint, Job, Progress
-from fairlead.decide.jobs.members import checkpoint_volume, missing_pods, peers
+from fairlead.decide.jobs.members import checkpoint_volume, gang_map, missing_pods
 from fairlead.decide.jobs.pods import NO_PODS, JobPods, MemberPhase, read_member
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.embedded.local.containers import PodFacts, launch_of
 from fairlead.testing.builders import make_job, make_placement, make_role
 
 from .jobs_world import World, new_job
@@ -28,8 +32,44 @@ def _pods(job: Job, policy: JobsPolicy | None = None, step: int | None = None) -
     return list(missing_pods(job, policy or JobsPolicy(), NO_PODS, resume_step=step))
 
 
-def _env(pod: Pod, container: int = 0) -> dict[str, str]:
-    return {e.name: e.value for e in pod.spec.containers[container].env if not e.value_from}
+class _Maps:
+    """ConfigMaps by name, as containers find them."""
+
+    def __init__(self, data: Mapping[str, Mapping[str, str]]) -> None:
+        self._data = data
+
+    def config_map(self, name: str) -> Mapping[str, str] | None:
+        return self._data.get(name)
+
+    def secret(self, name: str) -> Mapping[str, str] | None:
+        del name
+        return None
+
+
+def _env(
+    job: Job, pod: Pod, container: int = 0, policy: JobsPolicy | None = None, **maps: dict[str, str]
+) -> dict[str, str]:
+    """Return the variables of a member's container, made as a kubelet makes them."""
+    known = dict[str, Mapping[str, str]](maps)
+    if job.member_count > 1:
+        named = JobPods.of(replace(p, status=PodStatus(pod_ip="10.0.0.1")) for p in _pods(job))
+        shared = gang_map(job, policy or JobsPolicy(), named.attempt(1))
+        known[shared.metadata.name] = shared.data
+    spec = replace(pod.spec.containers[container], command=("true",))
+    facts = PodFacts(pod_ip="10.0.0.9", host_ip="10.0.0.100")
+    launch = launch_of(pod, spec, facts, _Maps(known), mounts=(), base={}, cwd="/")
+    return launch.env
+
+
+def _with_container(job: Job, container: Container) -> Job:
+    """Return the job with this container in the templates of all roles."""
+    roles = tuple(
+        replace(
+            r, template=replace(r.template, spec=replace(r.template.spec, containers=(container,)))
+        )
+        for r in job.spec.roles
+    )
+    return replace(job, spec=replace(job.spec, roles=roles))
 
 
 def test_members_are_ranked_by_role_order_then_index() -> None:
@@ -43,8 +83,9 @@ def test_members_are_ranked_by_role_order_then_index() -> None:
 
 
 def test_a_member_knows_its_gang_from_its_environment() -> None:
-    pod = _pods(_placed(), JobsPolicy(checkpoint_root="/ckpt"), step=40)[2]
-    assert _env(pod) == {
+    job, policy = _placed(), JobsPolicy(checkpoint_root="/ckpt")
+    pod = _pods(job, policy, step=40)[2]
+    assert _env(job, pod, policy=policy) == {
         "FAIRLEAD_JOB": "train",
         "FAIRLEAD_JOB_UID": "job-default-train",
         "FAIRLEAD_ATTEMPT": "1",
@@ -60,19 +101,14 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
         "WORLD_SIZE": "4",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "29500",
         "PET_NNODES": "4",
         "PET_NODE_RANK": "2",
         "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": "10.0.0.1",
         "PET_MASTER_PORT": "29500",
     }
-    by_name = {e.name: e for e in pod.spec.containers[0].env}
-    for name in ("MASTER_ADDR", "PET_MASTER_ADDR"):
-        source = by_name[name].value_from
-        assert source is not None
-        assert source.config_map_key_ref is not None
-        assert source.config_map_key_ref.name == "train-1-peers"
-        assert source.config_map_key_ref.key == "master"
     assert pod.spec.restart_policy == "Never"
     [owner] = pod.metadata.owner_references
     assert (owner.kind, owner.uid, owner.controller) == ("Job", "job-default-train", True)
@@ -83,25 +119,77 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
     }
 
 
-def test_ours_wins_over_the_template_but_for_what_the_user_may_set() -> None:
+def test_a_member_of_a_gang_carries_only_what_distinguishes_it() -> None:
+    [container] = _pods(_placed())[2].spec.containers
+    assert [(v.name, v.value) for v in container.env] == [
+        ("FAIRLEAD_ROLE", "worker"), ("FAIRLEAD_INDEX", "1"),
+        ("RANK", "2"), ("GROUP_RANK", "2"), ("NODE_RANK", "2"), ("PET_NODE_RANK", "2"),
+    ]  # fmt: skip
+    assert container.env_from == (
+        EnvFromSource(config_map_ref=EnvironmentReference("train-1-gang")),
+    )
+
+
+def test_a_lone_member_sees_the_same_variables_and_needs_no_config_map() -> None:
+    lone = make_job("train", count=1, placement=make_placement(["n1"]))
+    gang = make_job("train", count=2, placement=make_placement(["n1", "n2"]))
+    [pod] = _pods(lone, step=40)
+    own, shared = _env(lone, pod), _env(gang, _pods(gang, step=40)[0])
+    differing = {"WORLD_SIZE": "1", "PET_NNODES": "1"} | dict.fromkeys(
+        ("MASTER_ADDR", "PET_MASTER_ADDR"), "10.0.0.9"
+    )
+    assert own == shared | differing, "its own address keeps the ports of two jobs apart"
+    [dns] = _pods(lone, JobsPolicy(peer_naming=PeerNaming.DNS))
+    assert _env(lone, dns)["MASTER_ADDR"] == "localhost"
+    [volume] = pod.spec.volumes
+    assert (volume.name, volume.config_map) == ("fairlead-peers", None)
+    assert volume.downward_api is not None
+    [file] = volume.downward_api.items
+    assert file.path == "hostfile"
+    assert file.field_ref is not None
+    assert file.field_ref.field_path == "metadata.annotations['fairlead.dev/hostfile']"
+    assert pod.metadata.annotations["fairlead.dev/hostfile"] == "localhost slots=1\n"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_ours_wins_over_the_template_but_for_what_the_user_may_set(count: int) -> None:
+    placement = make_placement([f"n{i}" for i in range(count)])
+    job = make_job("train", count=count, placement=placement)
+    [container] = job.spec.roles[0].template.spec.containers
+    named = ("RANK", "MASTER_PORT", "MASTER_ADDR", "FAIRLEAD_JOB", "FAIRLEAD_ROLE", "MINE")
+    theirs = tuple(EnvVar(name, "theirs") for name in named)
+    sums = (EnvVar("SUM", "$(RANK) of $(WORLD_SIZE) at $(MASTER_ADDR)"),)
+    source = (EnvFromSource(config_map_ref=EnvironmentReference("mine")),)
+    container = replace(container, env=theirs + sums, env_from=source)
+    job = _with_container(job, replace(container))
+    pod = _pods(job)[0]
+    env = _env(job, pod, mine={"WORLD_SIZE": "mine", "RANK": "mine", "OTHER": "mine"})
+    assert (env["RANK"], env["FAIRLEAD_JOB"], env["FAIRLEAD_ROLE"]) == ("0", "train", "worker")
+    assert (env["WORLD_SIZE"], env["OTHER"]) == (str(count), "mine")
+    assert (env["MASTER_PORT"], env["MINE"]) == ("theirs", "theirs")
+    assert env["MASTER_ADDR"] != "theirs"
+    assert env["SUM"] == f"0 of {count} at {env['MASTER_ADDR']}"
+    once = [v.name for v in pod.spec.containers[0].env]
+    assert len(once) == len(set(once))
+
+
+def test_every_container_of_a_member_has_our_variables_and_volumes_of_ours_replace_others() -> None:
     job = _placed()
     master, worker = job.spec.roles
     template = worker.template
     [container] = template.spec.containers
-    theirs = tuple(EnvVar(n, "theirs") for n in ("RANK", "MASTER_PORT", "FAIRLEAD_JOB", "MINE"))
+    own_file = replace(container, name="other", termination_message_path="/tmp/end")
     spec = replace(
         template.spec,
-        containers=(replace(container, env=theirs),) * 2,
+        containers=(container, own_file),
         volumes=(Volume("data"), Volume("fairlead-peers")),
     )
     worker = replace(worker, template=replace(template, spec=spec))
     job = replace(job, spec=replace(job.spec, roles=(master, worker)))
     pod = _pods(job)[1]
-    for container_index in (0, 1):
-        env = _env(pod, container_index)
-        assert (env["RANK"], env["FAIRLEAD_JOB"]) == ("1", "train")
-        assert (env["MASTER_PORT"], env["MINE"]) == ("theirs", "theirs")
-    assert len([e for e in pod.spec.containers[0].env if e.name == "MASTER_PORT"]) == 1
+    first, second = (_env(job, pod, at) for at in (0, 1))
+    assert first["FAIRLEAD_PROGRESS_FILE"] == "/dev/termination-log"
+    assert second == first | {"FAIRLEAD_PROGRESS_FILE": "/tmp/end"}
     assert [v.name for v in pod.spec.volumes] == ["data", "fairlead-peers"]
 
 
@@ -159,10 +247,11 @@ def test_with_dns_the_service_and_the_peers_come_with_the_pods() -> None:
     world.settle()
     [service] = world.services.values()
     assert (service.metadata.name, service.spec.cluster_ip) == ("train-peers", "None")
-    data = world.config_maps["train-1-peers"].data
-    assert data["master"] == "worker-0.train-peers.default.svc"
-    assert data["hostfile"].splitlines()[1] == "worker-1.train-peers.default.svc slots=1"
-    listed = json.loads(data["peers"])
+    shared = world.config_maps["train-1-gang"]
+    assert shared.data["MASTER_ADDR"] == "worker-0.train-peers.default.svc"
+    files = {name: b64decode(text).decode() for name, text in shared.binary_data.items()}
+    assert files["hostfile"].splitlines()[1] == "worker-1.train-peers.default.svc slots=1"
+    listed = json.loads(files["peers"])
     assert listed[1] == {
         "rank": 1, "role": "worker", "index": 1, "name": "train-1-worker-1",
         "address": "worker-1.train-peers.default.svc", "node": "n1",
@@ -183,8 +272,7 @@ def test_with_dns_a_member_alone_needs_no_service() -> None:
     world.schedule()
     world.settle()
     assert not world.services
-    data = world.config_maps["train-1-peers"].data
-    assert (data["master"], data["hostfile"]) == ("localhost", "localhost slots=1\n")
+    assert not world.config_maps
     [pod] = world.pods.values()
     assert (pod.spec.hostname, pod.spec.subdomain) == ("", "")
 
@@ -192,10 +280,11 @@ def test_with_dns_a_member_alone_needs_no_service() -> None:
 def test_the_list_of_peers_is_left_out_where_a_config_map_could_not_hold_it() -> None:
     nodes = [f"n{i}" for i in range(6000)]
     job = make_job("big", count=6000, placement=make_placement(nodes))
-    data = peers(job, JobsPolicy(peer_naming=PeerNaming.DNS), NO_PODS).data
-    assert "peers" not in data
-    assert data["hostfile"].count("\n") == 6000
-    assert sum(map(len, data.values())) < 1024 * 1024
+    shared = gang_map(job, JobsPolicy(peer_naming=PeerNaming.DNS), NO_PODS)
+    files = {name: b64decode(text) for name, text in shared.binary_data.items()}
+    assert sorted(files) == ["hostfile", "machinefile"]
+    assert files["hostfile"].count(b"\n") == 6000
+    assert sum(map(len, (*files.values(), *shared.data.values()))) < 1024 * 1024
 
 
 def test_counts_follow_every_change_and_end_empty() -> None:
@@ -254,3 +343,4 @@ def test_members_of_a_role_share_what_is_the_same_for_all() -> None:
     assert one.volume_mounts is two.volume_mounts
     assert one.resources is two.resources
     assert one.env[0] is two.env[0]
+    assert one.env_from is two.env_from

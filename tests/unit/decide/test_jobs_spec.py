@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.job import Checkpoint, Restart, RestartPolicy
+from fairlead.decide.attempts import record
 from fairlead.testing.builders import make_role
 
 from .jobs_world import World, new_job
@@ -37,6 +38,36 @@ def test_a_gang_that_is_not_complete_gets_no_pods_of_another_template() -> None:
     world.start()
     images = {p.spec.containers[0].image for p in world.pods.values()}
     assert images == {"other:2"}
+
+
+def test_a_gang_without_its_config_map_gets_none_of_another_template() -> None:
+    world = _begun()
+    world.act()
+    assert len(world.pods) == 2
+    world.change_spec(checkpoint=Checkpoint(path="/else"))
+    world.run_pods()
+    world.settle()
+    assert not world.config_maps
+    assert world.status.attempts[0].reason == "SpecChanged"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_after_an_upgrade_running_gangs_go_on_and_others_start_with_pods_of_one_version(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, starting = World(new_job(count=count)), World(new_job(count=count))
+    running.start()
+    for act in (starting.settle, starting.schedule, starting.settle):
+        act()
+    assert len(starting.pods) == count
+    monkeypatch.setattr(record, "MEMBERS_FORM", record.MEMBERS_FORM + 1)
+    starting.settle()
+    assert starting.status.attempts[0].reason == "SpecChanged"
+    starting.reap_pods()
+    starting.start()
+    assert starting.status.user_failures == 0
+    running.settle()
+    assert running.status.state == "Running"
 
 
 def test_another_checkpoint_is_another_template_and_other_fields_are_not() -> None:
@@ -74,8 +105,8 @@ def test_a_running_gang_whose_size_was_changed_starts_anew_and_is_never_done_ear
     [attempt] = world.status.attempts
     assert attempt.reason == "SpecChanged"
     assert attempt.message == (
-        "spec.roles or spec.checkpoint was changed while attempt 1 ran; the next one is of the new "
-        "spec"
+        "spec.roles, spec.checkpoint or the version of Fairlead was changed while attempt 1 ran; "
+        "the next one is of the new spec"
     )
     world.restart()
     assert len(world.pods) == count

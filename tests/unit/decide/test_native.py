@@ -11,15 +11,17 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.core import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, PodCondition
 from fairlead.api.core import NodeSelectorRequirement as Requirement
-from fairlead.api.job import Job, Topology
+from fairlead.api.job import Job
 from fairlead.api.podgroups import GroupApi
 from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs import native
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_node, make_placement
 

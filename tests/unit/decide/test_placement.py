@@ -6,14 +6,17 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Taint, Toleration
-from fairlead.api.job import Adopts, Attempt, Job, Topology
+from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
 from fairlead.decide.attempts.record import new_record
-from fairlead.decide.placement import PlacementPolicy, decide, fits_empty, largest_shape, would_fit
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
@@ -201,8 +204,8 @@ def rack(name: str, count: int) -> list[object]:
         (3, True, ["c-0", "c-1", "c-2"]),
         (5, True, ["a-0", "a-1", "a-2", "a-3", "a-4"]),
         (6, True, None),
-        (6, False, ["a-0", "a-1", "a-2", "a-3", "a-4", "c-0"]),
-        (10, False, [*(f"a-{i}" for i in range(5)), "c-0", "c-1", "c-2", "b-0", "b-1"]),
+        (6, False, ["a-0", "a-1", "a-2", "a-3", "a-4", "b-0"]),
+        (10, False, [*(f"a-{i}" for i in range(5)), "b-0", "b-1", "c-0", "c-1", "c-2"]),
     ],
 )
 def test_a_gang_goes_to_the_smallest_domain_with_room_for_all(

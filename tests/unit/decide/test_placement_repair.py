@@ -6,11 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Taint
-from fairlead.api.job import Adopts, Attempt, Job, Topology, VerdictStatus
+from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fairlead.api.core import Node, Taint
-from fairlead.api.job import Job, Topology, VerdictStatus
+from fairlead.api.job import Job, VerdictStatus
 from fairlead.api.times import format_time
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.api.topology import Topology
+from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.outcome import verdict_status
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict

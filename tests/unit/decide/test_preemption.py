@@ -7,20 +7,33 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Adopts, Attempt, Job, JobStatus, Progress, Topology
+from fairlead.api.core import ContainerPort
+from fairlead.api.job import (
+    Adopts,
+    Attempt,
+    Job,
+    JobStatus,
+    Progress,
+    Topology,
+    VerdictStatus,
+)
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED
-from fairlead.api.placement import Preemption
+from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
 from fairlead.api.times import format_time
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide import forecast
+from fairlead.decide.explain import explain
 from fairlead.decide.placement.actions import (
     Action,
     NominateJob,
     PlaceJob,
     PreemptJob,
+    ReleaseJob,
     WithdrawNomination,
     WithdrawPreemption,
 )
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.preempt import PotentialRises, check_potential, potential
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
@@ -200,6 +213,31 @@ def test_the_place_of_a_nominated_job_goes_to_no_other_while_its_victims_leave()
     world.leave("low")
     world.settle()
     assert len(world.nodes_of("high")) == 3
+
+
+def test_a_victim_that_came_back_beside_a_kept_place_is_not_asked_again() -> None:
+    jobs = [
+        running("stays", ["n0"], gpus=8),
+        running("small", ["n1"], gpus=4),
+        running("other", ["n1"], gpus=2),
+        make_job("high", priority=1, count=2, gpus=6),
+    ]
+    world = cluster(2, *jobs)
+    world.settle()
+    assert world.nominated("high") == {"n0", "n1"}
+    assert sorted(world.asked) == ["small", "stays"]
+    world.now += 5
+    world.leave("small")
+    small = world.job("small")
+    world.put(replace(small, spec=make_job("small", priority=0, gpus=0).spec))
+    world.settle()
+    place = world.nodes_of("small")
+    assert place < world.nominated("high"), "it runs beside what is kept"
+    assert sorted(world.asked) == ["small", "stays"]
+    world.leave("stays")
+    world.settle()
+    assert world.nodes_of("high") == {"n0", "n1"}
+    assert world.nodes_of("small") == place
 
 
 def test_the_slot_of_a_wounded_gang_is_not_taken_while_it_waits_for_a_replacement() -> None:
@@ -479,3 +517,102 @@ def test_a_job_that_its_user_holds_is_a_victim_should_it_be_released_before_it_h
     world.settle()
     assert world.nominated("high") == {"n0"}
     assert world.asked == ["held"]
+
+
+def test_a_job_that_is_released_before_its_place_is_taken_back_is_a_victim() -> None:
+    ended = running("held", ["n0"], suspend=True)
+    record = replace(ended.status.attempts[-1], finished_at=format_time(EPOCH))
+    held = replace(ended, status=replace(ended.status, attempts=(record,)))
+    world = cluster(1, held, make_job("high", priority=1))
+    decided = decide(world.state, world.policy, world.now).actions
+    for action in decided:
+        if isinstance(action, NominateJob):
+            world.put(as_written(action))
+    assert {type(action) for action in decided} == {ReleaseJob, NominateJob}
+    assert world.nominated("high") == {"n0"}
+    world.put(replace(held, spec=replace(held.spec, suspend=False)))
+    world.settle()
+    assert world.nominated("high") == {"n0"}
+    assert world.asked == ["held"]
+
+
+def test_gangs_that_wait_for_victims_of_their_own_on_one_node_both_keep_their_places() -> None:
+    lows = [running(name, ["n0"], gpus=4) for name in ("low1", "low2")]
+    highs = [make_job(name, priority=1, gpus=4) for name in ("a", "b")]
+    world = cluster(1, *lows, *highs)
+    for _ in range(3):
+        world.step()
+        assert world.nominated("a") == world.nominated("b") == {"n0"}
+    assert sorted(world.asked) == ["low1", "low2"]
+    world.leave(world.asked[0])
+    world.settle()
+    placed = [name for name in ("a", "b") if world.nodes_of(name)]
+    assert len(placed) == 1  # the other one's victim is still there
+    world.leave(world.asked[1])
+    world.settle()
+    assert world.nodes_of("a") == world.nodes_of("b") == {"n0"}
+
+
+def test_a_victim_with_rules_that_has_gone_elsewhere_is_asked_no_more() -> None:
+    port = ContainerPort(container_port=29500, host_port=29500)
+    lows = [running("small", ["n0"], gpus=1, ports=(port,)), running("low", ["n1"])]
+    busy = running("busy", ["n2"], gpus=7, priority=2)
+    world = cluster(3, *lows, busy, make_job("high", count=2, priority=1))
+    world.settle()
+    assert sorted(world.asked) == ["low", "small"]
+    assert world.nominated("high") == {"n0", "n1"}
+    world.leave("small")
+    world.settle()
+    assert world.nodes_of("small") == {"n2"}
+    assert sorted(world.asked) == ["low", "small"]
+    world.leave("low")
+    world.settle()
+    assert world.nodes_of("high") == {"n0", "n1"}
+
+
+def expected(jobs: list[Job], name: str = "high", *, nodes: int = 2) -> object:
+    """Return what `why` expects of a waiting job."""
+    found = explain(PlacementState.of(make_nodes(nodes), jobs), ("default", name), EPOCH)
+    assert found is not None
+    return found.forecast
+
+
+def test_a_job_says_whom_it_preempts_before_the_scheduler_may_decide_it() -> None:
+    young = running("low", ["node-0000", "node-0001"], since=EPOCH - 20, time_limit_seconds=600)
+    high = make_job("high", priority=9, time_limit_seconds=600)
+    later = forecast.Preemption(EPOCH + 40, (young.metadata.key,))
+    assert expected([young, high]) == later
+    old = running("low", ["node-0000", "node-0001"])
+    assert expected([old, high]) == forecast.Preemption(EPOCH, (old.metadata.key,))
+    assert expected([young, high, make_job("next")], "next") is forecast.Unknown.PREEMPTING
+
+
+def test_a_job_that_gets_room_before_it_may_preempt_says_when() -> None:
+    young = running("low", ["node-0000"], since=EPOCH - 20, time_limit_seconds=600)
+    short = running("short", ["node-0001"], since=EPOCH - 20, time_limit_seconds=30)
+    found = expected([young, short, make_job("high", priority=9)])
+    assert found == forecast.Forecast(EPOCH + 40, (short.metadata.key,))
+
+
+def test_the_room_of_a_job_that_leaves_counts_once_when_it_has_left() -> None:
+    young = running("low", ["node-0000"], since=EPOCH - 10, time_limit_seconds=600)
+    leaving = running("left", ["node-0001"], since=EPOCH - 20, time_limit_seconds=20, cancel=True)
+    found = expected([young, leaving, make_job("high", count=2, priority=9)])
+    assert found == forecast.Preemption(EPOCH + 50, (young.metadata.key,))
+
+
+def test_a_job_that_has_ended_by_then_is_no_victim() -> None:
+    short = running("short", ["node-0001"], since=EPOCH - 70, time_limit_seconds=50)
+    young = running("low", ["node-0000"], since=EPOCH - 10, time_limit_seconds=600)
+    found = expected([young, short, make_job("high", count=2, priority=9)])
+    assert found == forecast.Preemption(EPOCH + 50, (young.metadata.key,))
+
+
+def test_a_nominated_job_names_its_victims() -> None:
+    low = running("low", ["node-0000", "node-0001"])
+    places = (RolePlacement("worker", ("node-0000",)),)
+    victims = (Victim(low.metadata.namespace, low.metadata.name, low.metadata.uid),)
+    told = VerdictStatus("Waiting", "Preempting", {"nodes": 1, "victims": 1})
+    status = {"nomination": Nomination(places, victims)}
+    high = make_job("high", priority=9, verdict=told, status=status)
+    assert expected([low, high]) == forecast.Preemption(EPOCH, (low.metadata.key,))

@@ -7,9 +7,22 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus, ReportCondition
 from fairlead.api.fleet import RemovalCause
+from fairlead.api.meta import Condition
+from fairlead.api.times import format_time
 from fairlead.decide.rails.ledger import DAY, HOUR, Account, Budgets, Charge, Ledger, Peaks
-from fairlead.decide.rails.removals import Outcome, Permit, Removal, Rule, Ruling, rule_on
+from fairlead.decide.rails.pulse import HALF_LIFE_SECONDS, Pulse
+from fairlead.decide.rails.removals import (
+    Outcome,
+    Permit,
+    Removal,
+    Rule,
+    Ruling,
+    rule_on,
+    rule_words,
+)
+from fairlead.decide.rails.reported import Reported, reported_of
 from fairlead.decide.rails.sight import (
     Blindness,
     Finding,
@@ -19,6 +32,7 @@ from fairlead.decide.rails.sight import (
     SightMemory,
     look,
 )
+from fairlead.testing.builders import EPOCH
 
 LIMITS = SightLimits()
 
@@ -33,7 +47,7 @@ def clear(count: int = 100) -> Sight:
 
 def findings(sight: Sight, before: Sight | None = None) -> list[Blindness]:
     """Look clearly a few times, then once at `sight`."""
-    memory = SightMemory()
+    memory, found = SightMemory(), ()
     for _ in range(5):
         memory, found = look(memory, before or clear(), LIMITS, 15.0)
     assert found == (), "the sight before is clear"
@@ -85,11 +99,12 @@ def test_instances_that_never_registered_pass_the_same_rails() -> None:
 
 def test_a_tenth_of_what_is_left_again_and_again_ends_at_half_of_the_fleet() -> None:
     ledger, peaks, left = Ledger(), Peaks(), 1000
+    machines = [removal(i) for i in range(left)]
     for minute in range(24 * 60):
         now = minute * 60.0
         ledger, peaks = ledger.at(now), peaks.at(now, {"p": left})
         books = Account(ledger, peaks.within(now, {"p": left}), Budgets())
-        wanted = [removal(i) for i in range(left)]
+        wanted = machines[: min(left, 200)]  # twice a tenth
         gone = [r for r in rule_on(wanted, books, (), room=512) if r.outcome is Outcome.REMOVE]
         ledger = ledger.with_removed(r.removal.charge for r in gone)
         left -= len(gone)
@@ -115,7 +130,7 @@ def test_a_partial_list_is_not_trusted_whether_it_says_so_or_not(is_complete: bo
 
 
 def test_blind_nothing_is_removed_or_marked() -> None:
-    blind = (Finding(Blindness.LISTS_DIFFER, {"nodes": 1, "cloud": 100}),)
+    blind = (Finding(Blindness.LISTS_DIFFER, {"only_in_cloud": 99, "only_in_nodes": 0}),)
     rulings = rule([removal(1), replace(removal(2), marked_loops=0)], blind=blind)
     assert {(r.outcome, r.rule) for r in rulings} == {(Outcome.WAIT, Rule.BLIND)}
 
@@ -143,6 +158,28 @@ def test_a_failing_or_slow_control_plane_blinds() -> None:
     assert findings(replace(clear(), api_latency_seconds=3.0)) == [
         Blindness.CONTROL_PLANE_UNHEALTHY
     ]
+
+
+@pytest.mark.parametrize("condition", ReportCondition)
+def test_a_fresh_report_of_the_doctor_blinds_and_a_stale_one_does_not(
+    condition: ReportCondition,
+) -> None:
+    def report(status: str, kind: ReportCondition = condition) -> ClusterReport:
+        conditions = (Condition(kind.value, status, "FindingsPresent", "ETCD-04 etcd-0: 0.9"),)
+        observed_at = format_time(EPOCH)
+        status_ = ClusterReportStatus(observed_at=observed_at, conditions=conditions)
+        return ClusterReport(status=status_)
+
+    def seen(report: ClusterReport | None, age: float) -> list[str]:
+        sight = replace(clear(), reported=reported_of(report, EPOCH + age))
+        return [blindness.value for blindness in findings(sight)]
+
+    for age in (0, 900, 1800, -60):
+        assert seen(report("True"), age) == [condition.value]
+    for age in (1801, 86_400, -301, -86_400):
+        assert seen(report("True"), age) == []
+    assert seen(report("Unknown"), 0) == seen(report("False"), 0) == []
+    assert seen(ClusterReport(), 0) == seen(None, 0) == []
 
 
 def test_sight_resumes_by_itself_two_loops_after_it_is_back() -> None:
@@ -227,3 +264,36 @@ def test_the_domain_of_a_repair_has_a_budget_of_its_own() -> None:
     rulings = rule_on(wanted, books, (), room=100)
     assert len(removed(rulings)) == 1
     assert rulings[-1].facts["scope"] == "domain/p/block-0"
+
+
+def test_averages_of_our_own_requests_age_when_none_is_sent() -> None:
+    pulse = Pulse()
+    for second in range(30):
+        pulse = pulse.after(3.0, failed=True, instant=float(second))
+    assert pulse.error_share > 0.9
+    assert pulse.latency_seconds > 2.5
+    later = pulse.aged(29.0 + 4 * HALF_LIFE_SECONDS)
+    assert later.error_share < 0.1, "or a controller that sends nothing stays blind for ever"
+    assert later.after(0.1, failed=False, instant=later.at).error_share < later.error_share
+
+
+def test_every_reason_to_wait_is_a_sentence_with_its_name() -> None:
+    blind = Sight(
+        Listing(frozenset({"a"}), float("inf"), is_complete=False),
+        Listing(frozenset({f"m{i}" for i in range(50)}), 7200.0),
+        recorded=100, unready=50, api_error_share=0.5, is_frozen=True,
+        reported=tuple(Reported(each, "API-01 apiserver: 20 /s", 61.5) for each in ReportCondition),
+    )  # fmt: skip
+    _, seen = look(SightMemory(stable_count=100), blind, LIMITS, 1)
+    messages = [finding.message for finding in seen]
+    assert "there is no list of nodes yet (NodeListStale)" in messages
+    assert "the provider has 50 machines, the records have 100 (RecordsDiffer)" in messages
+    assert "the API server fails 50% of the requests and takes 0.0 s (ControlPlaneUnhealthy)" in (
+        messages
+    )
+    assert (
+        "etcd is nearly full by the report of the doctor, 61 s old: API-01 apiserver: 20 /s "
+        "(EtcdNearlyFull)"
+    ) in messages
+    assert len({finding.blindness for finding in seen}) >= 9
+    assert all(rule_words(rule).endswith(f" ({rule.value})") for rule in Rule)

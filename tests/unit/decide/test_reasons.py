@@ -11,7 +11,9 @@ from fairlead.decide.verdict import Verdict
 
 #: One set of facts with everything that any template may name.
 FACTS: dict[str, int | float | str | bool] = {
-    "ahead": 3, "attempt": 2, "backoff_seconds": 4, "job": "prep", "state": "Succeeded",
+    "account": "user ana of team vision", "running": 3, "limit": 3, "gpus": 16, "gpus_held": 60,
+    "kind": "unfinished", "event": "ended", "ahead": 3, "attempt": 2,
+    "backoff_seconds": 4, "job": "prep", "state": "Succeeded",
     "wanted": "Succeeded", "members_kept": 3, "members": 4, "nodes_lost": 1, "nodes_used": 4,
     "resource": "nvidia.com/gpu", "asked": 64, "free": 44, "total": 72, "short": 20,
     "largest": 8, "members_fit": 2, "topology_key": "rack", "domains": 5, "nodes": 9,
@@ -19,7 +21,9 @@ FACTS: dict[str, int | float | str | bool] = {
     "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
     "priority_class": "high", "stage": "read", "fault": "RecursionError: too deep",
     "message": "exceeded quota: team", "team": "vision", "borrowed": 3, "open": "speech",
-    "victims": 2, "saving": 1, "priority": 100,
+    "victims": 2, "saving": 1, "priority": 100, "rules": "host ports", "slice_size": 8,
+    "slice_level": "nvlink", "within": "the best rack", "then": "any nodes",
+    "until": "2026-01-01T00:10:00Z", "days": 30, "times": 3,
 }  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from fairlead.api.names import TEAM
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_team
 

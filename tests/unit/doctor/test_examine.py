@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from tests.tidy.sources import ROOT
@@ -136,6 +137,21 @@ def test_levels_depend_on_the_size_of_the_cluster() -> None:
 def test_what_grows_is_projected() -> None:
     (finding,) = report(check("A-1", 2.0), project_to=100).findings
     assert finding.projected == pytest.approx(20.0)
+
+
+def test_the_text_is_wrapped_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replace(check("A-1", 2.0), title="A title " * 12, why="The reason is long. " * 12)
+    found = report(long, *(blind(f"C-{number}") for number in range(60)))
+
+    def longest() -> int:
+        return max(len(line) for line in render(found, "text").splitlines())
+
+    assert 80 < longest() <= 100
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for columns in (60, 160):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert columns - 20 < longest() <= columns
+    assert render(found, "text").startswith("WARNING   A-1  A title")
 
 
 def test_junit_has_a_case_per_check_and_escapes_its_text() -> None:

@@ -156,3 +156,15 @@ def test_v2_has_no_words_that_swagger_does_not_know() -> None:
     text = str(openapi_v2(SERVED))
     for word in ("'oneOf'", "'anyOf'", "'allOf'", "'nullable'", "components/schemas"):
         assert word not in text
+
+
+def test_a_custom_kind_without_a_schema_is_an_object_of_which_v2_says_no_more() -> None:
+    schema = compile_schema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+    served = Served("e.com", "v1", "anys", "Any", True, False, schema)
+    v2 = openapi_v2([served])["definitions"]["com.e.v1.Any"]
+    gvk = [{"group": "e.com", "version": "v1", "kind": "Any"}]
+    assert v2 == {"type": "object", "x-kubernetes-group-version-kind": gvk}
+    v3 = openapi_v3_group([served], "e.com", "v1")
+    assert v3 is not None
+    fields = v3["components"]["schemas"]["com.e.v1.Any"]["properties"]
+    assert fields["apiVersion"]["description"].startswith("APIVersion defines")

@@ -369,3 +369,11 @@ def test_the_job_schema_keeps_pod_fields_and_drops_its_own_unknown_ones() -> Non
     assert pruned["spec"]["roles"][0] == {"name": "w", "template": template, "count": 1}
     assert pruned["spec"]["restart"]["policy"] == "Gang"
     assert schema.validate(pruned) == []
+
+
+def test_equal_schemas_are_compiled_once_whatever_the_order_of_their_keys() -> None:
+    spec = {"type": "object", "properties": {"count": INT, "name": {"type": "string"}}}
+    given = {"type": "object", "description": "as sent", "properties": {"spec": spec}}
+    stored = {key: given[key] for key in sorted(given)}
+    assert list(stored) != list(given)
+    assert compile_schema(stored) is compile_schema(given)

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.meta import Condition
 from fairlead.runtime.history import (
+    FleetQuery,
+    FleetRecord,
     History,
     HistoryQuery,
     JobRecord,
@@ -96,3 +98,26 @@ async def check_logs(store: LogStore) -> None:
     await store.keep(with_fields(first, pod_uid="elsewhere", namespace="other", text=b""))
     [empty] = await store.logs(LogQuery("other", "train"))
     assert empty.text == b""
+
+
+def decision(number: int, *, pool: str = "h100", action: str = "Launch") -> FleetRecord:
+    """A decision of `number` seconds after the epoch."""
+    return FleetRecord(f"uid/{number:09}", number * 1000, pool, action, "Demand", "why", "{}")
+
+
+async def check_decisions(history: History) -> None:
+    """Decisions are kept once, selected, and given the latest first."""
+    await history.record_fleet([decision(1), decision(2, pool="a100"), decision(3, action="Mark")])
+    await history.record_fleet([decision(3, action="Remove"), decision(4)])
+
+    async def found(**query: object) -> list[int]:
+        records = await history.query_fleet(FleetQuery(**query))  # type: ignore[arg-type] # passed on
+        return [each.at_ms // 1000 for each in records]
+
+    assert await found() == [4, 3, 2, 1]
+    assert await found(limit=2) == [4, 3]
+    assert await found(pool="a100") == [2]
+    assert await found(action="Mark") == [3], "what is recorded stays as it was"
+    assert await found(action="Remove") == []
+    assert await found(since=3) == [4, 3]
+    assert await history.query_fleet(FleetQuery(limit=1)) == (decision(4),)

@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.unit.history.contract import check_queries, check_replacing
+from tests.unit.history.contract import check_decisions, check_queries, check_replacing, decision
 from tests.unit.history.contract import record as _record
 
 from fairlead.api.job import Job
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.history import History, HistoryError, HistoryQuery
+from fairlead.runtime.history import FleetQuery, History, HistoryError, HistoryQuery
 from fairlead.sim.loop import run
 
 T = TypeVar("T")
@@ -50,6 +50,39 @@ def test_a_record_holds_what_people_ask_for_and_the_whole_job() -> None:
 
 def test_queries_select_and_give_the_latest_end_first(history: History) -> None:
     run(check_queries(history))
+
+
+def test_decisions_about_the_fleet_are_kept_once_and_given_the_latest_first(
+    history: History,
+) -> None:
+    run(check_decisions(history))
+
+
+def test_only_so_many_decisions_are_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        for history in (MemoryHistory(records_max=10), _open(tmp_path / "h.db", records_max=10)):
+            for first in range(0, 1_000, 50):
+                await history.record_fleet([decision(first + i) for i in range(50)])
+            found = await history.query_fleet(FleetQuery(limit=100))
+            assert [each.at_ms // 1000 for each in found] == list(range(999, 989, -1))
+
+    run(main())
+
+
+def test_a_file_from_before_decisions_were_recorded_takes_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = _open(tmp_path / "history.db")
+        await first.record(_record("a", ended=1))
+        await first.close()
+        with sqlite3.connect(tmp_path / "history.db") as connection:
+            connection.execute("DROP TABLE fleet")
+        second = _open(tmp_path / "history.db")
+        await second.record_fleet([decision(1)])
+        assert await second.query_fleet(FleetQuery()) == (decision(1),)
+        assert len(await second.query(HistoryQuery())) == 1
+        await second.close()
+
+    run(main())
 
 
 def test_a_second_record_of_a_job_replaces_the_first(history: History) -> None:

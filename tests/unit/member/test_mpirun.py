@@ -112,3 +112,22 @@ def test_why_the_proxy_could_not_start_is_shown(tmp_path: Path) -> None:
     ended = finished(tmp_path / "result")
     assert ended.returncode == mpirun.EXIT_STOPPED
     assert "cannot load libfabric.so" in ended.stderr
+
+
+KILL = """
+import ctypes, subprocess
+from fairlead.member import mpirun
+ctypes.CDLL(None).prctl(mpirun._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+rank = "setsid sh -c 'sleep 90 & echo $!; wait' & wait"
+proxy = subprocess.Popen(["sh", "-c", rank], stdout=subprocess.PIPE)
+print(int(proxy.stdout.readline()), flush=True)
+mpirun._kill_descendants()
+"""
+
+
+def test_what_a_killed_process_leaves_behind_is_killed_too() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILL], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not Path(f"/proc/{int(ended.stdout)}").exists()

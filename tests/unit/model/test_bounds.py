@@ -14,7 +14,8 @@ from fairlead.api.core import (
     NodeSelectorTerm,
 )
 from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, Job
-from fairlead.decide.placement import PlacementPolicy, decide
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.gangs import InvalidGang

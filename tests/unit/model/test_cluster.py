@@ -11,6 +11,7 @@ import pytest
 from fairlead.api.core import Taint
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
+from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model import fits as fits_module
 from fairlead.model.gangs import GangRequest, InvalidGang
@@ -282,3 +283,14 @@ def test_room_that_a_job_may_have_got_is_kept_beside_what_it_has_and_given_back_
     state.cluster.job_changed(make_job("a", count=2))
     assert [gpus_used(state, name) for name in names] == before
     assert not state.write_blocked
+
+
+def test_a_job_that_may_have_got_its_place_keeps_no_nominated_one_until_that_is_known() -> None:
+    places = Nomination((RolePlacement("worker", ("node-0000",)),))
+    job = make_job("a", status={"nomination": places})
+    state = PlacementState.of(make_nodes(2), [job])
+    assert [gpus_used(state, name) for name in ("node-0000", "node-0001")] == [8, 0]
+    state.reserve_uncertain(job, make_placement(["node-0001"]))
+    assert [gpus_used(state, name) for name in ("node-0000", "node-0001")] == [0, 8]
+    state.release_uncertain(job.metadata.key)
+    assert [gpus_used(state, name) for name in ("node-0000", "node-0001")] == [8, 0]

@@ -12,8 +12,8 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.model.labels import NAME_COLUMN, LabelTable
-from fairlead.model.requests import Constraints
+from fairlead.model.labels import LabelTable
+from fairlead.model.requests import NAME_COLUMN, Constraints
 
 NODES = (
     {"zone": "a", "size": "8"},

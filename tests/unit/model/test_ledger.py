@@ -9,8 +9,9 @@ from fairlead.api import names
 from fairlead.api.core import Pod, SchedulingGate
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition, OwnerReference
-from fairlead.decide.placement import PlacementPolicy, decide
 from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model.grouping import membership_of
 from fairlead.testing.builders import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,13 +13,14 @@ from fairlead.api.job import VerdictStatus
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import Forbidden
+from fairlead.api.team import Budget, JobLimits, TeamStatus, TeamUse
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
-from fairlead.testing.builders import make_job
+from fairlead.testing.builders import make_job, make_team
 from fairlead.testing.fake_client import FakeClient
 
 
@@ -60,6 +62,7 @@ def test_what_happens_is_counted_under_stable_names() -> None:
     assert seen["fairlead_actions_total{PlaceJob,scheduler,outdated}"] == 1
     assert seen["fairlead_jobs{InsufficientCapacity,Waiting}"] == 2
     assert seen["fairlead_jobs{,Waiting}"] == 2
+    assert seen["fairlead_jobs_waiting_with_room{}"] == 0
     assert seen["fairlead_jobs{,Succeeded}"] == 1
     assert seen["fairlead_jobs{,Running}"] == 0
     assert sum(value for name, value in seen.items() if name.startswith("fairlead_jobs{")) == 5
@@ -119,3 +122,30 @@ def test_events_that_were_never_written_are_counted() -> None:
         assert samples(metrics)["fairlead_events_dropped_total{}"] == 1
 
     run(main())
+
+
+def test_what_teams_have_and_use_is_reported_and_which_jobs_wait_although_there_is_room() -> None:
+    metrics = Metrics(CollectorRegistry(), version="1")
+    use = TeamUse(jobs_placed=2, jobs_waiting=1, gpus=24, nodes_used=2, nodes_lent=1, gpu_hours=7.5)
+    status = TeamStatus(nodes=4, nodes_missing=1, use=use)
+    team = make_team("vision", limits=JobLimits(running=3), budget=Budget(gpu_hours=100))
+    metrics.watch_teams(lambda: [replace(team, status=status)])
+    reasons = ("BorrowLimit", "BehindEarlierJob", "InsufficientCapacity")
+    metrics.watch_jobs(lambda: [
+        make_job(each, status={"state": "Waiting"}, verdict=VerdictStatus("Waiting", each))
+        for each in reasons
+    ])  # fmt: skip
+    seen = samples(metrics)
+    assert seen["fairlead_jobs_waiting_with_room{}"] == 2
+    nodes = {kind: seen[f"fairlead_team_nodes{{{kind},vision}}"]
+             for kind in ("owned", "missing", "used", "lent", "borrowed")}  # fmt: skip
+    assert nodes == {"owned": 4, "missing": 1, "used": 2, "lent": 1, "borrowed": 0}
+    assert seen["fairlead_team_gpus{vision}"] == 24
+    assert seen["fairlead_team_gpu_hours{vision}"] == 7.5
+    limits = {name: value for name, value in seen.items() if name.startswith("fairlead_team_limit")}
+    assert limits == {
+        "fairlead_team_limit{running,vision}": 3, "fairlead_team_limit{gpu_hours,vision}": 100,
+    }  # fmt: skip
+    assert seen["fairlead_team_jobs{waiting,vision}"] == 1
+    metrics.watch_teams(None)
+    assert not [name for name in samples(metrics) if name.startswith("fairlead_team_")]

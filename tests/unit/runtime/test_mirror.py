@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 
 from fairlead.api.core import ConfigMap
-from fairlead.api.resources import CONFIG_MAPS
+from fairlead.api.resources import CONFIG_MAPS, TEAMS
 from fairlead.api.status import (
     Expired,
     Forbidden,
     InternalError,
+    NotFound,
     StatusDetails,
     TooManyRequests,
     Unavailable,
 )
+from fairlead.api.team import Team
 from fairlead.runtime.client import ObjectList, Request, Verb
 from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.logs import SilentLogger
 from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
@@ -177,6 +180,25 @@ async def test_repeated_410_does_not_hammer_the_server() -> None:
 
 
 @simulated
+async def test_a_quiet_kind_is_listed_at_once_after_each_restart_of_the_server() -> None:
+    client, log = FakeClient(), Warnings()
+    options = MirrorOptions(watch_seconds=LONG_SECONDS)
+    mirror = Mirror(
+        client, CONFIG_MAPS, clock=LoopClock(0.0), rng=random.Random(1), options=options, log=log
+    )
+    async with running(mirror):
+        for restarts in (1, 2, 3):
+            await asyncio.sleep(600)
+            client.touch()
+            client.compact()
+            client.fail_next("watch", *[Unavailable("starting") for _ in range(6)])
+            client.cut_watches(Unavailable("stopped"))
+            await asyncio.sleep(60)
+            assert client.count("list") == 1 + restarts
+            assert log.reasons == ["ServiceUnavailable"] * 7 * restarts
+
+
+@simulated
 async def test_errors_are_waited_out_ever_longer_and_retry_after_is_honoured() -> None:
     client = FakeClient()
     client.fail_next("list", *[Forbidden("no such right yet") for _ in range(10)])
@@ -293,6 +315,78 @@ async def test_a_store_that_was_put_back_for_good_is_believed_in_the_end() -> No
         await asyncio.sleep(300)
         assert seen == ["+one", "-one"]
         assert mirror.resource_version == int(client.past.resource_version)
+
+
+class WithoutTeams(FakeClient):
+    """A server that does not know the kind Team, until it is defined."""
+
+    is_defined = False
+
+    async def call(self, request: Request[Any]) -> Any:
+        if request.resource == TEAMS and not self.is_defined:
+            raise NotFound("the server could not find the requested resource")
+        return await super().call(request)
+
+
+class Warnings(SilentLogger):
+    """Keeps the messages of warnings."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.reasons: list[str] = []
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self.lines.append(event)
+        self.reasons.append(facts.get("reason", ""))
+
+
+def team_mirror(client: FakeClient, log: Warnings) -> Mirror[Team]:
+    return Mirror(client, TEAMS, clock=LoopClock(0.0), rng=random.Random(1), log=log)
+
+
+@simulated
+async def test_a_kind_that_may_be_absent_counts_as_empty_until_it_is_defined() -> None:
+    client, log = WithoutTeams(), Warnings()
+    mirror = team_mirror(client, log)
+    async with asyncio.timeout(1), running(mirror):
+        assert (mirror.synced, mirror.is_undefined, len(mirror)) == (True, True, 0)
+    async with running(mirror):
+        await asyncio.sleep(100)
+        assert mirror.seconds_since_contact < 31
+        assert log.lines == ["Kind is not defined"]
+        client.is_defined = True
+        await client.create(TEAMS, {"metadata": {"name": "vision"}, "spec": {}})
+        await asyncio.sleep(31)
+        assert names(mirror) == ["vision"]
+        assert not mirror.is_undefined
+
+
+@simulated
+async def test_what_is_held_of_a_kind_stays_when_the_server_says_that_it_knows_none() -> None:
+    client = WithoutTeams()
+    client.is_defined = True
+    await client.create(TEAMS, {"metadata": {"name": "vision"}, "spec": {}})
+    mirror = team_mirror(client, Warnings())
+    async with running(mirror):
+        client.is_defined = False
+        mirror.relist()
+        await asyncio.sleep(100)
+        assert names(mirror) == ["vision"]
+        assert not mirror.is_undefined
+        client.is_defined = True
+        await client.delete(TEAMS, "vision")
+        await asyncio.sleep(100)
+        assert names(mirror) == []
+
+
+@simulated
+async def test_a_kind_that_every_cluster_has_is_waited_for() -> None:
+    client = FakeClient()
+    client.fail_next("list", *[NotFound("not yet") for _ in range(5)])
+    mirror = new_mirror(client)
+    async with running(mirror):
+        assert mirror.list_count == 1
+        assert not mirror.is_undefined
 
 
 @simulated

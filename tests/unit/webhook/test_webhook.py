@@ -16,8 +16,10 @@ import msgspec
 import pytest
 
 from fairlead.api import names
+from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import NAMESPACES, PODS, SECRETS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
+from fairlead.api.team import JobLimits
 from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.decide.admission.pod_gates import Rules
 from fairlead.embedded.client import InProcessClient
@@ -27,12 +29,14 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.webhooks.registry import CallFailed
 from fairlead.embedded.webhooks.review import User
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.submitted import JobOutline, SubmittedTable
+from fairlead.model.teams import TeamTable
 from fairlead.runtime.backoff import BackoffOptions
 from fairlead.runtime.client import ClientWrapper, Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
-from fairlead.testing.builders import make_priority_class
+from fairlead.testing.builders import make_priority_class, make_team
 from fairlead.webhook.answers import Answers, Outcome, Path, path_of
 from fairlead.webhook.certificates import Pair, Times, validity_of
 from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
@@ -90,10 +94,14 @@ class World:
         for resource, manifest in zip(
             (MUTATING, VALIDATING), configurations("default", "fairlead-webhook", ""), strict=True
         ):
+            # The embedded cluster evaluates no CEL, and only CEL says who claims a team.
+            manifest["webhooks"] = [
+                each for each in manifest["webhooks"] if not each["name"].startswith("claims.")
+            ]
             for each in manifest["webhooks"]:
                 path = each["clientConfig"].pop("service")["path"]
                 each["clientConfig"]["url"] = f"https://webhook.example{path}"
-                del each["matchConditions"]  # the embedded cluster evaluates no CEL
+                del each["matchConditions"]
             manifest["metadata"]["annotations"] = annotations
             await self.client.create(resource, manifest)
 
@@ -218,6 +226,64 @@ def test_a_job_is_given_the_priority_of_its_class_and_refused_any_other() -> Non
     assert ask(Path.JOBS, None, **by_class, priority=1001) == (Outcome.ALLOWED, None)
 
 
+def test_a_pod_gets_its_teams_tolerations_and_a_foreign_claim_is_refused() -> None:
+    teams = TeamTable([make_team("vision"), make_team("speech")])
+    answers = Answers(Rules(), teams=lambda: teams)
+    claim = {"key": names.TEAM, "value": "speech", "effect": "NoSchedule"}
+
+    def asked(user: str, space: str, *tolerations: dict[str, str], **more: Any) -> Any:
+        pod = {"metadata": {"name": "p"}, "spec": {"tolerations": tolerations, **more}}
+        info = {"username": user, "groups": more.pop("groups", [])}
+        body = review(object=pod, namespace=space, userInfo=info)
+        given = answers.answer(Path.POD_TEAMS, body)
+        return given.outcome, msgspec.json.decode(given.body)["response"]
+
+    outcome, response = asked("ann", "vision", priority=5)
+    assert outcome is Outcome.DEFAULTED
+    assert msgspec.json.decode(base64.b64decode(response["patch"])) == [
+        {"op": "add", "path": "/spec/tolerations",
+         "value": [{"key": names.TEAM, "value": "vision", "effect": "NoSchedule"}]}
+    ]  # fmt: skip
+    outcome, response = asked("ann", "vision", claim)
+    assert (outcome, response["allowed"]) == (Outcome.REFUSED, False)
+    assert response["status"]["message"].endswith("open to namespace vision: vision")
+    assert asked("system:serviceaccount:fairlead-system:c", "vision", claim)[1]["allowed"]
+    daemons = "system:serviceaccount:kube-system:daemon-set-controller"
+    assert asked(daemons, "monitoring", claim)[1]["allowed"]
+    assert not asked(daemons, "vision", claim)[1]["allowed"]
+    body = review(object={"spec": {"tolerations": [claim]}}, namespace="vision")
+    assert Answers(Rules()).answer(Path.POD_TEAMS, body).outcome is Outcome.LEFT_ALONE
+
+
+def test_a_job_gets_the_name_of_who_sends_it_and_one_too_many_is_refused() -> None:
+    teams = TeamTable([make_team("vision", user_limits=JobLimits(submitted=1))])
+    submitted = SubmittedTable()
+    answers = Answers(Rules(), teams=lambda: teams, submitted=lambda: submitted)
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    job: dict[str, Any] = {
+        "metadata": {"name": "job", "annotations": {SUBMITTED_BY: "eve", "more": "1"}},
+        "spec": {"team": "vision", "roles": [{"name": "worker", "template": template}]},
+    }
+    asked: dict[str, Any] = {
+        "namespace": "vision",
+        "userInfo": {"username": "ann"},
+        "operation": "CREATE",
+    }
+    given = answers.answer(Path.JOB_DEFAULTS, review("jobs", object=job, **asked))
+    response = msgspec.json.decode(given.body)["response"]
+    assert msgspec.json.decode(base64.b64decode(response["patch"])) == [
+        {"op": "add", "path": "/metadata/annotations/fairlead.dev~1submitted-by", "value": "ann"}
+    ]
+    job["metadata"]["annotations"] = {SUBMITTED_BY: "ann"}
+    body = review("jobs", object=job, **asked)
+    assert answers.answer(Path.JOBS, body).outcome is Outcome.ALLOWED
+    submitted.put(msgspec.convert({**job, "metadata": {**job["metadata"], "namespace": "vision"}},
+                                  JobOutline))  # fmt: skip
+    refused = answers.answer(Path.JOBS, body)
+    assert refused.outcome is Outcome.REFUSED
+    assert b"user ann of team vision has 1 unfinished job, of at most 1" in refused.body
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -262,6 +328,33 @@ def test_a_refused_job_names_its_fields_in_a_status() -> None:
     assert status["message"] == (
         'Job.fairlead.dev "j" is invalid: spec.after[0].job: Required value: the name of a job'
     )
+
+
+POOL = {"provider": {"type": "Exec"}, "template": {"resources": {"cpu": "8"}}, "max": 1, "min": 2}
+OVERRIDE = {"name": "o", "nodes": ["n"], "expiresAt": "soon", "by": "b", "reason": "r"}
+
+
+@pytest.mark.parametrize(
+    ("path", "plural", "spec", "fields"),
+    [
+        (Path.TEAMS, "teams", {"weight": 0}, ["spec.weight"]),
+        (Path.NODE_POOLS, "nodepools", POOL, ["spec.min", "spec.provider.reference"]),
+        (Path.FLEETS, "fleets", {"overrides": [OVERRIDE]}, ["spec.overrides[0].expiresAt"]),
+    ],
+)
+def test_kinds_of_the_cluster_are_judged_as_the_embedded_api_judges_them(
+    path: Path, plural: str, spec: dict[str, Any], fields: list[str]
+) -> None:
+    obj = {"metadata": {"name": "fleet"}, "spec": spec}
+    outcome, _, response = answer(path, review(plural, name="fleet", object=obj))
+    assert outcome is Outcome.REFUSED
+    assert [cause["field"] for cause in response["status"]["details"]["causes"]] == fields
+    same = review(plural, name="fleet", object=obj, oldObject=obj, operation="UPDATE")
+    assert answer(path, same)[0] is Outcome.ALLOWED, "what is stored can be labelled"
+    for odd in (7, [], "x", {"x": 7}, {"shares": 7, "provider": [], "overrides": "x"}):
+        for metadata in ({"name": "fleet"}, [], 7, None):
+            body = review(plural, name="fleet", object={"metadata": metadata, "spec": odd})
+            assert answer(path, body)[0] in (Outcome.REFUSED, Outcome.ALLOWED), (odd, metadata)
 
 
 class Lines(SilentLogger):
@@ -436,8 +529,9 @@ def test_without_configurations_nothing_is_made_and_nobody_waits_for_it() -> Non
 
 def test_pods_are_asked_about_with_fail_only_where_the_namespace_opted_in() -> None:
     mutating, validating = configurations("ours", "svc", "QQ==")
-    of_namespaces, of_pods, _ = mutating["webhooks"]
+    of_namespaces, of_pods, of_teams, of_claims, _ = mutating["webhooks"]
     assert (of_namespaces["failurePolicy"], of_pods["failurePolicy"]) == ("Fail", "Ignore")
+    assert (of_teams["failurePolicy"], of_claims["failurePolicy"]) == ("Ignore", "Ignore")
     for each in (of_namespaces, of_pods):
         (kept_out,) = [
             term["values"]

@@ -70,7 +70,7 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
                 return None
             return Problem(
                 Code.JOB_FINISHED, f"job '{name}' has ended ({state}); there is nothing to "
-                f"{change.verb}", help=(f"fairlead why {name} tells how it ended",),
+                f"{change.verb}", help=(f"fairlead why {name} says how it ended",),
             )  # fmt: skip
         if is_of_another(job, change):
             return adopted_problem(job, change)

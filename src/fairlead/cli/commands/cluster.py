@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fairlead.app.datadir import in_use, prepare, size_bytes
-from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, Running, read_running
+from fairlead.app.run_file import (
+    KUBECONFIG_FILE,
+    LOG_FILE,
+    STORE_DIRECTORY,
+    Running,
+    read_running,
+)
 from fairlead.app.settings import (
     GPUS_MAX,
     NODES_MAX,
@@ -81,12 +88,11 @@ def _data(text: str) -> Path:
 @click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; return once it is ready."
 )
-@click.option("--ready-fd", type=int, hidden=True)
 @common(output=False, cluster=False)
 def up(
     common_: Common, *, nodes: int | None, gpus: int | None, profile: str | None, data: str,
     listen: str | None, log_size: int | None, log_files: int | None, log_days: int | None,
-    log_total: int | None, settings_file: str | None, detach: bool, ready_fd: int | None,
+    log_total: int | None, settings_file: str | None, detach: bool,
 ) -> int:  # fmt: skip
     """Start a cluster on this machine.
 
@@ -102,15 +108,13 @@ def up(
     asked = Asked(nodes, gpus, profile, listen, logs, settings_file)
     if listen is not None:
         parse_listen(listen)
-    if ready_fd is not None:
-        return _background(path, asked, ready_fd)
     prepare(path)
     if read_running(path) is not None:
         raise in_use(path)
     settings = settle(path, asked)
     _check_profile(settings)
     if detach:
-        return _detach(common_, settings, asked)
+        return _detach(common_, settings)
     return _foreground(common_, settings)
 
 
@@ -136,20 +140,10 @@ def _foreground(common_: Common, settings: Settings) -> int:
     return Exit.OK
 
 
-def _detach(common_: Common, settings: Settings, asked: Asked) -> int:
+def _detach(common_: Common, settings: Settings) -> int:
     from fairlead.app.launch import start_detached
 
-    arguments = ["--data", str(settings.data)]
-    logs = asked.logs
-    for flag, value in (
-        ("--nodes", asked.nodes), ("--gpus", asked.gpus), ("--profile", asked.profile),
-        ("--listen", asked.listen), ("--log-size", logs.file_mib), ("--log-files", logs.files),
-        ("--log-days", logs.days), ("--log-total", logs.total_gib),
-        ("--settings", asked.settings_file),
-    ):  # fmt: skip
-        if value is not None:
-            arguments += [flag, str(value)]
-    report = start_detached(settings.data, arguments)
+    report = start_detached(settings.data, partial(_background, settings))
     if report.error:
         sys.stderr.write(report.error)
         return report.exit_code
@@ -162,12 +156,11 @@ def _announced(common_: Common, settings: Settings, text: str) -> str:
     return f"{settings.data / KUBECONFIG_FILE}\n" if common_.quiet else text
 
 
-def _background(path: Path, asked: Asked, ready_fd: int) -> int:
+def _background(settings: Settings, ready_fd: int) -> int:
     """Be the background process: report through the pipe, then only to the log."""
     from fairlead.app.embedded_process import run_cluster
     from fairlead.app.launch import Report, send_report
 
-    os.set_inheritable(ready_fd, False)
     is_ready = False
 
     def ready(running: Running) -> None:
@@ -177,8 +170,6 @@ def _background(path: Path, asked: Asked, ready_fd: int) -> int:
         send_report(ready_fd, Report(ready=text))
 
     try:
-        prepare(path)
-        settings = settle(path, asked)
         run_cluster(settings, ready=ready, log_stream=sys.stderr, verbosity=0)
     except CliError as error:
         if is_ready:
@@ -232,7 +223,7 @@ def status(common_: Common, *, data: str) -> int:
 
 
 def _not_running(path: Path) -> CliError:
-    has_state = (path / "store").is_dir()
+    has_state = (path / STORE_DIRECTORY).is_dir()
     return fail(
         Code.NOT_RUNNING, f"no cluster is running on {path}",
         detail=("its state is kept and goes on at the next start",) if has_state else (),

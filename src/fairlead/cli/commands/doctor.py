@@ -244,3 +244,50 @@ def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
     from fairlead.cli.doctor.metrics import run_metrics
 
     return run_metrics(common_, url, _format(output_, ("text", "json", "yaml")), options)
+
+
+_SCRAPE = click.option(
+    "--job", "jobs", metavar="SOURCE=REGEX", multiple=True,
+    help="Label `job` of a scrape, such as etcd=kube-etcd. Default: *etcd*, and so on.",
+)  # fmt: skip
+
+
+@doctor.command(
+    epilog="""Examples:
+
+    \b
+      fairlead doctor alerts > rules.yaml            a rule file of Prometheus
+      fairlead doctor alerts --operator | kubectl apply -n monitoring -f -
+      fairlead doctor alerts --job etcd=my-etcd
+    """
+)
+@click.option("--operator", is_flag=True, help="A PrometheusRule for the Prometheus operator.")
+@click.option("-o", "--output", "output_", metavar="FORMAT", default="yaml", show_default=True,
+              shell_complete=words("json", "yaml"), help="yaml or json.")  # fmt: skip
+@_SCRAPE
+@common(output=False, cluster=False)
+def alerts(common_: Common, *, operator: bool, output_: str, jobs: tuple[str, ...]) -> int:
+    """Write the alert rules for Prometheus: those on Fairlead, and one for each check.
+
+    A check becomes a rule when Prometheus has what it measures. The limits are those of the check.
+    """
+    from fairlead.cli.doctor.monitoring import write_alerts
+
+    return write_alerts(common_, _format(output_, ("json", "yaml")), jobs, operator=operator)
+
+
+@doctor.command(
+    epilog="""Examples:
+
+    \b
+      fairlead doctor dashboards boards/     then import them, or provision the folder
+    """
+)
+@click.argument("directory", metavar="DIRECTORY")
+@_SCRAPE
+@common(output=False, cluster=False)
+def dashboards(common_: Common, *, directory: str, jobs: tuple[str, ...]) -> int:
+    """Write the boards for Grafana into a directory, a JSON file for each."""
+    from fairlead.cli.doctor.monitoring import write_boards
+
+    return write_boards(common_, directory, jobs)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from fairlead.api.fleet import FLEET_NAME, Fleet
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.past import past_decisions
+from fairlead.cli.text import parse_duration
 from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import (
     COLUMNS,
@@ -22,6 +25,9 @@ from fairlead.cli.views.fleet import (
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.suggest import nearest
 
+LIMIT_DEFAULT = 50
+LIMIT_MAX = 100_000
+
 
 @click.group(
     invoke_without_command=True,
@@ -31,7 +37,7 @@ from fairlead.input.suggest import nearest
       fairlead fleet                       pools and what holds each back
       fairlead fleet plan                  what would be bought and removed now
       fairlead fleet why h100              why a pool is as it is, or why a node is there or leaves
-      fairlead fleet history
+      fairlead fleet history h100 --since 1d
       fairlead fleet freeze "move of rack 7"
       fairlead fleet resume
     """,
@@ -82,12 +88,36 @@ def why(common_: Common, *, name: str) -> int:
 
 
 @fleet.command()
+@click.argument("pool", metavar="[POOL]", required=False)
+@click.option("--since", metavar="DURATION", help="Only decisions of this long ago or later.")
+@click.option("--action", metavar="ACTION", default="",
+              help="Only these: Launch, Launched, Refused, Admit, Mark, Unmark, Remove, Removed, "
+              "Kept, Hold or Resume.")  # fmt: skip
+@click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
+              type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip
+@click.option("--history", "store", metavar="URL|FILE", default="",
+              help="Read from here. Also: FAIRLEAD_HISTORY_URL.")  # fmt: skip
 @common()
-def history(common_: Common) -> int:
-    """Show the latest decisions of all pools, newest first."""
-    api = common_.connect()
-    rows = history_rows(api.list(NODE_POOLS))
-    common_.table(HISTORY_COLUMNS, rows, empty="no decisions yet")
+def history(
+    common_: Common, *, pool: str | None, since: str | None, action: str, limit: int, store: str
+) -> int:
+    """Show what was decided about pools, newest first.
+
+    Records outlive their pools. -o json and yaml also have what each was decided on: sizes,
+    budgets before and after, and the alternatives.
+    """
+    query = {"limit": str(limit)}
+    if since is not None:
+        try:
+            query["since"] = f"{now() - parse_duration(since):.3f}"
+        except ValueError as error:
+            raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+    query |= {key: text for key, text in (("pool", pool), ("action", action)) if text}
+    lines = past_decisions(common_, store, query)
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.structured("List", [msgspec.to_builtins(line) for line in lines], is_list=True)
+    else:
+        common_.table(HISTORY_COLUMNS, history_rows(lines), empty="no decision that matches")
     return Exit.OK
 
 

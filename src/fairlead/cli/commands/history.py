@@ -79,4 +79,8 @@ def history(
         spread = common_.all_namespaces
         columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS
         rows = history_rows(lines, now(), with_namespace=spread)
-        common_.table(columns, rows, empty="no job that matches has ended yet")
+        common_.table(
+            columns,
+            rows,
+            empty="the history has no job that matches; fairlead ps -a shows those not deleted",
+        )

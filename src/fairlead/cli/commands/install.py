@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.cli.common import Common, Format, common, dump
-from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.errors import CliError, Code, Exit, fail
 
 if TYPE_CHECKING:
     from fairlead.install.manifests import Install
     from fairlead.install.values import Values
+    from fairlead.kube.blocking import BlockingClient
 
 REPLICAS_MAX = 10
 
@@ -113,6 +115,10 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
     api = common_.connect()
     try:
         check_access(api, chosen)
+        release = _helm_release(api, chosen)
+        if release and not is_check:
+            raise _refusal(release, chosen)
+        chosen = dataclasses.replace(chosen, helm_release=release)
         history, classes = chosen.values.history, read_storage_classes(api)
         found = [look(api, manifest) for manifest in manifests(chosen)]
         if is_check:
@@ -130,9 +136,30 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
     if is_check and (said := advice(history, classes)):
         common_.note(said)
     if is_check and not is_well:
-        common_.note("Not all is well; fairlead install brings its own objects up to date.")
+        if release:
+            get = f"helm get values {release} -n {chosen.namespace} -o yaml > values.yaml"
+            common_.note(f"The values of the release: {get}; then --values values.yaml")
+        remedy = f"helm upgrade {release}" if release else "fairlead install"
+        common_.note(f"Not all is well; {remedy} brings its own objects up to date.")
         return Exit.FAILED
     return Exit.OK
+
+
+def _helm_release(api: BlockingClient, chosen: Install) -> str:
+    """Return the release of Helm that has the controllers; "" when there is none."""
+    from fairlead.install.installer import get, helm_release
+    from fairlead.install.manifests import manifests
+
+    return helm_release(get(api, m) for m in manifests(chosen) if m["kind"] == "Deployment")
+
+
+def _refusal(release: str, chosen: Install) -> CliError:
+    return fail(
+        Code.REFUSED, f"Helm installed Fairlead here, as release '{release}'",
+        detail=("nothing was changed",),
+        help=(f"helm upgrade {release} deploy/helm/fairlead -n {chosen.namespace}",
+              "fairlead install --check says what differs from the values"),
+    )  # fmt: skip
 
 
 def _apply(common_: Common, chosen: Install) -> None:
@@ -157,6 +184,8 @@ def _apply(common_: Common, chosen: Install) -> None:
     api = common_.connect()
     try:
         check_access(api, chosen)
+        if release := _helm_release(api, chosen):
+            raise _refusal(release, chosen)
         for manifest in manifests(chosen):
             say(f"{label_of(manifest)}: {apply(api, manifest).value}")
             if manifest["kind"] == "CustomResourceDefinition":

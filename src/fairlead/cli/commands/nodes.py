@@ -13,9 +13,8 @@ from fairlead.cli.views.nodes import COLUMNS, node_rows, node_uses
 from fairlead.input.errors import Code, fail
 
 _GRANT = (
-    "an administrator lets you see nodes and what is on them: kubectl create clusterrole "
-    "see-nodes --verb=get,list,watch --resource=nodes,pods,jobs.fairlead.dev, and kubectl create "
-    "clusterrolebinding"
+    "an administrator lets you see nodes and what is on them: kubectl create clusterrolebinding "
+    "NAME --clusterrole=fairlead-cluster-view --user=YOU"
 )
 
 

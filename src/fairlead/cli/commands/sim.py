@@ -17,13 +17,17 @@ from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES
 from fairlead.cli.commands.history import LIMIT_MAX
 from fairlead.cli.common import Column, Common, Format, common, dump, now
+from fairlead.cli.completers import complete_profiles
 from fairlead.cli.past import past_lines
 from fairlead.cli.table import Align
 from fairlead.cli.text import parse_duration
 from fairlead.decide.words import duration
+from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.sections import read_text
 from fairlead.sim.charts import percent
 from fairlead.sim.compare import cells, compare
+from fairlead.sim.kwok_stages import convert
 from fairlead.sim.report import figure_rows
 from fairlead.sim.run import Progress, Run, RunResult, read_results, write_results
 from fairlead.sim.scenario import (
@@ -44,6 +48,8 @@ from fairlead.sim.traces.trace import TraceError
 from fairlead.sim.world_options import EPOCH
 
 _BAR_WIDTH = 24
+_KWOK = "kwok"
+_HEAD_BYTES = 64 * 1024
 
 
 @click.group(
@@ -89,6 +95,12 @@ def _errors() -> Generator[None]:
 @click.option("--nodes", type=int, metavar="N", help="Nodes. [default: 90]")
 @click.option("--gpus", type=int, metavar="N", help="GPUs per node. [default: 8]")
 @click.option("--policy", metavar="NAME", help=f"{', '.join(POLICIES)}. [default: default]")
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    shell_complete=complete_profiles,
+    help="Life of the pods. [default: default]",
+)
 @click.option("--faults", metavar="NAME", help=f"{', '.join(fault_profiles())}. [default: none]")
 @click.option("--seed", type=int, metavar="N", help="Equal seeds give equal runs. [default: 0]")
 @click.option(
@@ -122,7 +134,9 @@ def _with_flags(scenario: Scenario, flags: dict[str, Any]) -> Scenario:
         load |= {"trace": flags["trace"], "format": flags["format_"]}
     load |= {"days": flags["days"]} if flags["days"] is not None else {}
     load |= {"jobs_max": flags["jobs"]} if flags["jobs"] is not None else {}
-    top = {key: flags[key] for key in ("policy", "faults", "seed") if flags[key] is not None}
+    top = {
+        key: flags[key] for key in ("policy", "profile", "faults", "seed") if flags[key] is not None
+    }
     changed = msgspec.structs.replace
     new_cluster: ClusterSpec = changed(scenario.cluster, **cluster)
     new_load: LoadSpec = changed(scenario.load, **load)
@@ -269,20 +283,27 @@ def record(common_: Common, *, folder: str, since: str, store: str) -> None:
 
 @sim.command(name="import")
 @click.argument("source", metavar="FILE", type=click.Path())
-@click.argument("target", metavar="TARGET.csv", type=click.Path())
+@click.argument("target", metavar="TARGET", type=click.Path())
 @click.option(
     "--format",
     "format_",
     metavar="FORMAT",
     default="auto",
-    help=f"Of the source: {', '.join(FORMATS)}. [default: by its header]",
+    help=f"Of the source: {', '.join(FORMATS)}, {_KWOK}. [default: by its content]",
 )
 @common(output=False, cluster=False)
 def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
-    """Convert a trace to the generic CSV form, and say what was assumed."""
+    """Convert a trace to CSV, or stages of KWOK to a profile.
+
+    Says what was assumed, and what was left out. CSV is the generic form of traces.
+    """
+    if format_ == _KWOK or (format_ == "auto" and _is_kwok_file(Path(source))):
+        _import_stages(common_, source, target)
+        return
     with _errors():
         trace = read_trace(Path(source), format_)
-    write_csv(trace, Path(target))
+    with _writing(target):
+        write_csv(trace, Path(target))
     common_.note(f"{len(trace.jobs):,} jobs over {duration(trace.seconds)}, format {trace.format}")
     for line in trace.assumptions:
         common_.note(f"assumed: {line}")
@@ -290,3 +311,32 @@ def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
         common_.note(f"{trace.problem_count:,} lines are not jobs and were left out:")
     for problem in trace.problems:
         common_.note(f"  {source}:{problem.line}: {problem.message}")
+
+
+@contextmanager
+def _writing(target: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"'{target}' cannot be written: {error.strerror}"
+        raise fail(Code.DATA_UNWRITABLE, message) from error
+
+
+def _is_kwok_file(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return is_kwok(file.read(_HEAD_BYTES).decode("utf-8", errors="replace"))
+    except OSError:
+        return False
+
+
+def _import_stages(common_: Common, source: str, target: str) -> None:
+    found = convert(read_text(Path(source)), source=source, name=Path(target).stem)
+    with _writing(target):
+        Path(target).write_text(found.text, encoding="utf-8")
+    common_.note(f"{found.stages} stages of a profile, from {source}")
+    for line in found.assumed:
+        common_.note(f"assumed: {line}")
+    for line in found.left_out:
+        common_.note(f"left out: {line}")
+    common_.note(f"use it: fairlead up --profile {target}, fairlead sim run --profile {target}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -17,12 +16,12 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
 from fairlead.api.simulated import is_simulated
-from fairlead.cli.common import Common, Format, common
+from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
-from fairlead.cli.follow import follow_job
 from fairlead.cli.header import parse_header
+from fairlead.cli.identity import local_user
 from fairlead.cli.jobspec import (
     SCRIPT_BYTES_MAX,
     Origin,
@@ -33,8 +32,8 @@ from fairlead.cli.jobspec import (
     build_script_map,
 )
 from fairlead.cli.lookup import missing_job
-from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.slurm import variable_notes
 from fairlead.cli.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.startable import image_problem, local_problems, script_problems
 from fairlead.cli.submission import (
@@ -50,6 +49,9 @@ from fairlead.cli.submission import (
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line, plan_lines, submitted_line
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+
+if TYPE_CHECKING:
+    from fairlead.cli.manifest import Document
 
 
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +77,11 @@ def _givens(options: dict[str, Any]) -> FlagValues:
         if texts:
             out[flag] = tuple(FlagValue(text, f"--{flag.value}") for text in texts)
     return out
+
+
+def _variables(givens: FlagValues) -> frozenset[str]:
+    """Return the names of the variables that are given by --env."""
+    return frozenset(given.value.partition("=")[0] for given in givens.get(Flag.ENV, ()))
 
 
 @click.command(
@@ -123,12 +130,17 @@ def submit(
                    help=("fairlead run -- COMMAND queues a command",))  # fmt: skip
     program = Program(arguments, _read_script(script))
     assert program.script is not None
-    header = parse_header(program.script.text, file=script, ignore_unknown=ignore_unknown)
+    text, variables = program.script.text, _variables(givens)
+    header = parse_header(
+        text, file=script, ignore_unknown=ignore_unknown,
+        has_array_index="SLURM_ARRAY_TASK_ID" in variables,
+    )  # fmt: skip
     request, wrong = parse_request(merge(givens, header.givens), os.environ)
     problems = [*script_problems(program.script, script), *header.problems, *wrong]
     if problems:
         raise CliError(problems)
-    for note in header.notes:
+    given = {*variables, *_variables(header.givens)}
+    for note in (*header.notes, *variable_notes(text, file=script, given=given)):
         common_.note(f"note: {note}")
     _, stored = _submit_program(common_, request, program, dry_run=dry_run)
     if not dry_run:
@@ -158,6 +170,8 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
     Standard input that comes from a file or a pipe, at most 512 KiB of text, is given to every
     member; that of a terminal is not.
     """
+    from fairlead.cli.follow import follow_job
+
     request, problems = parse_request(_givens(options), os.environ)
     if problems:
         raise CliError(problems)
@@ -219,7 +233,7 @@ def _note_plan(common_: Common, api: Api, job: Job) -> None:
         raise CliError(problem)
     for text in plan_lines(job):
         common_.note(text)
-    common_.note(check_fit(api, job))
+    common_.note(check_fit(api, job, now()))
     if is_simulated(job) and is_embedded(api):
         common_.note(line("", "simulated: only virtual nodes may run it, and they run no programs"))
 
@@ -230,7 +244,7 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
         raise CliError([_missing_dependency(api, space, name) for name in missing])
-    origin = Origin(str(Path.cwd()), _user(), os.environ)
+    origin = Origin(str(Path.cwd()), local_user(), os.environ)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
     problems = list(local_problems(request, program, origin))
@@ -250,13 +264,6 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
 
 def _missing_dependency(api: Api, space: str, name: str) -> Problem:
     return missing_job(api, space, name, code=Code.NO_SUCH_DEPENDENCY)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
@@ -290,6 +297,8 @@ def _standard_input() -> Iterator[bytes]:
 
 
 def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
+    from fairlead.cli.manifest import parse_manifest, read_bytes
+
     shown = "stdin" if file == "-" else file
     data, problems = read_bytes(file, _standard_input())
     documents: tuple[Document, ...] = ()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.cli.common import Common, Format, dump, now
+from fairlead.cli.common import Common, Format, dump, now, text_width
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
 from fairlead.doctor.audit.files import UnreadableLog
 from fairlead.doctor.audit.follow import Follower, windows
@@ -24,6 +24,7 @@ from fairlead.doctor.audit.report import (
 from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts
+from fairlead.doctor.output.text import WIDTH_DEFAULT
 from fairlead.doctor.registry import AUDIT_CHECKS
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.yamlwrite import to_yaml
@@ -89,7 +90,7 @@ def run_audit(
         common.emit("---\n".join(to_yaml(each) for each in objects))
         return Exit.OK
     if format_ == "text":
-        common.emit("".join(f"{line}\n" for line in audit_lines(summary, report)))
+        common.emit(_text(summary, report))
     else:
         common.emit(dump(audit_values(summary, report), Format(format_)))
     return report.exit_code() if summary.events else 3
@@ -143,12 +144,16 @@ def run_follow(
     return Exit.OK
 
 
+def _text(summary: AuditSummary, report: Report) -> str:
+    lines = audit_lines(summary, report, width=text_width(WIDTH_DEFAULT))
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _window(summary: AuditSummary, report: Report, format_: str) -> str:
     """Return one report: JSON in one line, YAML as a document, or text."""
     if format_ == "text":
         at = datetime.datetime.fromtimestamp(now(), datetime.UTC).strftime("%H:%M:%S")
-        lines = "".join(f"{line}\n" for line in audit_lines(summary, report))
-        return f"-- {at} --\n{lines}"
+        return f"-- {at} --\n{_text(summary, report)}"
     values = audit_values(summary, report)
     if format_ == "json":
         return json.dumps(values, ensure_ascii=False) + "\n"

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.status import Unavailable
-from fairlead.cli.common import Common, Format, dump, now
+from fairlead.cli.common import Common, Format, dump, now, text_width
 from fairlead.cli.doctor.audit import analyse
+from fairlead.cli.text import cut_end
 from fairlead.doctor.audit.cost import Model
 from fairlead.doctor.check import Check
 from fairlead.doctor.configuration import (
@@ -24,27 +25,18 @@ from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.output.junit import junit
 from fairlead.doctor.output.page import html_page
 from fairlead.doctor.output.plain import check_values, report_values
-from fairlead.doctor.output.text import check_lines, report_lines
-from fairlead.doctor.readers.budget import BudgetedGet
+from fairlead.doctor.output.text import WIDTH_DEFAULT, check_lines, report_lines
+from fairlead.doctor.readers.budget import BudgetedGet, carry_out
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manifests
 from fairlead.doctor.readers.nodefile import TEXT_BYTES_MAX, parse_node_facts
-from fairlead.doctor.readers.pages import Page, PageReader, Target
+from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
 from fairlead.input.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.suggest import nearest
 
 #: Exit code when nothing could be looked at.
 COULD_NOT_LOOK = 3
-METRIC_SOURCES: dict[str, Source] = {
-    "apiserver": Source.APISERVER,
-    "etcd": Source.ETCD,
-    "scheduler": Source.SCHEDULER,
-    "controller-manager": Source.CONTROLLER_MANAGER,
-    "coredns": Source.COREDNS,
-    "kubelet": Source.KUBELET,
-    "prometheus": Source.PROMETHEUS,
-}
 DNS_PODS_MAX = 5
 
 
@@ -52,8 +44,9 @@ def list_checks(common: Common, format_: str) -> int:
     """Write all checks, in order of harm."""
     if format_ == "text":
         width = max(len(check.id) for check in CHECKS)
-        common.emit("".join(f"{each.id:<{width}}  {each.worst.word:<8}  {each.title}\n"
-                            for each in CHECKS))  # fmt: skip
+        lines = (f"{each.id:<{width}}  {each.worst.word:<8}  {each.title}" for each in CHECKS)
+        columns = text_width(sys.maxsize)
+        common.emit("".join(f"{cut_end(line, columns)}\n" for line in lines))
     else:
         common.emit(dump([check_values(each) for each in CHECKS], Format(format_)))
     return Exit.OK
@@ -71,7 +64,8 @@ def explain_check(common: Common, name: str, format_: str) -> int:
     if format_ in ("json", "yaml"):
         common.emit(dump(check_values(check), Format(format_)))
     else:
-        common.emit("".join(f"{line}\n" for line in check_lines(check)))
+        lines = check_lines(check, width=text_width(WIDTH_DEFAULT))
+        common.emit("".join(f"{line}\n" for line in lines))
     return Exit.OK
 
 
@@ -99,7 +93,8 @@ def render(report: Report, format_: str, project_to: int = 0) -> str:
         return junit(report)
     if format_ == "html":
         return html_page(report)
-    return "".join(f"{line}\n" for line in report_lines(report, project_to))
+    lines = report_lines(report, project_to, width=text_width(WIDTH_DEFAULT))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _selected(options: Mapping[str, Any]) -> tuple[Check, ...]:
@@ -195,10 +190,10 @@ def _facts(
     else:
         get = BudgetedGet(_get(common))
         common.note("reading the Kubernetes API")
-        reader = ClusterReader(get)
-        objects = reader.read()
+        reader = ClusterReader()
+        objects = carry_out(reader.read(), get)
         nodes = nodes or reader.nodes
-        kubelets = kubelets or reader.kubelet_configs(objects.nodes)
+        kubelets = kubelets or carry_out(reader.kubelet_configs(objects.nodes), get)
         flags = flags or flags_of_pods(objects.control_plane_pods or ())
         absent |= reader.absent()
         targets += _proxied(get, objects.dns_pods or (), targets)
@@ -240,17 +235,14 @@ def _url_targets(options: Mapping[str, Any], files: _Files) -> list[Target]:
     insecure = bool(options["metrics_insecure"])
     targets: list[Target] = []
     for given in options["metrics"]:
-        name, equals, url = given.partition("=")
-        source = METRIC_SOURCES.get(name)
-        if not equals or source is None or not url.startswith(("http://", "https://")):
+        target = page_target(given, files.token, skips_verification=insecure)
+        if target is None:
             raise fail(
                 Code.BAD_VALUE, f"--metrics: '{given}' is not NAME=URL",
                 detail=(f"NAME is one of {', '.join(METRIC_SOURCES)}",),
                 help=("--metrics etcd=http://127.0.0.1:2381/metrics",),
             )  # fmt: skip
-        page = Page(url, files.token, skips_verification=insecure)
-        fetch = page.fetch_etcd if source is Source.ETCD else page.fetch
-        targets.append(Target(source, url.split("/")[2], fetch))
+        targets.append(target)
     return targets
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
-from fairlead.api.node_pool import Launch, NodePool, PoolMode
-from fairlead.api.times import parse_time
+from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolMode
+from fairlead.api.times import format_time, parse_time
+from fairlead.app.messages import FleetLine
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.words import duration, plural
 
@@ -23,9 +25,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("READY", Align.RIGHT),
     Column("WANTED", Align.RIGHT),
     Column("MAX", Align.RIGHT),
-    Column("LAUNCHING", Align.RIGHT),
-    Column("JOINING", Align.RIGHT),
-    Column("LEAVING", Align.RIGHT),
+    Column("CHANGES", may_cut=True),
     Column("HELD BACK BY", may_cut=True),
 )
 
@@ -43,12 +43,18 @@ def pool_rows(pools: Iterable[NodePool]) -> list[Row]:
     rows: list[Row] = []
     for pool in sorted(pools, key=_name):
         status, spec = pool.status, pool.spec
-        counts = (status.nodes, status.ready, status.wanted, spec.max, status.launching,
-                  status.joining, status.leaving)  # fmt: skip
-        rows.append(
-            (_name(pool), spec.mode.value, *(f"{n:,}" for n in counts), status.message or NONE)
-        )
+        counts = (f"{n:,}" for n in (status.nodes, status.ready, status.wanted, spec.max))
+        message = status.message or NONE
+        rows.append((_name(pool), spec.mode.value, *counts, _changes(status), message))
     return rows
+
+
+def _changes(status: NodePoolStatus) -> str:
+    """Return how many nodes come and go, such as "3 launching, 1 leaving"."""
+    changes = (
+        (status.launching, "launching"), (status.joining, "joining"), (status.leaving, "leaving"),
+    )  # fmt: skip
+    return ", ".join(f"{count:,} {word}" for count, word in changes if count) or NONE
 
 
 def fleet_note(fleet: Fleet) -> str:
@@ -134,18 +140,29 @@ def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float
     return "\n".join(lines) + "\n"
 
 
-def history_rows(pools: Iterable[NodePool]) -> list[Row]:
-    """Return the decisions of all pools, newest first."""
-    rows = [
-        (each.at, _name(pool), each.action, each.reason, each.message)
-        for pool in pools
-        for each in pool.status.decisions
+def history_rows(lines: Iterable[FleetLine]) -> list[Row]:
+    """Return a row for each decision, in their order."""
+    return [
+        (format_time(each.at_ms / 1000), each.pool or NONE, each.action, each.reason, each.message)
+        for each in lines
     ]
-    return sorted(rows, reverse=True)
 
 
-def buying_for(job: Job, pools: Sequence[NodePool], now: float) -> str:
-    """Return what is being bought for a waiting job, or why nothing is; "" without pools."""
+@dataclass(frozen=True, slots=True)
+class Buying:
+    """What node pools do for a waiting job, in words; `may_help`: they hold it, sooner or later."""
+
+    text: str
+    may_help: bool
+
+
+def buying_for(
+    job: Job, pools: Sequence[NodePool], holding: Mapping[str, int], now: float
+) -> Buying | None:
+    """Return what is being bought for a waiting job, or why nothing is; None without pools.
+
+    `holding` is how many nodes of which pools could hold a job that the present nodes never can.
+    """
     key = "/".join(job.metadata.key)
     launches = [
         (pool, launch) for pool in pools for launch in pool.status.launches if key in launch.jobs
@@ -155,11 +172,30 @@ def buying_for(job: Job, pools: Sequence[NodePool], now: float) -> str:
         left = max(_left(pool, launch, now) for pool, launch in launches)
         names_ = ", ".join(sorted({_name(pool) for pool, _ in launches}))
         soon = f"ready in about {duration(left)}" if left > 0 else "late; they are due any moment"
-        return f"{plural(count, 'node')} of pool {names_} are being bought, {soon}"
+        are = "is" if count == 1 else "are"
+        text = f"{plural(count, 'node')} of pool {names_} {are} being bought, {soon}"
+        return Buying(text, may_help=True)
     held = [f"{_name(p)}: {p.status.message}" for p in sorted(pools, key=_name) if p.status.message]
-    if held:
-        return f"none are being bought for it; {'; '.join(held[:3])}"
-    return "none are being bought for it: fairlead fleet plan shows the pools" if pools else ""
+    facts = [growth(pools, holding), *held[:3]] if holding else held[:3]
+    if facts:
+        # Pools are looked at again and again: one that is not held back buys with the next look.
+        yet = " yet" if holding and not held and not _is_dry(pools, holding) else ""
+        text = f"none are being bought for it{yet}; {'; '.join(facts)}"
+        return Buying(text, may_help=bool(holding))
+    text = "none are being bought for it: fairlead fleet plan shows the pools"
+    return Buying(text, may_help=False) if pools else None
+
+
+def growth(pools: Sequence[NodePool], holding: Mapping[str, int]) -> str:
+    """Return which nodes of pools a job needs that the present nodes can never hold."""
+    needs = ", ".join(f"{plural(n, 'node')} of pool {name}" for name, n in sorted(holding.items()))
+    is_dry = _is_dry(pools, holding)
+    return f"it needs {needs}" + (", in dry run (spec.mode: Active lets it buy)" if is_dry else "")
+
+
+def _is_dry(pools: Sequence[NodePool], holding: Mapping[str, int]) -> bool:
+    dry = {_name(pool) for pool in pools if pool.spec.mode is PoolMode.DRY_RUN}
+    return bool(dry & holding.keys())
 
 
 def _left(pool: NodePool, launch: Launch, now: float) -> float:

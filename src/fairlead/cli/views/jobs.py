@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead.api import names, quantity
+from fairlead.api import names
 from fairlead.api.job import Attempt, Job, JobState
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import fold_names
+from fairlead.cli.views.teams import Owners, borrowed_nodes
 from fairlead.cli.views.words import message_of
+from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import REASONS, Reason
 from fairlead.decide.verdict import Verdict
@@ -35,6 +37,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("ATTEMPT", Align.RIGHT, wide_only=True),
     Column("STEP", Align.RIGHT, wide_only=True),
     Column("USER", wide_only=True),
+    Column("TEAM", wide_only=True),
+    Column("BORROWED", Align.RIGHT, wide_only=True),
     Column("AGE", wide_only=True),
     Column("WHERE / WHY", may_cut=True),
 )
@@ -43,9 +47,20 @@ NAMESPACE_COLUMN = Column("NAMESPACE")
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:
-    """Which jobs to show: with `shows_all` every finished one, else the last few."""
+    """Which jobs to show: with `shows_all` every finished one, else the last few.
+
+    Only those of a user where one is named, and only those in one of the `states` where there are
+    some; then all of them.
+    """
 
     shows_all: bool = False
+    states: frozenset[str] = frozenset()
+    user: str = ""
+
+    def includes(self, job: Job) -> bool:
+        """True for a job of the user, in one of the states."""
+        is_of_user = job.metadata.annotations.get(names.SUBMITTED_BY) == self.user or not self.user
+        return is_of_user and (state_of(job) in self.states or not self.states)
 
 
 def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
@@ -53,10 +68,11 @@ def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
     live: list[Job] = []
     finished: list[Job] = []
     for job in jobs:
-        (finished if job.is_finished else live).append(job)
+        if choice.includes(job):
+            (finished if job.is_finished else live).append(job)
     live.sort(key=_age_key)
     finished.sort(key=lambda job: (job.status.finished_at or "", job.metadata.key))
-    if not choice.shows_all:
+    if not choice.shows_all and not choice.states:
         finished = finished[-FINISHED_SHOWN_MAX:]
     return [*finished, *live]
 
@@ -66,15 +82,21 @@ def _age_key(job: Job) -> tuple[str, tuple[str, str]]:
 
 
 def job_rows(
-    jobs: Iterable[Job], now: float, *, with_namespace: bool = False, is_up: bool = False
+    jobs: Iterable[Job],
+    now: float,
+    *,
+    with_namespace: bool = False,
+    is_up: bool = False,
+    owners: Owners | None = None,
 ) -> list[Row]:
     """Return a row per job for COLUMNS, preceded by the namespace when asked.
 
-    `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated.
+    `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated; `owners`
+    whose the nodes are, where that is known.
     """
     rows: list[Row] = []
     for job in jobs:
-        row = _row(job, now)
+        row = _row(job, now, owners)
         has_run = job.is_finished or job.status.placement is not None
         if is_up and has_run and is_simulated(job):
             row = (*row[:-1], f"{row[-1]}{SIMULATED}")
@@ -82,8 +104,10 @@ def job_rows(
     return rows
 
 
-def _row(job: Job, now: float) -> Row:
+def _row(job: Job, now: float, owners: Owners | None) -> Row:
     status = job.status
+    team = (status.placement.team if status.placement else "") or job.spec.team
+    borrowed = sum(len(nodes) for nodes in borrowed_nodes(job, owners or {}).values())
     progress = status.progress
     return (
         job.metadata.name,
@@ -96,19 +120,11 @@ def _row(job: Job, now: float) -> Row:
         str(status.attempt or NONE),
         str(progress.step) if progress else NONE,
         job.metadata.annotations.get(names.SUBMITTED_BY, NONE),
+        team or NONE,
+        NONE if owners is None else str(borrowed),
         _since(job.metadata.creation_timestamp, now),
         where_or_why(job),
     )
-
-
-def gpu_count(job: Job) -> int:
-    """Return the GPUs of all members together."""
-    total = 0
-    for role in job.spec.roles:
-        for container in role.template.spec.containers:
-            amounts = {**container.resources.limits, **container.resources.requests}
-            total += role.count * quantity.to_base(quantity.GPU, amounts.get(quantity.GPU, 0))
-    return total
 
 
 def state_of(job: Job) -> str:

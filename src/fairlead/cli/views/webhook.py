@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from fairlead.api import names
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.pod_gates import (
+    GateDecision,
     Owner,
     PodAnswer,
     PodShape,
@@ -24,6 +25,8 @@ from fairlead.decide.admission.pod_gates import (
     opt_in_of,
     reason_of,
 )
+from fairlead.decide.adoption.sources import read_source
+from fairlead.model.grouping import Tool
 
 #: Where a kind has the template of its pods, by apiVersion and kind.
 TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -135,7 +138,12 @@ def judge_object(body: Mapping[str, Any], around: Around) -> Finding | None:
         owner = Owner(kind[0], kind[1], name)
         owned = msgspec.structs.replace(shape.metadata, owner_references=(owner,))
         shape = msgspec.structs.replace(shape, metadata=owned)
-    return PodFinding(f"Pod of {label}", namespace, judge_shape(shape, namespace, around))
+    answer = judge_shape(shape, namespace, around)
+    if kind[1] == "StatefulSet" and answer.ruling is GateDecision.GATED:
+        problem = read_source(Tool.STATEFUL_SET, body).problem
+        warnings = (*answer.warnings, problem) if problem else answer.warnings
+        answer = replace(answer, warnings=warnings)
+    return PodFinding(f"Pod of {label}", namespace, answer)
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):

@@ -17,7 +17,9 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
+from fairlead.cli.flags import Flag
 from fairlead.cli.text import fold_names
+from fairlead.cli.views.fleet import Buying
 from fairlead.cli.views.jobs import (
     NONE,
     ending,
@@ -28,19 +30,23 @@ from fairlead.cli.views.jobs import (
     time_of,
     where_or_why,
 )
+from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
-from fairlead.decide.forecast import Unknown
+from fairlead.decide.forecast import Preemption, Unknown
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, plural
 
 LABEL_WIDTH = 11
 ATTEMPTS_SHOWN_MAX = 5
+VICTIMS_SHOWN_MAX = 5
 UNREADY_SHOWN_MAX = 5
 _NONE_UNREADY: Mapping[str, float] = MappingProxyType({})
+_NO_OWNERS: Owners = MappingProxyType({})
 _SIMULATED = "virtual nodes run no programs, so it only takes time"
 _FLAGS = {"count": "--nodes", "nvidia.com/gpu": "--gpus", "cpu": "--cpus", "memory": "--memory"}
 _VERBS = {
@@ -58,12 +64,14 @@ def why_text(
     *,
     is_up: bool = False,
     unready: Mapping[str, float] = _NONE_UNREADY,
-    buying: str = "",
+    buying: Buying | None = None,
+    owners: Owners = _NO_OWNERS,
 ) -> str:
     """Return the answer; without an explanation what the status says.
 
     `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated, `unready`
-    since when nodes of the job have not been ready, `buying` what is being bought for it.
+    since when nodes of the job have not been ready, `buying` what node pools do for it, `owners`
+    whose the nodes are.
     """
     note = [_line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
     if job.is_finished:
@@ -72,7 +80,20 @@ def why_text(
         return _waiting(job, explanation, now, buying)
     if explanation is None and job.status.placement is None:
         return f"Job {job.metadata.name}: {where_or_why(job)}\n"
+    team = borrowing_words(job, owners)
+    note = [*([_line("team", team)] if team else []), *note]
     return _placed(job, now, [*note, *_not_ready(unready, now)])
+
+
+def supposed_text(
+    job: Job, explanation: Explanation | None, changes: Mapping[Flag, str], text: str
+) -> str:
+    """Return the answer to `--if`: `text`, or that the job would start now."""
+    words = ", ".join(f"{flag.value}={value}" for flag, value in changes.items())
+    if explanation is not None and explanation.verdict.reason is Reason.PLACED:
+        where = plural(int(explanation.verdict.facts["nodes_used"]), "node")
+        text = f"Job {job.metadata.name} would start now, on {where}\n"
+    return f"With {words}:\n\n{text}"
 
 
 def _not_ready(unready: Mapping[str, float], now: float) -> list[str]:
@@ -91,11 +112,11 @@ def _line(label: str, text: str) -> str:
     return f"  {label:<{LABEL_WIDTH}}{text}".rstrip()
 
 
-def _waiting(job: Job, explanation: Explanation, now: float, buying: str) -> str:
+def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | None) -> str:
     verdict = explanation.verdict
     since = "" if explanation.since is None else f"    (for {duration(now - explanation.since)})"
     # What no node there is can hold, a node that is bought may.
-    verb = "waits for nodes" if " being bought, " in buying else _VERBS[verdict.outcome]
+    verb = "waits for nodes" if buying and buying.may_help else _VERBS[verdict.outcome]
     head = f"{verb}: {verdict.reason.value}"
     if verdict.reason is Reason.STOPPING:
         head = "is stopping"
@@ -106,8 +127,9 @@ def _waiting(job: Job, explanation: Explanation, now: float, buying: str) -> str
         facts.append(_line("asks" if number == 0 else "", _amounts(amounts)))
     facts += _who(job, explanation, now)
     facts += _when(job, explanation, now)
+    facts += _borrows(explanation, now)
     if buying:
-        facts.append(_line("nodes", buying))
+        facts.append(_line("nodes", buying.text))
     if facts:
         lines += ["", *facts]
     lines += _changes(job, explanation)
@@ -160,6 +182,8 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
         return []
     if isinstance(forecast, Unknown):
         return [_line("may start", f"unknown: {forecast.value}")]
+    if isinstance(forecast, Preemption):
+        return _preempts(job, forecast, now)
     after = ""
     if forecast.waits_for:
         have = "has" if len(forecast.waits_for) == 1 else "have"
@@ -169,6 +193,35 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
         _line("may start", text),
         _line("", "if the jobs ahead use their whole time limits and no other job comes first"),
     ]
+
+
+def _borrows(explanation: Explanation, now: float) -> list[str]:
+    """Return when a job that gave way again and again may borrow, and what helps it."""
+    found = explanation.borrower_backoff
+    if found is None:
+        return []
+    again = f"again in {duration(found.until - now)}"
+    return [
+        _line("borrows", f"{again}: {found.times} attempts in a row gave way without a checkpoint"),
+        _line("", "what helps: save checkpoints; nodes of its own team and of none are open to it"),
+    ]
+
+
+def _preempts(job: Job, preemption: Preemption, now: float) -> list[str]:
+    """Return which jobs have to leave, from when on, and what they may still do first."""
+    victims = preemption.victims
+    if not victims:
+        return [_line("may start", "once the jobs that leave its nodes have ended")]
+    rest = len(victims) - VICTIMS_SHOWN_MAX
+    names = _names(job, victims[:VICTIMS_SHOWN_MAX]) + (f" and {rest:,} more" if rest > 0 else "")
+    wait = preemption.begins_at - now
+    when = f" in {duration(wait)}, unless there is room before" if wait > 0 else ""
+    have, they = ("has", "it reports") if len(victims) == 1 else ("have", "they report")
+    start = f"once {names} {have} ended, after a last checkpoint if {they} any"
+    lines = [_line("preempts", f"{names}{when}")]
+    if wait > 0:
+        lines.append(_line("", "a job that has just started is not preempted at first"))
+    return [*lines, _line("may start", start)]
 
 
 def _changes(job: Job, explanation: Explanation) -> list[str]:
@@ -189,7 +242,7 @@ _NEXT = {
     Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
     Reason.NO_MATCHING_NODE: "fairlead nodes -o wide shows what there is",
     Reason.NO_NODE_SHAPE_FITS: "ask for less per member; see fairlead nodes -o wide",
-    Reason.NO_SUCH_TOPOLOGY: "use a label of the nodes: kubectl get nodes --show-labels",
+    Reason.NO_SUCH_TOPOLOGY: "name a level or a node label: kubectl get nodes --show-labels",
     Reason.EXCEEDS_CLUSTER: "ask for fewer members, or add nodes",
 }
 
@@ -262,10 +315,15 @@ def _ignored(job: Job) -> list[str]:
 
 
 def _attempts(job: Job) -> list[str]:
-    """Return the latest attempts with their causes; nothing for one that goes on as it began."""
+    """Return the latest attempts with their causes; nothing for one that tells no more than the
+    state of the job.
+    """
     attempts = sorted(job.status.attempts, key=lambda attempt: attempt.number)
     latest = latest_attempt(job)
-    if latest is None or (len(attempts) == 1 and latest.cause is None):
+    if latest is None:
+        return []
+    is_over = job.is_finished or is_cancelled(job)
+    if len(attempts) == 1 and latest.cause is None and (is_over or latest.finished_at is None):
         return []
     lines = ["", "  attempts"]
     for attempt in attempts[-ATTEMPTS_SHOWN_MAX:]:
@@ -280,13 +338,17 @@ def _attempts(job: Job) -> list[str]:
     return lines
 
 
-def why_facts(job: Job, explanation: Explanation | None) -> dict[str, Any]:
+def why_facts(
+    job: Job, explanation: Explanation | None, owners: Owners = _NO_OWNERS
+) -> dict[str, Any]:
     """Return the answer as plain data for -o json and yaml."""
     facts: dict[str, Any] = {
         "job": job.metadata.name,
         "namespace": job.metadata.namespace,
         "state": state_of(job),
     }
+    if borrowed := borrowed_nodes(job, owners):
+        facts["borrowed"] = borrowed
     if explanation is None:
         return {**facts, "explanation": None, "ending": ending(job)}
     plain = _camel(msgspec.to_builtins(explanation))

@@ -16,6 +16,7 @@ from fairlead.api import names
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusCause, StatusDetails
 from fairlead.api.validate import validate_job, validate_job_update
+from fairlead.decide.admission.limits import Count, limit_causes, submitter_causes
 from fairlead.decide.admission.teams import User, team_causes
 from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
 from fairlead.model.teams import TeamTable
@@ -88,21 +89,28 @@ def judge_job(
     user: User | None = None,
     known: Sequence[str] = (),
     namespace: str = "",
+    own_namespace: str = "",
+    count: Count | None = None,
 ) -> list[StatusCause]:
     """Return what is wrong with a defaulted job as plain JSON; [] when it may be stored.
 
     With `old` it is an update. Without `classes` its priority is not judged, without `teams` its
     team. `known` are fields that a schema has refused already: they are left out of what is judged,
-    and of the answer. `namespace` counts where the job itself names none.
+    and of the answer. `namespace` counts where the job itself names none. `own_namespace` is that
+    of Fairlead's own pods; `count` returns how many unfinished jobs a user or team has.
     """
+    changed_user = list(submitter_causes(new, old, user, own_namespace))
     if old is not None and new.get("spec") == old.get("spec"):
-        return []
+        return changed_user
     namespace = _namespace_of(new) or namespace
     found = [
         *validate_job(_without(new, known) if known else new),
         *_classes(new, classes, namespace),
         *(() if teams is None else team_causes(new, teams, namespace, user)),
     ]
+    if old is None and teams is not None and not found:
+        found += limit_causes(new, teams, namespace, count)
+    found = [*changed_user, *found]
     if known:  # what cannot be decoded without these fields, the schema has reported
         found = [cause for cause in found if cause.reason != UNDECODABLE]
     if old is not None:

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, assert_never
 
 from fairlead.api import names
+from fairlead.api.core import Toleration
 from fairlead.api.meta import Wire
 
 ENABLED = "enabled"
@@ -58,10 +59,12 @@ class PodGates(Wire, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     scheduling_gates: tuple[Gate, ...] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+    priority: int | None = None
 
 
 class PodShape(Wire, frozen=True):
-    """What of a pod decides on its gate; all else is not even decoded."""
+    """What of a pod decides on its gate and team; all else is not even decoded."""
 
     metadata: PodMeta = PodMeta()
     spec: PodGates = PodGates()
@@ -140,7 +143,7 @@ def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> Pod
     if not has_gate:
         patch.append(_add_gate(gates))
     if label != ENABLED:
-        patch.append(_add_label(labels))
+        patch += map_operations("/metadata/labels", labels, names.GANG_SCHEDULING, ENABLED)
     warnings: tuple[str, ...] = ()
     if label not in (None, ENABLED):
         warnings = (
@@ -186,11 +189,14 @@ def _add_gate(gates: Sequence[Gate]) -> Operation:
     return {"op": "add", "path": "/spec/schedulingGates", "value": [gate]}
 
 
-def _add_label(labels: Mapping[str, str]) -> Operation:
-    if labels:
-        pointer = names.GANG_SCHEDULING.replace("~", "~0").replace("/", "~1")
-        return {"op": "add", "path": f"/metadata/labels/{pointer}", "value": ENABLED}
-    return {"op": "add", "path": "/metadata/labels", "value": {names.GANG_SCHEDULING: ENABLED}}
+def map_operations(
+    path: str, there: Mapping[str, str] | None, key: str, value: str
+) -> tuple[Operation, ...]:
+    """Return what sets a key of a map of texts, such as labels, which may not be there yet."""
+    if not there:
+        return ({"op": "add", "path": path, "value": {key: value}},)
+    pointer = key.replace("~", "~0").replace("/", "~1")
+    return ({"op": "add", "path": f"{path}/{pointer}", "value": value},)
 
 
 def reason_of(answer: PodAnswer) -> str:

@@ -15,7 +15,6 @@ from fairlead.api.causes import cause, invalid
 from fairlead.api.names import TEAM
 from fairlead.api.status import StatusCause
 from fairlead.api.team import TeamSpec
-from fairlead.api.validate_team import validate_team
 from fairlead.decide.admission.unresolved import listed
 from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable
 
@@ -39,7 +38,7 @@ class User:
         return not self.name.startswith(SYSTEM_USER) and MASTERS not in self.groups
 
     def is_of(self, team: TeamSpec) -> bool:
-        """True for a member or an admin of a team, and for everyone where it names nobody."""
+        """True for a member or an admin of a team, and for every user where it lists none."""
         named = (team.members, team.admins)
         users = {user for each in named for user in each.users}
         groups = {group for each in named for group in each.groups}
@@ -82,13 +81,6 @@ def team_causes(
             yield invalid("spec.team", team, why)
         case str():
             pass
-
-
-def judge_team(new: Obj, old: Obj | None = None) -> list[StatusCause]:
-    """Return what is wrong with a Team that is created or changed; [] when it may be stored."""
-    if old is not None and new.get("spec") == old.get("spec"):
-        return []
-    return validate_team(new)
 
 
 def _may_use(teams: TeamTable, name: str, user: User | None) -> bool:

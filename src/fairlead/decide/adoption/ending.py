@@ -125,4 +125,4 @@ def ended_draft(group: GroupContext, reason: EndReason, text: str) -> StatusDraf
     if group.is_open:
         draft = draft.closed(group.end(reason, text))
     type_ = names.SUCCEEDED if reason is EndReason.SUCCEEDED else names.FAILED
-    return draft.finished(type_, reason.value, text)
+    return draft.finished(type_, reason.value, text).released()

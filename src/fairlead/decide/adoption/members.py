@@ -17,9 +17,9 @@ from typing import TypeAlias
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import Affinity, Container, Pod, PodSpec, PodTemplate
+from fairlead.api.core import Container, Pod, PodSpec, PodTemplate
 from fairlead.api.job import Job, Role
-from fairlead.api.meta import label_number
+from fairlead.api.meta import ObjectMeta, label_number
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.pinning import node_of, refusal_of
 from fairlead.model.grouping import Membership, is_gated, role_name
@@ -117,10 +117,12 @@ def planned_spec(spec: PodSpec) -> PodSpec:
         containers=tuple(map(_planned, spec.containers)),
         init_containers=tuple(map(_planned, spec.init_containers)),
         node_selector=spec.node_selector,
-        affinity=Affinity(spec.affinity.node_affinity) if spec.affinity else None,
+        affinity=spec.affinity,
         tolerations=spec.tolerations,
         priority_class_name=_usable_class(spec),
         overhead=spec.overhead,
+        topology_spread_constraints=spec.topology_spread_constraints,
+        host_network=spec.host_network,
     )
 
 
@@ -135,6 +137,7 @@ def _planned(container: Container) -> Container:
         name=container.name,
         image=container.image,
         resources=container.resources,
+        ports=tuple(port for port in container.ports if port.host_port),
         restart_policy=container.restart_policy,
     )
 
@@ -147,6 +150,8 @@ def shape_of(spec: PodSpec) -> str:
         [(c.resources, c.restart_policy) for c in planned.containers],
         [(c.resources, c.restart_policy) for c in planned.init_containers],
     ]
+    ports = [c.ports for c in planned.containers if c.ports]
+    bare += [ports] if ports else []
     data = msgspec.json.encode(bare, order="sorted")
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
@@ -285,9 +290,19 @@ def roles_of(members: Sequence[Member], expected: Expected) -> tuple[Role, ...]:
         for shape, alike in shapes.items():
             count = max(whole, len(alike)) if len(shapes) == 1 else len(alike)
             name = role if len(shapes) == 1 else f"{role_name(role[:30])}-{shape}"
-            template = PodTemplate(spec=planned_spec(alike[0].pod.spec))
+            spec = planned_spec(alike[0].pod.spec)
+            anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+            template = PodTemplate(spec=spec)
+            if anti is not None or spec.topology_spread_constraints:
+                template = PodTemplate(_shared_labels(alike), spec)
             out.append(Role(name=name, count=count, template=template))
     return tuple(out)
+
+
+def _shared_labels(members: Sequence[Member]) -> ObjectMeta:
+    """Return the labels that all members have, which rules about pods may name."""
+    first, *others = (member.pod.metadata.labels for member in members)
+    return ObjectMeta(labels={k: v for k, v in first.items() if all(o.get(k) == v for o in others)})
 
 
 def is_whole(job: Job, census: Census) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
-from fairlead.model.grouping import Group, Tool, role_name
+from fairlead.model.grouping import Tool, role_name
 
 Document = Mapping[str, Any]
 
@@ -50,12 +50,12 @@ def ends_by_itself(tool: Tool) -> bool:
     return tool in _ENDING
 
 
-def read_source(group: Group, document: Document) -> Facts:
-    """Return what the source of a group says."""
+def read_source(tool: Tool, document: Document) -> Facts:
+    """Return what the source of a group of that tool says."""
     spec = _child(document, "spec")
     uid = _text(_child(document, "metadata").get("uid"))
     ended = _ended(_child(document, "status"))
-    match group.tool:
+    match tool:
         case Tool.JOB:
             return _job(spec, uid, ended)
         case Tool.STATEFUL_SET:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from fairlead.api.job import Attempt
+from fairlead.api.job import Attempt, JobStatus
+from fairlead.api.times import parse_time
+from fairlead.decide.attempts.end_reason import EndReason
 
+#: The back-off of a borrower that gave way twice in a row, and the longest one: 13 times or more.
+_BORROWER_SECONDS_FIRST, _BORROWER_SECONDS_MAX = 60.0, 86_400.0
 #: 2 to this power is more than any delay.
 _DOUBLINGS_MAX = 30
 
@@ -23,3 +28,36 @@ def last_ended_for(attempts: Sequence[Attempt], reasons: Collection[str]) -> Seq
             break
         count += 1
     return attempts[len(attempts) - count :]
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowerBackOff:
+    """How often a job gave way in a row on borrowed nodes without progress, and from when on it may
+    borrow again. Instants are seconds since the epoch.
+    """
+
+    times: int
+    until: float
+
+
+def borrower_backoff(status: JobStatus) -> BorrowerBackOff | None:
+    """Return the back-off of a job that waits; None where it may borrow at any time.
+
+    Counted are its latest attempts that were preempted on borrowed nodes, and from whose checkpoint
+    the next one starts: they saved none of their own. The records that a status keeps
+    (`bounds.ATTEMPTS_MAX`) are more than it takes to get to the longest back-off, so those that are
+    dropped do not matter.
+    """
+    step = status.progress.checkpoint_step if status.progress is not None else None
+    times = 0
+    for attempt in reversed(status.attempts):
+        is_borrowed = any(held.lender for held in attempt.held)
+        is_counted = is_borrowed and attempt.reason == EndReason.PREEMPTED.value
+        if not is_counted or attempt.resumed_from_step != step:
+            break
+        times += 1
+    ended_at = status.attempts[-1].finished_at if times > 1 else None
+    if ended_at is None:
+        return None
+    wait_seconds = doubled(_BORROWER_SECONDS_FIRST, times - 2, _BORROWER_SECONDS_MAX)
+    return BorrowerBackOff(times, parse_time(ended_at) + wait_seconds)

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from fairlead.api.bounds import ATTEMPTS_MAX
 from fairlead.api.core import Pod
-from fairlead.api.job import Attempt, Cause, Job, JobStatus, MemberCounts
-from fairlead.api.times import format_micro_time
+from fairlead.api.job import Attempt, Cause, Job, JobStatus, MemberCounts, Progress
+from fairlead.api.placement import Placement
+from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 
 
@@ -28,30 +29,48 @@ class End:
     pods_version: str = ""
 
 
+#: Raise it when pods of a new version and what is left of an attempt of an older one do not fit.
+MEMBERS_FORM = 2
+
+
 def template_digest(job: Job) -> str:
     """Return a digest of what pods are made from, as far as the read model knows it."""
-    data = msgspec.json.encode((job.spec.roles, job.spec.checkpoint), order="sorted")
+    parts = (MEMBERS_FORM, job.spec.roles, job.spec.checkpoint)
+    data = msgspec.json.encode(parts, order="sorted")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def new_record(job: Job, now: float) -> Attempt:
+def new_record(job: Job, now: float, placement: Placement | None = None) -> Attempt:
     """Return the open record with which the job's current attempt begins.
 
-    The digest is of jobs of ours only: pods of other tools are not made from the template.
+    `placement` is the one that it begins with, by default that of the status. The digest is of jobs
+    of ours only: pods of other tools are not made from the template.
     """
-    progress = job.status.progress
+    progress, place = job.status.progress, placement or job.status.placement
     return Attempt(
         number=job.status.attempt,
         begun_at=format_micro_time(now),
         resumed_from_step=progress.checkpoint_step if progress else None,
         template_digest=template_digest(job) if job.spec.adopts is None else "",
+        team=place.team if place is not None else "",
+        held=place.held if place is not None else (),
     )
 
 
-def closed_record(record: Attempt, end: End, now: float) -> Attempt:
-    """Return the record, closed now; nodes that it had lost already stay lost."""
+def closed_record(
+    record: Attempt, end: End, now: float, progress: Progress | None = None
+) -> Attempt:
+    """Return the record, closed now; nodes that it had lost already stay lost.
+
+    `progress` is the job's: a checkpoint of an earlier attempt is none of this one.
+    """
+    saved = None
+    if progress is not None and progress.checkpoint_step is not None and record.begun_at:
+        at = progress.checkpointed_at or progress.reported_at
+        saved = at if at and parse_time(at) > parse_time(record.begun_at) else None
     return replace(
         record,
+        saved_at=saved,
         finished_at=format_micro_time(now),
         cause=end.cause,
         reason=end.reason.value,

@@ -9,10 +9,10 @@ status is as it was.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Self
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
@@ -32,8 +32,15 @@ REFUSALS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StatusDraft:
+class ReleaseCause(Enum):
+    """Why a placement is given back when no verdict says it; reason of the condition Placed."""
+
+    FINISHED = "Finished"
+    CANCELLED = "Cancelled"
+    OUTDATED = "PlacementOutdated"  # the job's roles are no longer those that were placed
+
+
+class StatusDraft(msgspec.Struct, frozen=True):
     """The next status of `job`, which is as it was observed."""
 
     job: Job
@@ -47,7 +54,7 @@ class StatusDraft:
 
     def set(self, **fields: Any) -> Self:
         """Set fields of the status."""
-        return dataclasses.replace(self, status=replace(self.status, **fields))
+        return replace(self, status=replace(self.status, **fields))
 
     def state(self, state: JobState) -> Self:
         """Set the STATE column."""
@@ -82,7 +89,7 @@ class StatusDraft:
     def opened(self, record: Attempt) -> Self:
         """Open the record: pods may exist, and the placement must stay."""
         counts = MemberCounts(self.job.member_count, self.job.member_count)
-        draft = dataclasses.replace(self, status=with_attempt(self.status, record))
+        draft = replace(self, status=with_attempt(self.status, record))
         if not is_true(self.status.conditions, names.RUNNING):
             draft = draft.condition(names.RUNNING, "False", "Starting")
         return draft.set(members=counts).state(JobState.STARTING)
@@ -95,15 +102,17 @@ class StatusDraft:
         record = self.status.current_attempt
         if record is not None and record.started_at is None:
             status = with_attempt(draft.status, replace(record, started_at=at))
-            draft = dataclasses.replace(draft, status=status)
+            draft = replace(draft, status=status)
         return draft.set(started_at=self.status.started_at or at).state(JobState.RUNNING)
 
     def closed(self, end: End) -> Self:
         """Close the record of the current attempt, which must be open."""
         record = self.status.current_attempt
         assert record is not None
-        status = with_attempt(self.status, closed_record(record, end, self.now))
-        draft = dataclasses.replace(self, status=status)
+        status = with_attempt(
+            self.status, closed_record(record, end, self.now, self.status.progress)
+        )
+        draft = replace(self, status=status)
         return draft.set(member_restarts=()).condition(names.RUNNING, "False", end.reason.value)
 
     def counted(self, cause: Cause | None, failures: int = 1) -> Self:
@@ -117,11 +126,23 @@ class StatusDraft:
     # The end of the job
 
     def finished(self, type_: str, reason: str, message: str) -> Self:
-        """End the job for good; `type_` is Succeeded or Failed."""
+        """End the job for good; `type_` is Succeeded or Failed. See `released` for its place."""
         at = format_micro_time(self.now)
         draft = self.condition(type_, "True", reason, message)
         draft = draft.set(finished_at=at, restart_at=None, member_restarts=())
         return draft.state(JobState.SUCCEEDED if type_ == names.SUCCEEDED else JobState.FAILED)
+
+    def released(self) -> Self:
+        """Give back, with the write that ends the job, the place that it has.
+
+        No capacity depends on it: what a finished job holds counts as free.
+        """
+        draft, old = self.set(placement=None, nomination=None, preemption=None), self.status
+        if old.placement is None and old.verdict is None:
+            return draft
+        text = "the nodes were given back" if old.placement is not None else ""
+        draft = draft.condition(names.PLACED, "False", ReleaseCause.FINISHED.value, text)
+        return draft.set(verdict=None)
 
     def write(
         self, *notes: Note, record: bool = False
@@ -129,7 +150,7 @@ class StatusDraft:
         """Return the actions that write the status and emit the notes; () when nothing is new.
 
         With `record`, the history comes first: once the status says that the job has ended,
-        nothing looks at it again.
+        nothing looks at it again. The record keeps the last place.
         """
         job = self.job
         status = replace(
@@ -139,7 +160,8 @@ class StatusDraft:
         )
         if status == job.status:
             return ()
-        recorded = (RecordHistory(replace(job, status=status)),) if record else ()
+        kept = replace(status, placement=job.status.placement)
+        recorded = (RecordHistory(replace(job, status=kept)),) if record else ()
         return (*recorded, WriteJobStatus(job, status), *(event(job, note) for note in notes))
 
 

@@ -26,18 +26,20 @@ class CreateFleet:
 
 @dataclass(frozen=True, slots=True)
 class WriteFleet:
-    """Write the ledger of removals, which grants them."""
+    """Write the ledger of removals, which grants them; `decided` is for events and records."""
 
     fleet: Fleet
     status: FleetStatus
+    decided: tuple[PoolDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CallLaunch:
-    """Send recorded launches to the provider, and record the answers."""
+    """Send recorded launches to the provider, and write the answers with what else was decided."""
 
     pool: NodePool
     launches: tuple[Launch, ...]
+    decided: tuple[PoolDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

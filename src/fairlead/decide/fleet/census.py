@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fairlead.api.fleet import Grant
 from fairlead.api.node_pool import Launch
 from fairlead.api.times import parse_time
-from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
-from fairlead.model.machines import Instance
+from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView, about
+from fairlead.model.machines import Instance, InstanceState
 from fairlead.model.pool_nodes import PoolNode
 
-#: A machine that a provider does not list so long after its launch does not exist.
+#: Lists are late and may miss machines. One that is missing for longer does not exist: so long
+#: after its launch, and so long after a list that had it.
 LAG_SECONDS_MAX = 120.0
 
 
@@ -20,7 +22,11 @@ class Census:
     """The machines of one pool, by what they are to us."""
 
     view: PoolView
+    #: The machines that exist: those of the latest list, and those that are missing in it for less
+    #: than `LAG_SECONDS_MAX`.
     instances: dict[str, Instance]
+    #: Those of the latest list.
+    listed: frozenset[str]
     nodes: dict[str, PoolNode]
     leaving: dict[str, Grant]
     #: Machines without a node that takes work, and whose deadline has not passed: by domain.
@@ -38,24 +44,28 @@ class Census:
     @property
     def size(self) -> int:
         """Machines that are there or coming and are not being removed."""
-        there = self.instances.keys() - self.leaving.keys()
+        return self.occupied - len(self.instances.keys() & self.leaving.keys())
+
+    @property
+    def occupied(self) -> int:
+        """Machines that count against the limits of the pool: those that are being removed, too."""
         unanswered = sum(
             launch.count if launch.instances is None else
             sum(id_ not in self.instances for id_ in launch.instances)
             for launch in self.view.pool.status.launches
         )  # fmt: skip
-        return len(there) + unanswered
+        return len(self.instances) + unanswered
 
     def domain_of(self, instance: str) -> str:
         """Return the domain of a machine; "" when it has none."""
         found = self.instances.get(instance)
         return found.domain if found is not None else ""
 
-    def domain_sizes(self) -> dict[str, int]:
+    def domain_sizes(self, *, with_leaving: bool = False) -> dict[str, int]:
         """Return how many machines each domain has, coming ones too."""
         sizes: dict[str, int] = {}
         for each in self.instances.values():
-            if each.id not in self.leaving:
+            if with_leaving or each.id not in self.leaving:
                 sizes[each.domain] = sizes.get(each.domain, 0) + 1
         for launch in self.view.pool.status.launches:
             ids = launch.instances
@@ -65,13 +75,23 @@ class Census:
 
 
 def take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
-    """Count one pool."""
+    """Count one pool; PoolFault."""
+    with about(pool.name):
+        return _take_census(view, pool, memory)
+
+
+def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
     grants = view.fleet.status.grants if view.fleet is not None else ()
+    leaving = {grant.instance: grant for grant in grants if grant.pool == pool.name}
+    nodes = view.nodes.by_pool.get(pool.name, {})
+    known = {*leaving, *(node.instance for node in nodes.values())}
+    known.update(id_ for launch in pool.pool.status.launches for id_ in launch.instances or ())
     census = Census(
         pool,
-        {each.id: each for each in pool.instances},
-        view.nodes.by_pool.get(pool.name, {}),
-        {grant.instance: grant for grant in grants if grant.pool == pool.name},
+        _existing(pool, memory, known, view.instant),
+        frozenset(each.id for each in pool.instances),
+        nodes,
+        leaving,
     )
     launched: dict[str, Launch] = {}
     for launch in pool.pool.status.launches:
@@ -91,6 +111,27 @@ def take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
         if node.removal and not view.nodes.is_used(node.name):
             census.marked.setdefault(census.domain_of(node.instance), []).append(node)
     return census
+
+
+def _existing(
+    pool: PoolView, memory: FleetMemory, known: Collection[str], instant: float
+) -> dict[str, Instance]:
+    """Return the machines that exist. `known`: those that our records or nodes name."""
+    seen = memory.seen.setdefault(pool.name, {})
+    is_complete = pool.inventory is not None and pool.inventory.is_complete
+    if not is_complete:
+        seen.update({id_: (instant, each) for id_, (_, each) in seen.items()})
+    seen.update({each.id: (instant, each) for each in pool.instances})
+    for id_ in known:
+        if id_ not in seen:
+            seen[id_] = (instant, Instance(id_, "", InstanceState.RUNNING))
+    missing = [id_ for id_, (at, _) in seen.items() if instant - at > LAG_SECONDS_MAX]
+    if not missing:
+        return {id_: each for id_, (_, each) in seen.items()}
+    for id_ in missing:
+        if id_ not in known:
+            del seen[id_]
+    return {id_: each for id_, (at, each) in seen.items() if instant - at <= LAG_SECONDS_MAX}
 
 
 def _come(census: Census, domain: str, count: int) -> None:
@@ -113,7 +154,7 @@ def _count_launched(view: FleetView, census: Census, launched: dict[str, Launch]
             continue  # it is gone before it worked
         census.launching += node is None
         waiting_for_us = node is not None and node.is_ready
-        late = view.now > parse_time(launch.requested_at) + ready_seconds
+        late = view.now > parse_time(launch.begun_at) + ready_seconds
         if late and not waiting_for_us:
             census.failed.append(id_)
         else:
@@ -124,13 +165,12 @@ def _is_listed(view: FleetView, pool: PoolView, launch: Launch) -> bool:
     """True when the provider's list is complete, and newer than the launch for sure."""
     is_complete = pool.inventory is not None and pool.inventory.is_complete
     listed_at = view.now - pool.age_seconds
-    return is_complete and listed_at > parse_time(launch.requested_at) + LAG_SECONDS_MAX
+    return is_complete and listed_at > parse_time(launch.begun_at) + LAG_SECONDS_MAX
 
 
-def is_gone(view: FleetView, pool: PoolView, launch: Launch, instance: str) -> bool:
+def is_gone(view: FleetView, census: Census, launch: Launch, instance: str) -> bool:
     """True for a machine of a launch that the provider has no more."""
-    listed = any(each.id == instance for each in pool.instances)
-    return not listed and _is_listed(view, pool, launch)
+    return instance not in census.instances and _is_listed(view, census.view, launch)
 
 
 def _count_strays(

@@ -4,10 +4,11 @@
     sight      can what is seen be trusted? (`decide/rails/`)
     demand     what waiting gangs need beyond what is there and coming
     joins      which new nodes may take work now
-    surplus    what should go, and what the rails let go
+    surplus    what should be removed, and what the rails allow
 
 The status of a pool is written before its provider is called, and the ledger before a machine is
-ended: whatever line the controller dies at, the next one finds what it had begun.
+ended: whatever line the controller dies at, the next one finds what it had begun. It takes over a
+launch by a write before it sends it: late writes of the one that died then conflict.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant
-from fairlead.api.node_pool import NodePool
+from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant, Override
+from fairlead.api.node_pool import NodePool, PoolDecision
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.actions import (
     Action,
@@ -33,21 +34,25 @@ from fairlead.decide.fleet.actions import (
     WritePool,
 )
 from fairlead.decide.fleet.census import Census, take_census
+from fairlead.decide.fleet.decisions import admitted, removal_end, sight_changed, unmarked
 from fairlead.decide.fleet.demand import Demand
-from fairlead.decide.fleet.pool_status import PoolPlan, status_of
+from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
+from fairlead.decide.fleet.quiet import end_quiet, quiet_of, stays_quiet
 from fairlead.decide.fleet.surplus import removals_of
-from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView
+from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, about
 from fairlead.decide.rails.ledger import Account, Ledger
 from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
+from fairlead.decide.rails.reported import reported_of
 from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look
 from fairlead.decide.verdict import Decision
+from fairlead.model.machines import InstanceState
 
 #: Sights in which nothing is bought either: waiting gangs may be the symptom.
 _NO_BUYING = frozenset(
     (
         Blindness.FROZEN, Blindness.NODE_LIST_STALE, Blindness.CONTROL_PLANE_UNHEALTHY,
-        Blindness.NODES_UNREADY, Blindness.UNREADY_RISES,
+        Blindness.API_SERVER_DEGRADED, Blindness.NODES_UNREADY, Blindness.UNREADY_RISES,
     )
 )  # fmt: skip
 #: Of these alone, while the lists agree, our records are what is wrong.
@@ -68,12 +73,18 @@ class Report:
 def decide_fleet(
     view: FleetView, policy: FleetPolicy, memory: FleetMemory
 ) -> tuple[Decision[Action], Report | None]:
-    """Return what to do, and why; changes `memory`."""
+    """Return what to do, and why; changes `memory`. PoolFault where it raises over one pool.
+
+    The report is None where there is still nothing to do.
+    """
     grants = view.fleet.status.grants if view.fleet is not None else ()
     if not view.pools and not grants:
         return Decision(), None
     if view.fleet is None:
         return Decision((CreateFleet(),), wake_at=view.now + policy.loop_seconds), None
+    if stays_quiet(view, policy, memory):
+        return Decision(wake_at=view.now + policy.idle_loop_seconds), None
+    end_quiet(memory)
     return _Cycle(view, policy, memory, view.fleet).run()
 
 
@@ -83,10 +94,14 @@ class _Cycle:
     policy: FleetPolicy
     memory: FleetMemory
     fleet: Fleet
+    sight: Sight = field(init=False)
     actions: list[Action] = field(default_factory=list[Action])
     elapsed: float = 0.0
     #: Removals of each pool that are seen through.
     ended: dict[str, int] = field(default_factory=dict[str, int])
+    censuses: dict[str, Census] = field(default_factory=dict[str, Census])
+    #: What was decided about each pool beside its launches and removals.
+    noted: dict[str, list[PoolDecision]] = field(default_factory=dict)
 
     def run(self) -> tuple[Decision[Action], Report]:
         """Decide."""
@@ -95,6 +110,7 @@ class _Cycle:
             self.elapsed = max(0.0, view.instant - memory.looked_at)
         memory.looked_at = view.instant
         censuses = [take_census(view, pool, memory) for pool in view.pools]
+        self.censuses = {census.view.name: census for census in censuses}
         findings = self._look(censuses)
         is_buying = not any(finding.blindness in _NO_BUYING for finding in findings)
         purchases = plan_purchases(view, censuses, is_buying=is_buying)
@@ -106,6 +122,10 @@ class _Cycle:
         for plan in plans:
             self._write_pool(plan, findings, rulings)
         report = Report(findings, purchases.demand, tuple(plans), rulings)
+        if not (self.actions or findings or rulings):
+            memory.quiet = quiet_of(
+                view, self.policy, memory, fleet=self.fleet, plans=plans, sight=self.sight
+            )
         is_busy = bool(self.actions) or any(plan.is_busy for plan in plans) or bool(findings)
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
@@ -115,7 +135,7 @@ class _Cycle:
     def _look(self, censuses: Sequence[Census]) -> tuple[Finding, ...]:
         view, memory = self.view, self.memory
         leaving = frozenset(grant.instance for grant in self.fleet.status.grants)
-        cloud = frozenset(id_ for census in censuses for id_ in census.instances)
+        cloud = frozenset(id_ for census in censuses for id_ in census.listed)
         nodes = frozenset(node.instance for census in censuses for node in census.nodes.values())
         joining = frozenset(id_ for census in censuses for id_ in census.awaited)
         known = [census.view.pool.status.recorded for census in censuses]
@@ -131,8 +151,10 @@ class _Cycle:
             unready=len(view.nodes.unready.keys() & self._working(censuses)),
             api_error_share=view.api_error_share,
             api_latency_seconds=view.api_latency_seconds,
+            reported=reported_of(view.report, view.now),
             is_frozen=self.fleet.spec.freeze is not None,
         )
+        self.sight = sight
         own_change = -len(leaving - memory.leaving)
         memory.leaving = leaving
         memory.sight, findings = look(
@@ -165,7 +187,11 @@ class _Cycle:
                 continue
             waiting = sorted(census.joining, key=lambda node: node.name)
             most = max(1, int(pool.spec.joins_per_minute * self.policy.loop_seconds / 60))
+            tokens = memory.bucket.tokens
             count, memory.bucket = memory.bucket.take(min(len(waiting), most))
+            if count:
+                said = admitted(count, len(waiting), tokens=tokens, at=format_time(view.now))
+                self._note(census.view.name, said)
             self.actions.extend(Admit(node.node) for node in waiting[:count])
 
     # Removals
@@ -217,7 +243,7 @@ class _Cycle:
             name = census.view.name
             seen = [
                 node for node in census.nodes.values()
-                if node.instance in census.instances and node.instance not in census.leaving
+                if node.instance in census.listed and node.instance not in census.leaving
             ]  # fmt: skip
             sizes[name] = len(seen)
             for node in seen:
@@ -229,7 +255,7 @@ class _Cycle:
         return [
             Permit(override.name, frozenset(override.nodes))
             for override in self.fleet.spec.overrides
-            if parse_time(override.expires_at) > self.view.now
+            if _end_of(override) > self.view.now
         ]
 
     def _write_fleet(
@@ -238,9 +264,12 @@ class _Cycle:
         status, at = self.fleet.status, format_time(self.view.now)
         granted = [ruling.removal for ruling in rulings if ruling.outcome is Outcome.REMOVE]
         kept = tuple(grant for grant in status.grants if not self._is_over(grant))
-        for grant in set(status.grants) - set(kept):
-            if not self._is_used_again(grant):
-                self.ended[grant.pool] = self.ended.get(grant.pool, 0) + 1
+        for grant in status.grants:
+            if grant in kept:
+                continue
+            is_used = self._is_used_again(grant)
+            self._note(grant.pool, removal_end(grant, at, is_used=is_used))
+            self.ended[grant.pool] = self.ended.get(grant.pool, 0) + (not is_used)
         grants = (
             *kept,
             *(Grant(r.charge.pool, r.instance, r.node, r.charge.cause, at) for r in granted),
@@ -259,19 +288,20 @@ class _Cycle:
             new = replace(new, clock=booked.clock, removed=booked.removed)
         is_changed = granted or grants != status.grants or is_old or blind != status.blind
         if is_changed:
-            self.actions.append(WriteFleet(self.fleet, new))
+            self.actions.append(WriteFleet(self.fleet, new, sight_changed(status, new, at)))
+
+    def _note(self, pool: str, decision: PoolDecision) -> None:
+        self.noted.setdefault(pool, []).append(decision)
 
     def _is_over(self, grant: Grant) -> bool:
         """True when the machine and its node are gone, or when the node is in use again."""
-        view = self.view
-        pool = next((each for each in view.pools if each.name == grant.pool), None)
-        if pool is None:
+        census = self.censuses.get(grant.pool)
+        if census is None:
             return True  # the pool is gone, and its machines are no longer ours
         if self._is_used_again(grant):
             return True
-        is_listed = any(each.id == grant.instance for each in pool.instances)
-        is_complete = pool.inventory is not None and pool.inventory.is_complete
-        return is_complete and not is_listed and grant.instance not in view.nodes.by_instance
+        is_there = grant.instance in census.instances
+        return not is_there and grant.instance not in self.view.nodes.by_instance
 
     def _is_used_again(self, grant: Grant) -> bool:
         node = self.view.nodes.by_instance.get(grant.instance)
@@ -281,14 +311,15 @@ class _Cycle:
         """End the machines whose removal is granted, and delete the nodes of those that ended."""
         for census in censuses:
             pool, ids = census.view.pool, list[str]()
-            is_complete = census.view.inventory is not None and census.view.inventory.is_complete
             for id_, grant in sorted(census.leaving.items()):
                 node = self.view.nodes.by_instance.get(id_)
                 if self._is_used_again(grant):
                     continue
-                if id_ in census.instances:
+                machine = census.instances.get(id_)
+                is_ending = machine is not None and machine.state is InstanceState.STOPPING
+                if id_ in census.listed and not is_ending:
                     ids.append(id_)
-                elif is_complete and node is not None:
+                elif machine is None and node is not None:
                     self.actions.append(DeleteNode(node.node))
             if ids:
                 self.actions.append(Terminate(pool, tuple(ids)))
@@ -307,6 +338,8 @@ class _Cycle:
                     returning[domain] -= 1
                 if is_wanted or node.name not in going or not node.is_cordoned:
                     self.actions.append(Unmark(node.node, uncordons=node.is_cordoned))
+                    at = format_time(self.view.now)
+                    self._note(census.view.name, unmarked(node, at, is_wanted=is_wanted))
 
     # Statuses
 
@@ -315,19 +348,38 @@ class _Cycle:
     ) -> None:
         is_clear = not findings
         is_settled = self.memory.agree_seconds >= self.policy.sight.settle_seconds
-        status, decided = status_of(
-            self.view,
-            plan,
-            findings,
-            rulings,
-            believes_cloud=is_clear or is_settled,
-            ended=self.ended.get(plan.census.view.name, 0),
-        )
+        name = plan.census.view.name
+        with about(name):
+            status, decided = status_of(
+                self.view,
+                plan,
+                findings,
+                rulings,
+                believes_cloud=is_clear or is_settled,
+                ended=self.ended.get(name, 0),
+                noted=self.noted.get(name, ()),
+            )
         pool: NodePool = plan.pool
-        unanswered = tuple(launch for launch in pool.status.launches if launch.instances is None)
+        unanswered = pool.status.unanswered
         is_frozen = any(finding.blindness is Blindness.FROZEN for finding in findings)
-        if unanswered and plan.is_acted_on and not is_frozen:
+        is_sending = bool(unanswered) and plan.is_acted_on and not is_frozen
+        own = self.memory.own_launches.get(name, ())
+        if is_sending and (others := [launch for launch in unanswered if launch not in own]):
+            self.actions.append(WritePool(pool, taken_over(status, others), decided))
+        elif is_sending:
             # Alone: the answer is written with the version of the pool that was decided on.
-            self.actions.append(CallLaunch(pool, unanswered))
-        elif status != pool.status:
+            beside = (
+                *removed(plan, rulings, format_time(self.view.now)),
+                *self.noted.get(name, ()),
+            )
+            self.actions.append(CallLaunch(pool, unanswered, beside))
+        elif decided or status != pool.status:
             self.actions.append(WritePool(pool, status, decided))
+
+
+def _end_of(override: Override) -> float:
+    """Return when an override ends; one whose end cannot be read allows nothing."""
+    try:
+        return parse_time(override.expires_at)
+    except ValueError:
+        return float("-inf")

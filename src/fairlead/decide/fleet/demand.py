@@ -45,12 +45,16 @@ class Unbought(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Nodes that could be bought: of one pool, in one domain. `room`: how many more."""
+    """Nodes that could be bought: of one pool, in one domain.
+
+    `room`: how many more; `pool_room`: how many more in all domains of the pool together.
+    """
 
     pool: str
     domain: str
     template: Node
     room: int
+    pool_room: int
     weight: int = 0
     is_unavailable: bool = False
 
@@ -59,6 +63,11 @@ class Offer:
         """(pool, domain)."""
         return (self.pool, self.domain)
 
+    @property
+    def name(self) -> str:
+        """The pool, and the domain where there is one, for people."""
+        return f"{self.pool}/{self.domain}" if self.domain else self.pool
+
 
 @dataclass(slots=True)
 class Purchase:
@@ -66,6 +75,8 @@ class Purchase:
 
     count: int = 0
     jobs: list[JobKey] = field(default_factory=list)
+    #: Offers that come before this one in the order, and why they were passed over.
+    passed: dict[str, Unbought] = field(default_factory=dict[str, Unbought])
 
 
 @dataclass(slots=True)
@@ -127,15 +138,17 @@ class _Buyer:
         self._state = state
         self._capacity = capacity
         self._offers = list(offers)
+        #: How many more nodes each pool may have.
+        self._left = {offer.pool: offer.pool_room for offer in offers}
         self._demand = Demand()
         self._probes: dict[MemberClass, list[int]] = {}
-        #: What each added node is of, and what it is to us, until a gang uses it.
-        self._added: dict[str, tuple[tuple[str, str], _Added]] = {}
+        #: By slot: what each added node is of, and what it is to us, until a gang uses it.
+        self._added: dict[int, tuple[tuple[str, str], _Added]] = {}
         #: Gangs that could not be bought for, at a version of the capacity.
         self._failed: dict[GangRequest, tuple[Unbought, Mapping[str, Fact]]] = {}
         self._failed_at = -1
-        #: Nodes of each offer that no gang uses, which only a try with the offer may see.
-        self._hidden: dict[tuple[str, str], list[str]] = {}
+        #: Slots of each offer that no gang uses, which only a try with the offer may see.
+        self._hidden: dict[tuple[str, str], list[int]] = {}
         self._barred: Bools = np.zeros(0, dtype=np.bool_)
         #: How many nodes of each offer were added the last time.
         self._portion: dict[tuple[str, str], int] = {}
@@ -158,8 +171,7 @@ class _Buyer:
     def _probe(self, gangs: Sequence[tuple[JobKey, GangRequest]]) -> None:
         """Learn how many members of each class one empty node of each offer holds."""
         mark = self._capacity.mark()
-        added = [self._capacity.with_nodes(offer.template, 1)[0] for offer in self._offers]
-        slots = [self._state.table.slot(name) for name in added]
+        slots = [self._slots(offer, 1)[0] for offer in self._offers]
         for _, gang in gangs:
             for role in gang.roles:
                 if role.member not in self._probes:
@@ -167,11 +179,15 @@ class _Buyer:
                     self._probes[role.member] = [int(fits[slot]) for slot in slots]
         self._capacity.rollback_to(mark)
 
-    def _add(self, offer: Offer, count: int, kind: _Added) -> tuple[str, ...]:
-        added = self._capacity.with_nodes(offer.template, count)
-        for name in added:
-            self._added[name] = (offer.key, kind)
-        return added
+    def _slots(self, offer: Offer, count: int) -> list[int]:
+        """Add nodes of an offer; return their slots."""
+        slots = map(self._state.table.slot, self._capacity.with_nodes(offer.template, count))
+        return [slot for slot in slots if slot is not None]
+
+    def _add(self, offer: Offer, count: int, kind: _Added) -> list[int]:
+        slots = self._slots(offer, count)
+        self._added.update(dict.fromkeys(slots, (offer.key, kind)))
+        return slots
 
     def _try(self, job: JobKey, gang: GangRequest) -> None:
         if self._failed_at == self._capacity.version and gang in self._failed:
@@ -194,12 +210,11 @@ class _Buyer:
         demand = self._demand
         demand.served[job] = None
         for slot in plan.distinct_slots.tolist():
-            name = self._state.table.names[slot]
-            if name not in self._added:
-                demand.needed.add(name)
+            if slot not in self._added:
+                demand.needed.add(self._state.table.names[slot])
                 continue
-            key, kind = self._added[name]
-            self._added[name] = (key, _Added.COUNTED)
+            key, kind = self._added[slot]
+            self._added[slot] = (key, _Added.COUNTED)
             if kind is _Added.COMING:
                 demand.coming_used[key] = demand.coming_used.get(key, 0) + 1
             elif kind is _Added.OFFERED:
@@ -209,48 +224,96 @@ class _Buyer:
                     purchase.jobs.append(job)
 
     def _buy(self, job: JobKey, gang: GangRequest) -> tuple[Unbought, Mapping[str, Fact]] | None:
-        """Buy for a gang from the first offer that does; return why not."""
+        """Buy for a gang from the first offer that does, else from several; return why not."""
         reason, most = Unbought.NO_POOL_MATCHES, 0
+        passed: dict[str, Unbought] = {}
+        lacking = [role.count - self._free(gang, role) for role in gang.roles]
         for index, offer in enumerate(self._offers):
-            shares = self._shares(gang, index)
+            shares = self._shares(gang, lacking, index)
             if shares is None:
                 continue
             if offer.is_unavailable:
-                reason = Unbought.UNAVAILABLE
+                reason = passed[offer.name] = Unbought.UNAVAILABLE
                 continue
-            most = max(most, offer.room)
-            if any(count > self._offers[i].room for i, count in shares.items()):
+            most = max(most, self._room(index, {}))
+            possible = self._limited(shares)
+            if possible != shares:
                 if reason is not Unbought.UNAVAILABLE:
                     reason = Unbought.POOLS_FULL
                 if gang.is_simple:
+                    passed[offer.name] = Unbought.POOLS_FULL
                     continue
                 # The most that it could need: what is free already in the domain may suffice.
-                shares = {i: min(count, self._offers[i].room) for i, count in shares.items()}
+                shares = possible
             if self._take(job, gang, shares):
+                self._note_passed(shares, passed)
                 return None
+            passed[offer.name] = Unbought.TOPOLOGY
             if reason is Unbought.NO_POOL_MATCHES:
                 reason = Unbought.TOPOLOGY
+        several = self._several(gang, lacking) if reason is not Unbought.NO_POOL_MATCHES else {}
+        if len(several) > 1 and self._take(job, gang, several):
+            self._note_passed(several, passed)
+            return None
         members = gang.member_count
         return reason, {"members": members, **({"room": most} if most else {})}
 
-    def _shares(self, gang: GangRequest, index: int) -> dict[int, int] | None:
-        """Return how many nodes of which offers the gang needs at most, this offer preferred."""
+    def _note_passed(self, shares: Mapping[int, int], passed: Mapping[str, Unbought]) -> None:
+        for i in shares:
+            purchase = self._demand.purchases.get(self._offers[i].key)
+            if purchase is not None:
+                purchase.passed.update(passed)
+
+    def _shares(
+        self, gang: GangRequest, lacking: Sequence[int], index: int
+    ) -> dict[int, int] | None:
+        """Return how many nodes of which offers the gang needs at most, this offer preferred.
+
+        `lacking`: the members of each role that have no room yet.
+        """
         shares: dict[int, int] = {}
         is_used = False
-        for role in gang.roles:
+        for role, left in zip(gang.roles, lacking, strict=True):
             holds = self._probes[role.member]
             best = index if holds[index] else self._first(holds)
             if best is None:
                 return None
             is_used = is_used or best == index
-            left = role.count - self._free(gang, role)
             if left > 0:
                 shares[best] = shares.get(best, 0) + -(-left // holds[best])
         return shares if is_used and shares else None
 
+    def _several(self, gang: GangRequest, lacking: Sequence[int]) -> dict[int, int]:
+        """Return nodes of one offer after the other that hold the gang; {} when all do not."""
+        shares: dict[int, int] = {}
+        for role, left in zip(gang.roles, lacking, strict=True):
+            for i, offer in enumerate(self._offers):
+                holds = self._probes[role.member][i]
+                room = self._room(i, shares)
+                if left > 0 and holds and room > 0 and not offer.is_unavailable:
+                    count = min(room, -(-left // holds))
+                    shares[i] = shares.get(i, 0) + count
+                    left -= count * holds
+            if left > 0:
+                return {}
+        return shares
+
+    def _room(self, index: int, shares: Mapping[int, int]) -> int:
+        """Return how many more nodes of an offer there may be beside these shares."""
+        offer = self._offers[index]
+        of_pool = sum(n for i, n in shares.items() if self._offers[i].pool == offer.pool)
+        return min(offer.room - shares.get(index, 0), self._left[offer.pool] - of_pool)
+
+    def _limited(self, shares: Mapping[int, int]) -> dict[int, int]:
+        """Return the shares as far as there is room for all of them."""
+        limited: dict[int, int] = {}
+        for i, count in shares.items():
+            limited[i] = min(count, self._room(i, limited))
+        return limited
+
     def _first(self, holds: Sequence[int]) -> int | None:
         for i, offer in enumerate(self._offers):
-            if holds[i] and offer.room and not offer.is_unavailable:
+            if holds[i] and self._room(i, {}) > 0 and not offer.is_unavailable:
                 return i
         return None
 
@@ -264,17 +327,18 @@ class _Buyer:
         """Place the gang with nodes of these offers; False: it has no place with them either."""
         for i, count in shares.items():
             self._offer(self._offers[i], count)
-            self._show(self._offers[i].key, is_shown=True)
+            self._show(self._offers[i].key, count)
         plan = plan_gang(self._capacity, self._state.table, gang)
         if plan is not None:
             self._serve(job, plan)
         for i in shares:
             offer = self._offers[i]
-            kept = [name for name in self._hidden[offer.key] if self._is_offered(name)]
+            kept = [slot for slot in self._hidden[offer.key] if self._is_offered(slot)]
             used = len(self._hidden[offer.key]) - len(kept)
             self._hidden[offer.key] = kept
             self._offers[i] = replace(offer, room=offer.room - used)
-            self._show(offer.key, is_shown=False)
+            self._left[offer.pool] -= used
+            self._show(offer.key, 0)
         return plan is not None
 
     def _offer(self, offer: Offer, count: int) -> None:
@@ -293,9 +357,11 @@ class _Buyer:
         grown[: len(self._barred)] = self._barred
         self._barred = self._capacity.barred = grown
 
-    def _show(self, key: tuple[str, str], *, is_shown: bool) -> None:
-        slots = [self._state.table.slot(name) for name in self._hidden[key]]
-        self._barred[np.array(slots, dtype=np.int64)] = not is_shown
+    def _show(self, key: tuple[str, str], count: int) -> None:
+        """Let a gang see the first so many nodes of an offer, and no more of them."""
+        hidden = np.array(self._hidden[key], dtype=np.int64)
+        self._barred[hidden[:count]] = False
+        self._barred[hidden[count:]] = True
 
-    def _is_offered(self, name: str) -> bool:
-        return self._added[name][1] is _Added.OFFERED
+    def _is_offered(self, slot: int) -> bool:
+        return self._added[slot][1] is _Added.OFFERED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -21,15 +21,24 @@ from fairlead.api.node_pool import (
 )
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.census import Census, is_gone, is_joined
+from fairlead.decide.fleet.decisions import (
+    Facts,
+    launched,
+    refusal,
+    removal_decision,
+    with_decisions,
+)
+from fairlead.decide.fleet.demand import Unbought
 from fairlead.decide.fleet.view import FleetView
-from fairlead.decide.rails.removals import Outcome, Ruling
+from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
 from fairlead.decide.rails.sight import Finding
 from fairlead.decide.words import plural
 from fairlead.model.gangs import JobKey
 
-DECISIONS_MAX = 50
 UNAVAILABLE_SECONDS_MAX = 3600.0
 _MESSAGE_MAX = 500
+#: Alternatives that a decision names.
+_PASSED_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,8 @@ class Buy:
     domain: str
     count: int
     jobs: tuple[JobKey, ...] = ()
+    #: Offers that were preferred, and why nothing is bought of them.
+    passed: Mapping[str, Unbought] = field(default_factory=dict[str, Unbought])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +89,17 @@ def status_of(
     *,
     believes_cloud: bool,
     ended: int,
+    noted: Sequence[PoolDecision] = (),
 ) -> tuple[NodePoolStatus, tuple[PoolDecision, ...]]:
     """Return the status of a pool and the new decisions in it.
 
-    `ended`: removals of this pool that are seen through with this decision.
+    `ended`: removals of this pool that are seen through with this decision. `noted`: what else was
+    decided about the pool.
     """
     pool, census, old = plan.pool, plan.census, plan.pool.status
     at = format_time(view.now)
     launches, decided = _launches(view, plan, at)
-    decided = (*decided, *_removed(plan, rulings, at))
+    launch_count = len(decided)
     nodes = census.nodes.values()
     status = replace(
         old,
@@ -99,17 +112,12 @@ def status_of(
         leaving=len(census.leaving),
         wanted=plan.wanted,
         launches=launches,
-        launch_number=old.launch_number + len(decided_launches(decided)),
+        launch_number=old.launch_number + launch_count,
         unavailable=tuple(u for u in old.unavailable if not _is_stale(u, view.now)),
         recorded=_recorded(census, old, believes_cloud=believes_cloud, ended=ended),
-        decisions=(*old.decisions, *decided)[-DECISIONS_MAX:],
     )
+    status, decided = with_decisions(status, (*decided, *removed(plan, rulings, at), *noted))
     return replace(status, message=_message(plan, status, findings, rulings)), decided
-
-
-def decided_launches(decided: Sequence[PoolDecision]) -> list[PoolDecision]:
-    """Return the launches among decisions."""
-    return [each for each in decided if each.action == "Launch"]
 
 
 def refused(
@@ -121,24 +129,35 @@ def refused(
     seconds = min(base * 2.0 ** (min(refusals, 20) - 1), UNAVAILABLE_SECONDS_MAX)
     mark = Unavailable(launch.domain, reason[:200], format_time(now + seconds), refusals)
     others = tuple(u for u in status.unavailable if u.domain != launch.domain)
-    said = PoolDecision(format_time(now), "Refused", "ProviderRefused", reason[:_MESSAGE_MAX])
+    status, _ = with_decisions(status, [refusal(launch, reason, mark, format_time(now))])
     return replace(
         status,
         launches=tuple(each for each in status.launches if each.token != launch.token),
         unavailable=(*others, mark),
-        decisions=(*status.decisions, said)[-DECISIONS_MAX:],
     )
 
 
-def answered(status: NodePoolStatus, launch: Launch, ids: tuple[str, ...]) -> NodePoolStatus:
+def answered(
+    status: NodePoolStatus, launch: Launch, ids: tuple[str, ...], *, now: float
+) -> NodePoolStatus:
     """Return the status after the provider launched machines."""
-    known = replace(launch, instances=ids)
+    known = replace(launch, instances=ids, answered_at=format_time(now))
+    status, _ = with_decisions(status, [launched(launch, ids, format_time(now))])
     return replace(
         status,
         launches=tuple(known if each.token == launch.token else each for each in status.launches),
         recorded=None if status.recorded is None else status.recorded + len(ids),
         unavailable=tuple(u for u in status.unavailable if u.domain != launch.domain),
     )
+
+
+def taken_over(status: NodePoolStatus, others: Sequence[Launch]) -> NodePoolStatus:
+    """Return the status in which this process takes over launches that another one recorded."""
+    launches = tuple(
+        replace(each, takeovers=each.takeovers + 1) if each in others else each
+        for each in status.launches
+    )
+    return replace(status, launches=launches)
 
 
 def _launches(
@@ -159,9 +178,20 @@ def _launches(
             where = f" in {buy.domain}" if buy.domain else ""
             why = f"for {', '.join(jobs[:3])}" if jobs else "for headroom, min or hold"
             text = f"{plural(count, 'node')}{where} {why}"
-            decided.append(PoolDecision(at, "Launch", "Demand" if jobs else "Size", text))
+            facts: Facts = {"token": token, "jobs": len(buy.jobs), **_facts(plan, buy)}
+            decided.append(PoolDecision(at, "Launch", "Demand" if jobs else "Size", text, facts))
             left -= count
     return tuple(kept), tuple(decided)
+
+
+def _facts(plan: PoolPlan, buy: Buy) -> Facts:
+    spec = plan.pool.spec
+    passed = [f"{name} {why.value}" for name, why in buy.passed.items()][:_PASSED_MAX]
+    return {
+        "size": plan.census.size, "wanted": plan.wanted,
+        "limit": spec.max if spec.hold is None else spec.hold,
+        **({"passedOver": ", ".join(passed)} if passed else {}),
+    }  # fmt: skip
 
 
 def _is_done(view: FleetView, census: Census, launch: Launch) -> bool:
@@ -171,21 +201,19 @@ def _is_done(view: FleetView, census: Census, launch: Launch) -> bool:
     return all(
         id_ in census.leaving
         or is_joined(view.nodes.by_instance.get(id_))
-        or is_gone(view, census.view, launch, id_)
+        or is_gone(view, census, launch, id_)
         for id_ in launch.instances
     )
 
 
-def _removed(plan: PoolPlan, rulings: Sequence[Ruling], at: str) -> tuple[PoolDecision, ...]:
-    out: list[PoolDecision] = []
-    for ruling in rulings:
-        removal = ruling.removal
-        if removal.charge.pool != plan.census.view.name or ruling.outcome is Outcome.WAIT:
-            continue
-        text = f"{removal.name}: {removal.why} ({ruling.rule.value})"
-        action = "Remove" if ruling.outcome is Outcome.REMOVE else "Mark"
-        out.append(PoolDecision(at, action, removal.charge.cause.value, text))
-    return tuple(out[:DECISIONS_MAX])
+def removed(plan: PoolPlan, rulings: Sequence[Ruling], at: str) -> tuple[PoolDecision, ...]:
+    """Return the decisions that rulings about the pool are, but for those to wait."""
+    return tuple(
+        removal_decision(ruling, at)
+        for ruling in rulings
+        if ruling.removal.charge.pool == plan.census.view.name
+        and ruling.outcome is not Outcome.WAIT
+    )
 
 
 def _recorded(
@@ -233,5 +261,5 @@ def _message(
     held = [r for r in rulings if r.removal.charge.pool == census.view.name
             and r.outcome is Outcome.WAIT]  # fmt: skip
     if held and not findings:
-        parts.append(f"{plural(len(held), 'removal')} held back: {held[0].rule.value}")
+        parts.append(f"{plural(len(held), 'removal')} held back: {rule_words(held[0].rule)}")
     return "; ".join(part for part in parts if part)[:_MESSAGE_MAX]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.api.node_pool import NodePool, PoolDomain
 from fairlead.api.times import parse_time
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.demand import Demand, Offer, demand_of, template_of
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan
-from fairlead.decide.fleet.view import FleetView
-from fairlead.model.gangs import JobKey
+from fairlead.decide.fleet.view import FleetView, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,16 @@ def _ordered(censuses: Sequence[Census], offers: dict[str, list[Offer]]) -> list
 
 
 def _offers(view: FleetView, census: Census) -> list[Offer]:
+    with about(census.view.name):
+        return _offers_of(view, census)
+
+
+def _offers_of(view: FleetView, census: Census) -> list[Offer]:
     pool, name = census.view.pool, census.view.name
     if census.view.mistakes:
         return []
     limit = pool.spec.max if pool.spec.hold is None else pool.spec.hold
-    room, sizes = max(0, limit - census.size), census.domain_sizes()
+    room, sizes = max(0, limit - census.occupied), census.domain_sizes(with_leaving=True)
     avoided = {u.domain for u in pool.status.unavailable if parse_time(u.until) > view.now}
     domains: Sequence[PoolDomain | None] = pool.spec.domains or (None,)
     out: list[Offer] = []
@@ -80,7 +84,7 @@ def _offers(view: FleetView, census: Census) -> list[Offer]:
         in_domain = domain.max - sizes.get(where, 0) if domain else room
         template = template_of(pool, domain)
         out.append(
-            Offer(name, where, template, max(0, min(room, in_domain)), pool.spec.weight,
+            Offer(name, where, template, max(0, min(room, in_domain)), room, pool.spec.weight,
                   where in avoided)
         )  # fmt: skip
     return out
@@ -116,7 +120,7 @@ def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -
 
 def _bought(pool: NodePool, demand: Demand) -> list[Buy]:
     return [
-        Buy(domain, purchase.count, tuple(purchase.jobs))
+        Buy(domain, purchase.count, tuple(purchase.jobs), purchase.passed)
         for (name, domain), purchase in sorted(demand.purchases.items())
         if name == pool.metadata.name
     ]
@@ -125,8 +129,9 @@ def _bought(pool: NodePool, demand: Demand) -> list[Buy]:
 def _fill(offers: Sequence[Offer], buys: Sequence[Buy], lacking: int) -> list[Buy]:
     """Add nodes for headroom, min and hold, in the first domains that have room."""
     counts = {buy.domain: buy.count for buy in buys}
-    jobs: dict[str, tuple[JobKey, ...]] = {buy.domain: buy.jobs for buy in buys}
-    left = lacking
+    known = {buy.domain: buy for buy in buys}
+    of_pool = max((offer.pool_room for offer in offers), default=0)
+    left = min(lacking, of_pool - sum(counts.values()))
     for offer in offers:
         if offer.is_unavailable or left <= 0:
             continue
@@ -134,4 +139,7 @@ def _fill(offers: Sequence[Offer], buys: Sequence[Buy], lacking: int) -> list[Bu
         if more > 0:
             counts[offer.domain] = counts.get(offer.domain, 0) + more
             left -= more
-    return [Buy(domain, count, jobs.get(domain, ())) for domain, count in sorted(counts.items())]
+    return [
+        replace(known.get(domain) or Buy(domain, count), count=count)
+        for domain, count in sorted(counts.items())
+    ]

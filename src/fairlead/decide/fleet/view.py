@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.fleet import Fleet
-from fairlead.api.node_pool import NodePool
+from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
 from fairlead.decide.rails.ledger import Budgets, Peaks
-from fairlead.decide.rails.sight import SightLimits, SightMemory
+from fairlead.decide.rails.sight import Sight, SightLimits, SightMemory
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.machines import Instance, Inventory
 from fairlead.model.pool_nodes import PoolNodes
+
+
+class PoolFault(Exception):
+    """Code of ours raised over one pool; `__cause__` is what it raised."""
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(pool)
+        self.pool = pool
+
+
+@contextmanager
+def about(pool: str) -> Generator[None]:
+    """Attribute what the block raises to a pool: PoolFault."""
+    try:
+        yield
+    except Exception as error:
+        raise PoolFault(pool) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,23 @@ class FleetView:
     nodes_age_seconds: float = 0.0
     api_latency_seconds: float = 0.0
     api_error_share: float = 0.0
+    #: The latest report of the doctor, whatever its age; None where there is no doctor.
+    report: ClusterReport | None = None
+
+
+@dataclass(slots=True)
+class Quiet:
+    """What a decision looked at that found nothing to do. See `quiet.py`."""
+
+    fleet: Fleet
+    pools: Sequence[PoolView]
+    nodes_version: int
+    sight: Sight
+    #: When it was decided, and when the lists were looked at last.
+    decided_at: float
+    seen_at: float
+    #: Before this instant, time alone changes nothing.
+    until: float
 
 
 @dataclass(slots=True)
@@ -93,3 +129,13 @@ class FleetMemory:
     stray_since: dict[str, float] = field(default_factory=dict[str, float])
     #: For how long the lists have agreed with each other while the records did not.
     agree_seconds: float = 0.0
+    #: The launches of each pool whose record this process wrote: it may send these.
+    own_launches: dict[str, tuple[Launch, ...]] = field(default_factory=dict)
+    #: The latest decision, where it found nothing to do.
+    quiet: Quiet | None = None
+    #: The machines of each pool, and when a list had them last: pool -> id -> (instant, machine).
+    seen: dict[str, dict[str, tuple[float, Instance]]] = field(default_factory=dict)
+
+    def wrote(self, pool: str, status: NodePoolStatus) -> None:
+        """Note the launches in a status of a pool that this process wrote and had confirmed."""
+        self.own_launches[pool] = status.unanswered

@@ -77,24 +77,30 @@ def _cordoned(view: JobView) -> AttemptEnd | None:
 def changed_spec(view: JobView, attempt: Attempt) -> AttemptEnd | None:
     """Return the end of an attempt that would need pods of another spec than it began with.
 
-    Roles are immutable, but not every API server sees to it. A gang that is complete goes on as it
-    began and the next attempt is of the new spec; one that lacks members, or has other roles or
-    counts, cannot: a gang is never made of two templates. It counts against no limit.
+    Roles are immutable, but not every API server sees to it, and another version of Fairlead makes
+    other pods. A gang that is complete goes on as it began and the next attempt is of the new spec;
+    one that lacks members or its ConfigMap, or has other roles or counts, cannot: a gang is never
+    made of two templates. It counts against no limit.
     """
     job, placement = view.job, view.job.status.placement
     is_other = placement is not None and not covers(job, placement)
     if not is_other:
-        is_complete = len(view.current.members) >= job.member_count
+        has_pods = len(view.current.members) >= job.member_count
+        is_complete = has_pods and (attempt.started_at or _has_gang_map(view))
         if is_complete or not attempt.template_digest:
             return None
         is_other = template_digest(job) != attempt.template_digest
     if not is_other:
         return None
     text = (
-        f"spec.roles or spec.checkpoint was changed while attempt {attempt.number} ran; the next "
-        "one is of the new spec"
+        f"spec.roles, spec.checkpoint or the version of Fairlead was changed while attempt "
+        f"{attempt.number} ran; the next one is of the new spec"
     )
     return AttemptEnd(EndReason.SPEC_CHANGED, text)
+
+
+def _has_gang_map(view: JobView) -> bool:
+    return members.gang_map_name(view.job, view.job.status.attempt) in view.config_maps
 
 
 def _is_single(view: JobView, failure: Failure) -> bool:
@@ -139,7 +145,7 @@ def _vanished(view: JobView) -> AttemptEnd | None:
     if missing <= 0 or job.spec.restart.policy is RestartPolicy.MEMBER:
         return None
     by_address = view.policy.peer_naming is PeerNaming.ADDRESS
-    peers_known = by_address and members.peers_name(job, job.status.attempt) in view.config_maps
+    peers_known = by_address and _has_gang_map(view)
     if not job.status.attempts[-1].started_at and not peers_known:
         return None
     assert job.status.placement is not None
@@ -187,7 +193,7 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
 
 
 def _event_of(reason: EndReason, cause: Cause) -> EventReason:
-    """Return the event for the end of an attempt: what failed, and through whom."""
+    """Return the event for the end of an attempt: what failed, and the member that caused it."""
     if cause is Cause.USER:
         return EventReason.MEMBER_FAILED
     if reason in (EndReason.START_TIMEOUT, EndReason.PLACEMENT_LOST):
@@ -204,5 +210,5 @@ def succeed(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
     if draft.status.attempt > 1:
         text += f" and {plural(draft.status.attempt, 'attempt')}"
     draft = draft.closed(End(EndReason.SUCCEEDED)).set(members=view.member_counts)
-    draft = draft.finished(names.SUCCEEDED, "AllMembersSucceeded", text)
+    draft = draft.finished(names.SUCCEEDED, "AllMembersSucceeded", text).released()
     return draft.write(Note(EventReason.SUCCEEDED, text), record=True)

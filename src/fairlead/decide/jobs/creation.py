@@ -1,4 +1,4 @@
-"""What an open attempt lacks: pods, the service and the ConfigMap of peers, the PodGroup."""
+"""What an open attempt lacks: pods, the service and the ConfigMap of the gang, the PodGroup."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def create_missing(view: JobView) -> tuple[Action, ...]:
 
 
 def _all_missing(view: JobView) -> tuple[Action, ...]:
-    """Create what the placement asks for: pods, and after or before them their peers."""
+    """Create what the placement asks for: pods, and after or before them what they share."""
     job, pods = view.job, view.current
     attempt = job.status.attempts[-1]
     actions: list[Action] = []
     uses_dns = view.policy.peer_naming is PeerNaming.DNS
     has_service = members.service_name(job) in view.services
-    has_peers = members.peers_name(job, attempt.number) in view.config_maps
+    has_map = members.gang_map_name(job, attempt.number) in view.config_maps
     if members.needs_service(job, view.policy) and not has_service:
         actions.append(CreateService(job, members.headless_service(job)))
     complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
-    # Containers wait for the peers: pinned members start once all of them have a node.
+    # Containers wait for the ConfigMap: pinned members start once all of them have a node.
     is_settled = view.policy.binding is None or pods.bound_count >= job.member_count
-    if not has_peers and (complete or (uses_dns and is_settled)):
-        actions.append(CreateConfigMap(job, members.peers(job, view.policy, pods)))
+    is_due = complete or (uses_dns and is_settled)
+    if members.needs_gang_map(job) and not has_map and is_due:
+        actions.append(CreateConfigMap(job, members.gang_map(job, view.policy, pods)))
     group = native.group_name(job, attempt.number)
     if group not in view.pod_groups:
         assert job.status.placement is not None

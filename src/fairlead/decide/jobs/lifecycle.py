@@ -90,6 +90,8 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     if job.status.preemption is not None:  # until the scheduler has taken the place back
         return Decision(preempted.give_way(view, draft).write())
     if phase is Phase.UNADMITTED:
+        if job.status.placement is not None:
+            return NOTHING  # until the scheduler has taken it back: others may count on it
         return Decision(_admit(draft, max(job.status.attempt, 1)))
     actions = (
         *delete_pods(view, view.pods.all()),
@@ -229,9 +231,12 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
         return Decision(actions, {view.job.metadata.key: verdict}, wake_at=wait_until)
     if (done := status.progress) is not None:
         # What was done since the checkpoint is lost; the next attempt counts from there.
-        saved = Progress(done.checkpoint_step or 0, done.checkpoint_step, format_micro_time(now))
-        draft = draft.set(progress=saved)
+        at, step = format_micro_time(now), done.checkpoint_step
+        saved_at = (done.checkpointed_at or done.reported_at) if step is not None else None
+        draft = draft.set(progress=Progress(step or 0, step, at, checkpointed_at=saved_at))
     if not is_admitted:
+        if job.status.placement is not None:
+            return NOTHING  # as before a first attempt
         return Decision(_admit(draft, number))
     text = f"Restarting as attempt {number}{_from_step(draft.status)}, {duration(now - since)} "
     note = Note(EventReason.RESTARTING, f"{text}after: {ended.message or ended.reason}")
@@ -260,7 +265,7 @@ def _fail(draft: StatusDraft, fail: Fail) -> tuple[Action, ...]:
     is_cancelled = fail.reason in (FailReason.CANCELLED, FailReason.DEPENDENCY_FAILED)
     if find_condition(draft.status.conditions, names.RUNNING) is not None:
         draft = draft.condition(names.RUNNING, "False", reason)
-    draft = draft.finished(names.FAILED, reason, fail.message).set(members=ended)
+    draft = draft.finished(names.FAILED, reason, fail.message).released().set(members=ended)
     at = _at_step(draft.status)
     if not is_cancelled:
         note = Note(EventReason.FAILED, f"Failed: {fail.message}{at}")

@@ -1,4 +1,4 @@
-"""What a gang's members are made of: pods, the ConfigMap of peers, the headless service.
+"""What a gang's members are made of: pods, the ConfigMap of the gang, the headless service.
 
 Everything follows from the job and its placement, so making it again gives the same. What members
 of a role share is built once per role and shared between their pods; one member then costs a
@@ -7,6 +7,7 @@ name, two labels and five variables. docs/design/architecture.md "A member" is t
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,14 +16,11 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import (
-    ClaimVolumeSource,
     ConfigMap,
-    ConfigMapVolumeSource,
     Container,
     EnvVar,
     EnvVarSource,
-    HostPathVolumeSource,
-    KeySelector,
+    FieldSelector,
     Pod,
     PodSchedulingGroup,
     PodSpec,
@@ -32,18 +30,26 @@ from fairlead.api.core import (
     Volume,
     VolumeMount,
 )
+from fairlead.api.core_env import EnvFromSource, EnvironmentReference
+from fairlead.api.core_volumes import (
+    ClaimVolumeSource,
+    ConfigMapVolumeSource,
+    DownwardFile,
+    DownwardVolumeSource,
+    HostPathVolumeSource,
+)
 from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.progress import progress_file
+from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 from fairlead.model.teams import with_team
 
 PEERS_VOLUME = "fairlead-peers"
 CHECKPOINT_VOLUME = "fairlead-checkpoint"
-HOSTFILE = f"{names.PEERS_MOUNT}/hostfile"
+HOSTFILE = "hostfile"
 
 #: The JSON list of peers is left out when it is longer.
 PEERS_BYTES_MAX = 512 * 1024
@@ -65,9 +71,14 @@ def member_name(job: Job, attempt: int, role: str, index: int) -> str:
     return f"{job.metadata.name}-{attempt}-{role}-{index}"
 
 
-def peers_name(job: Job, attempt: int) -> str:
-    """Return the derived name of an attempt's ConfigMap of peers."""
-    return f"{job.metadata.name}-{attempt}-peers"
+def gang_map_name(job: Job, attempt: int) -> str:
+    """Return the derived name of the ConfigMap of an attempt's gang."""
+    return f"{job.metadata.name}-{attempt}-gang"
+
+
+def needs_gang_map(job: Job) -> bool:
+    """True for a gang; a lone member has its variables and its host file in its pod."""
+    return job.member_count > 1
 
 
 def service_name(job: Job) -> str:
@@ -150,9 +161,11 @@ class PodFactory:
         if team or job.spec.team:
             labels[names.TEAM] = team or job.spec.team
         may_borrow = placement is not None and placement.may_borrow
-        checkpoint = checkpoint_volume(job, self._policy)
-        volumes, mounts = _volumes(peers_name(job, self._attempt), checkpoint)
-        env = _shared_env(job, role, self._resume_step, checkpoint)
+        volumes, mounts = _volumes(job, checkpoint_volume(job, self._policy))
+        shared = _shared_env(job, role, self._policy, self._resume_step)
+        annotations = template.metadata.annotations
+        if not needs_gang_map(job):
+            annotations = {**annotations, names.HOSTFILE: _LONE_HOSTFILE}
         own = {v.name for v in volumes}
         subdomain = service_name(job) if needs_service(job, self._policy) else ""
         spec = replace(
@@ -171,9 +184,9 @@ class PodFactory:
         return _Shared(
             spec=spec,
             labels=labels,
-            annotations=template.metadata.annotations,
-            containers=_prepare(template.spec.containers, env, mounts),
-            init_containers=_prepare(template.spec.init_containers, env, mounts),
+            annotations=annotations,
+            containers=_prepare(template.spec.containers, shared, mounts),
+            init_containers=_prepare(template.spec.init_containers, shared, mounts),
             name_prefix=member_name(job, self._attempt, role.name, 0)[:-1],
             subdomain=subdomain,
         )
@@ -219,57 +232,99 @@ def _with_env(
     return replace(container, env=container.env + member_env + user_env)
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedEnv:
+    """The variables that the members of a role share, and the source of those of the gang."""
+
+    env: dict[str, EnvVar]
+    env_from: tuple[EnvFromSource, ...]
+    #: Names that a template may not set; ours have them, in `env`, `env_from` or the member's own.
+    reserved: frozenset[str]
+
+
 def _prepare(
-    containers: tuple[Container, ...], env: tuple[EnvVar, ...], mounts: tuple[VolumeMount, ...]
+    containers: tuple[Container, ...], shared: _SharedEnv, mounts: tuple[VolumeMount, ...]
 ) -> tuple[tuple[Container, tuple[EnvVar, ...]], ...]:
-    """Return each container with our shared variables and mounts, and its own variables apart."""
-    ours = {v.name for v in env} - USER_MAY_SET | {*_MEMBER_ENV, names.ENV_PROGRESS_FILE}
+    """Return each container with our shared variables and mounts, and its own variables apart.
+
+    Of two sources of variables the later one wins, and what `env` names wins over both.
+    """
     paths = {m.mount_path for m in mounts}
     out: list[tuple[Container, tuple[EnvVar, ...]]] = []
     for container in containers:
-        user_env = tuple(v for v in container.env if v.name not in ours)
+        user_env = tuple(v for v in container.env if v.name not in shared.reserved)
+        ours, file = shared.env, progress_file(container)
+        if file != TERMINATION_LOG:
+            ours = {**ours, names.ENV_PROGRESS_FILE: EnvVar(names.ENV_PROGRESS_FILE, file)}
         user_names = {v.name for v in user_env}
         own_mounts = (m for m in container.volume_mounts if m.mount_path not in paths)
         prepared = replace(
             container,
-            env=(
-                *(v for v in env if v.name not in user_names),
-                EnvVar(names.ENV_PROGRESS_FILE, progress_file(container)),
-            ),
+            env=tuple([v for v in ours.values() if v.name not in user_names]),
+            env_from=(*container.env_from, *shared.env_from),
             volume_mounts=(*own_mounts, *mounts),
         )
         out.append((prepared, user_env))
     return tuple(out)
 
 
-def _shared_env(
-    job: Job, role: Role, resume_step: int | None, checkpoint: CheckpointPlace | None
-) -> tuple[EnvVar, ...]:
-    attempt = job.status.attempt
-    size = str(job.member_count)
-    master = EnvVarSource(config_map_key_ref=KeySelector(peers_name(job, attempt), "master"))
-    port = str(names.MASTER_PORT)
-    env = [
-        EnvVar(names.ENV_JOB, job.metadata.name),
-        EnvVar(names.ENV_JOB_UID, job.metadata.uid),
-        EnvVar(names.ENV_ATTEMPT, str(attempt)),
-        EnvVar(names.ENV_ROLE, role.name),
-        EnvVar(names.ENV_HOSTFILE, HOSTFILE),
-        EnvVar("WORLD_SIZE", size),
-        EnvVar("LOCAL_RANK", "0"),
-        EnvVar("LOCAL_WORLD_SIZE", "1"),
-        EnvVar("MASTER_ADDR", value_from=master),
-        EnvVar("MASTER_PORT", port),
-        EnvVar("PET_NNODES", size),
-        EnvVar("PET_NPROC_PER_NODE", "1"),
-        EnvVar("PET_MASTER_ADDR", value_from=master),
-        EnvVar("PET_MASTER_PORT", port),
-    ]
+def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
+    """Return what all members see alike, but for the address of the first one."""
+    size, port = str(job.member_count), str(names.MASTER_PORT)
+    variables = {
+        names.ENV_JOB: job.metadata.name,
+        names.ENV_JOB_UID: job.metadata.uid,
+        names.ENV_ATTEMPT: str(job.status.attempt),
+        names.ENV_HOSTFILE: f"{names.PEERS_MOUNT}/{HOSTFILE}",
+        names.ENV_PROGRESS_FILE: TERMINATION_LOG,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_PORT": port,
+        "PET_NNODES": size,
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_PORT": port,
+    }
+    checkpoint = checkpoint_volume(job, policy)
     if checkpoint is not None:
-        env.append(EnvVar(names.ENV_CHECKPOINT_DIR, checkpoint.directory))
+        variables[names.ENV_CHECKPOINT_DIR] = checkpoint.directory
+    return variables
+
+
+#: The variables with the address of rank 0.
+_MASTER_ENV = ("MASTER_ADDR", "PET_MASTER_ADDR")
+_LONE_HOSTFILE = "localhost slots=1\n"
+
+
+def _shared_env(job: Job, role: Role, policy: JobsPolicy, resume_step: int | None) -> _SharedEnv:
+    """Return the variables of a role's members: a gang's come from its ConfigMap.
+
+    The step to resume from is with the pod: a member that is replaced begins at a later one.
+    """
+    gang = _gang_variables(job, policy)
+    env: dict[str, EnvVar] = {}
+    env_from: tuple[EnvFromSource, ...] = ()
+    if needs_gang_map(job):
+        source = EnvironmentReference(gang_map_name(job, job.status.attempt))
+        env_from = (EnvFromSource(config_map_ref=source),)
+    else:
+        env = {name: EnvVar(name, value) for name, value in gang.items()}
+        env.update((name, _lone_address(name, policy)) for name in _MASTER_ENV)
+    env[names.ENV_ROLE] = EnvVar(names.ENV_ROLE, role.name)
     if resume_step is not None:
-        env.append(EnvVar(names.ENV_RESUME_STEP, str(resume_step)))
-    return tuple(env)
+        env[names.ENV_RESUME_STEP] = EnvVar(names.ENV_RESUME_STEP, str(resume_step))
+    reserved = {*gang, *_MASTER_ENV, *env} - USER_MAY_SET | {*_MEMBER_ENV}
+    return _SharedEnv(env, env_from, frozenset(reserved))
+
+
+def _lone_address(name: str, policy: JobsPolicy) -> EnvVar:
+    """Return the variable with the address of a member that is alone.
+
+    Where pods share a machine's loopback network, its own address keeps the ports of two apart.
+    """
+    if policy.peer_naming is PeerNaming.DNS:
+        return EnvVar(name, "localhost")
+    return EnvVar(name, value_from=EnvVarSource(field_ref=FieldSelector("status.podIP")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +370,15 @@ def _host_path(path: str, sub_path: str = "") -> CheckpointPlace:
 
 
 def _volumes(
-    peers: str, checkpoint: CheckpointPlace | None
+    job: Job, checkpoint: CheckpointPlace | None
 ) -> tuple[tuple[Volume, ...], tuple[VolumeMount, ...]]:
-    volumes = [Volume(PEERS_VOLUME, config_map=ConfigMapVolumeSource(name=peers))]
+    if needs_gang_map(job):
+        source = ConfigMapVolumeSource(name=gang_map_name(job, job.status.attempt))
+        volumes = [Volume(PEERS_VOLUME, config_map=source)]
+    else:
+        field = FieldSelector(f"metadata.annotations['{names.HOSTFILE}']")
+        files = DownwardVolumeSource((DownwardFile(HOSTFILE, field),))
+        volumes = [Volume(PEERS_VOLUME, downward_api=files)]
     mounts = [VolumeMount(PEERS_VOLUME, names.PEERS_MOUNT, read_only=True)]
     if checkpoint is not None:
         volumes.append(checkpoint.volume)
@@ -368,13 +429,13 @@ class _Peer(msgspec.Struct, frozen=True):
     node: str
 
 
-def peers(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
-    """Return the ConfigMap of the current attempt's peers, in rank order.
+def gang_map(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
+    """Return the ConfigMap of the current attempt's gang: what its members see alike.
 
-    With ADDRESS naming every member's pod must be there and have its address. Keys: `hostfile`
-    (Open MPI: "address slots=1"), `machinefile` (MPICH's Hydra: "address:1"), `peers` (JSON),
-    `master` (address of rank 0). With DNS naming a member that is alone has the address localhost.
-    A ConfigMap holds 1 MiB, so `peers` is left out of a gang of several thousand members.
+    With ADDRESS naming every member's pod must be there and have its address. `data` holds the
+    variables. The files are in `binaryData`, of which no variables are made, in rank order:
+    `hostfile` (Open MPI: "address slots=1"), `machinefile` (MPICH's Hydra: "address:1"), `peers`
+    (JSON). A ConfigMap holds 1 MiB, so `peers` is left out of a gang of several thousand members.
     """
     assert job.status.placement is not None
     attempt = job.status.attempt
@@ -384,21 +445,22 @@ def peers(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
         if needs_service(job, policy):
             host = f"{seat.role.name}-{seat.index}"
             address = f"{host}.{service_name(job)}.{job.metadata.namespace}.svc"
-        elif policy.peer_naming is PeerNaming.DNS:
-            address = "localhost"
         else:
             address = pods.members[name].pod.status.pod_ip
         node = (known.node if (known := pods.members.get(name)) else "") or seat.node
         found.append(_Peer(seat.rank, seat.role.name, seat.index, name, address, node))
-    data = {
-        "hostfile": "".join([f"{p.address} slots=1\n" for p in found]),
-        "machinefile": "".join([f"{p.address}:1\n" for p in found]),
-        "master": found[0].address,
+    files = {
+        HOSTFILE: "".join([f"{p.address} slots=1\n" for p in found]).encode(),
+        "machinefile": "".join([f"{p.address}:1\n" for p in found]).encode(),
     }
     listed = msgspec.json.encode(found)
     if len(listed) <= PEERS_BYTES_MAX:
-        data["peers"] = listed.decode()
-    return ConfigMap(metadata=owned_metadata(job, peers_name(job, attempt), attempt), data=data)
+        files["peers"] = listed
+    return ConfigMap(
+        metadata=owned_metadata(job, gang_map_name(job, attempt), attempt),
+        data=_gang_variables(job, policy) | dict.fromkeys(_MASTER_ENV, found[0].address),
+        binary_data={name: b64encode(content).decode() for name, content in files.items()},
+    )
 
 
 def headless_service(job: Job) -> Service:

@@ -32,7 +32,7 @@ def ends_at(view: JobView) -> float | None:
 
 
 def message(view: JobView) -> str:
-    """Return for whom the job gives its place back."""
+    """Return the job that gets this job's place."""
     verdict = preempted_verdict(view.job.status)
     return verdict.message if verdict is not None else ""
 

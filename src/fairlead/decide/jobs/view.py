@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from fairlead.api.job import Job, MemberCounts, Progress
 from fairlead.decide.attempts.record import member_counts
@@ -90,8 +92,7 @@ class PodRefusal:
         return self.since + (policy.held_back_patience_seconds if is_patient else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(msgspec.Struct, frozen=True):
     """The input of `decide_job`. Nothing here is changed by a decision.
 
     `node_troubles` holds the troubled ones among the nodes of the job's placement and pods, in
@@ -102,19 +103,19 @@ class JobView:
     job: Job
     policy: JobsPolicy
     now: float
-    pods: JobPods = field(default_factory=JobPods)
-    config_maps: Mapping[str, Owned] = field(default_factory=dict)
-    services: Mapping[str, Owned] = field(default_factory=dict)
+    pods: JobPods = msgspec.field(default_factory=JobPods)
+    config_maps: Mapping[str, Owned] = msgspec.field(default_factory=dict)
+    services: Mapping[str, Owned] = msgspec.field(default_factory=dict)
     #: PodGroups of native attempts.
-    pod_groups: Mapping[str, Owned] = field(default_factory=dict)
-    dependencies: Mapping[str, DependencyState] = field(default_factory=dict)
+    pod_groups: Mapping[str, Owned] = msgspec.field(default_factory=dict)
+    dependencies: Mapping[str, DependencyState] = msgspec.field(default_factory=dict)
     #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
     cordoned: Collection[str] = ()
-    node_troubles: Mapping[str, NodeOutage] = field(default_factory=dict)
+    node_troubles: Mapping[str, NodeOutage] = msgspec.field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
     probe: Probe | None = None
     #: How members are bound on the nodes that say it by their label.
-    bindings: Mapping[str, Binding] = field(default_factory=dict)
+    bindings: Mapping[str, Binding] = msgspec.field(default_factory=dict)
     counts_written_at: float = 0.0
     #: A pod that was asked for, without an answer, may come until then.
     late_until: float = 0.0

@@ -25,6 +25,7 @@ from fairlead.decide.placement.completion import ends_at
 from fairlead.model.claims import Claim
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import JobKey
+from fairlead.model.neighbours import MarkTable
 from fairlead.model.nodes import Bools, Ints
 from fairlead.model.requests import MemberClass
 from fairlead.model.transaction import Transaction
@@ -34,12 +35,21 @@ class Capacity(Protocol):
     """Capacity for members, and a way to take it and give it back."""
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
-        """Return int[N]: members that each node can take. Do not change it."""
+        """Return int[N]: members that each node can take, whatever is near. Do not change it."""
         ...
 
     @property
     def key(self) -> Ints:
         """int64[N]: the packing order, smaller first, unique."""
+        ...
+
+    def free_on(self, slots: Ints) -> Ints:
+        """Return int64[D, slots]: what is left of each resource there, in base units."""
+        ...
+
+    @property
+    def marks(self) -> MarkTable:
+        """Which pods may be near which, with what was taken. Do not change it."""
         ...
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
@@ -84,6 +94,15 @@ class PresentCapacity:
     def key(self) -> Ints:
         """The packing order now."""
         return self.state.table.key
+
+    def free_on(self, slots: Ints) -> Ints:
+        """Return what is left there now."""
+        return self.state.table.free(slots)
+
+    @property
+    def marks(self) -> MarkTable:
+        """The marks now."""
+        return self.state.table.marks
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put members on slots, within the transaction."""
@@ -180,6 +199,18 @@ class EmptyCapacity:
     def key(self) -> Ints:
         """The packing order of the empty nodes."""
         return self._state.table.packing_key(self._free())
+
+    def free_on(self, slots: Ints) -> Ints:
+        """Return what is left there."""
+        return self._free()[:, slots]
+
+    @property
+    def marks(self) -> MarkTable:
+        """The marks of what was taken."""
+        marks = MarkTable()
+        for slots, counts, member in self._taken:
+            marks.add(member.booking, slots, counts)
+        return marks
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put members on slots."""

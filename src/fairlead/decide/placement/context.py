@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry, Shape
 from fairlead.decide.placement.search import Plan, plan_gang
@@ -36,6 +37,7 @@ class Context:
         #: The job at the head for which nodes are reserved, if any.
         self.reserved_for: ObjectKey | None = None
         self.borrowing = Borrowing(state.cluster)
+        self.limits = RunningLimits(state.cluster)
         #: When to decide again.
         self.wakes: list[float] = []
         self.faults: dict[ObjectKey, Exception] = {}
@@ -83,7 +85,8 @@ class Context:
         if isinstance(gang, InvalidGang):
             return ()
         fits = self.cluster.fits
-        changes = [fits.mask(role.member.constraints).changed_at for role in gang.roles]
+        roles = gang.roles if gang.borrowing is None else (*gang.roles, *gang.borrowing.roles)
+        changes = [fits.mask(role.member.constraints).changed_at for role in roles]
         version = self.cluster.table.nodes_version
         teams = self.cluster.teams.version
         return (*changes, version, teams, self.capacity.version, self.reserved_for)

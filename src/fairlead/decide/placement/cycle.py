@@ -1,10 +1,11 @@
 """One decision of the planner: order, quota, fit, repair, explain, decide.
 
     order      `order.py` ranks the lanes of the queue, `queue.py` keeps their jobs
+    limits     `job_limits.py`: which jobs their teams and users may have in the queue, and start
     quota      `quota.py`: would the quotas of a job's namespace take its pods?
     fit        `fit.py` tries gangs in order; `search.py` finds places; `repair.py` next attempts
     preempt    `preempt.py`: of the gangs that do not fit, which get the room of others;
-               `victims.py` finds the cheapest whole gangs for it
+               `victim_search.py` and `victims.py` find the cheapest whole gangs for it
     explain    `verdicts.py`: why the others wait; `unplaceable.py` finds the reason
     decide     `outcome.py` makes the writes
 
@@ -15,6 +16,7 @@ write of it is seen. The work is bounded and grows with what changed.
 from __future__ import annotations
 
 from functools import partial
+from heapq import nsmallest
 
 from fairlead.api.times import format_time
 from fairlead.decide.admission.unresolved import unresolved_verdict
@@ -27,6 +29,7 @@ from fairlead.decide.placement.actions import (
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
+from fairlead.decide.placement.held import held_nodes
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.outcome import (
     changed_verdict,
@@ -44,7 +47,7 @@ from fairlead.decide.placement.verdicts import Verdicts
 from fairlead.decide.placement.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.gangs import InvalidGang
+from fairlead.model.gangs import GangRequest, InvalidGang
 
 _PENDING_SHOWN_MAX = 10
 
@@ -61,6 +64,9 @@ def decide(
     entry in `faults`; nothing else changes by it. It is left alone until it, or a node, changes.
     """
     with state.cluster.transaction() as transaction:
+        # Before the stages begin to read the queue: with ranks of two instants the head of the
+        # queue would be ahead of itself, and wait for its own reservation.
+        state.advance(now)
         capacity = PresentCapacity(state.cluster, transaction)
         context = Context(state, policy, now, capacity)
         return _Cycle(context, contains_faults=contains_faults).run()
@@ -83,7 +89,6 @@ class _Cycle:
 
     def run(self) -> Decision[Action]:
         """Decide."""
-        self._state.queue.reorder(self._context.now)
         self._settle()
         self._leave(self._fit.run())
         self._nominate()
@@ -92,6 +97,8 @@ class _Cycle:
         if self._state.queue.has_unseen:
             again_at = self._context.now + self._context.policy.deep_refresh_seconds
             self._context.wakes.append(again_at)
+        accepts_at = self._state.patience.next_end()
+        self._context.wakes += [] if accepts_at is None else [accepts_at]
         wake_at = min(self._context.wakes, default=None)
         return Decision(tuple(self._actions), self._verdicts, wake_at, self._context.faults)
 
@@ -104,6 +111,11 @@ class _Cycle:
             contained(key, partial(self._write, key, Verdict(Reason.HELD), True))
         for key, unresolved in sorted(state.unresolved.items()):
             contained(key, partial(self._write, key, unresolved_verdict(unresolved), True))
+        unsaid = [key for key in state.unsaid if not self._context.is_left_alone(key)]
+        for key in nsmallest(self._context.policy.writes_max, unsaid):
+            contained(key, partial(self._write, key, state.unsaid[key], True))
+        if len(unsaid) > self._context.policy.writes_max:
+            self._context.wakes.append(self._context.now)
         for job, placement in state.cluster.moved():
             if not self._context.is_left_alone(job.metadata.key):
                 self._actions.append(RecordActualPlacement(job, placement))
@@ -145,15 +157,16 @@ class _Cycle:
         slots = plan.distinct_slots
         verdict = Verdict(Reason.PLACED, placed_facts(plan, len(slots)))
         cluster, lane = self._state.cluster, entry.lane
-        may_borrow = cluster.teams.may_borrow(lane.team, lane.priority)
+        may_borrow = isinstance(entry.gang, GangRequest) and entry.gang.may_borrow
         action = place_job(
             entry.job, plan, verdict, cluster.table.names, now=self._context.now,
-            team=lane.team, may_borrow=may_borrow,
+            team=lane.team, may_borrow=may_borrow, held=held_nodes(cluster, entry, plan),
         )  # fmt: skip
         self._actions.append(action)
         self._verdicts[entry.age.job_key] = verdict
         self._context.placed[entry.age.job_key] = slots
         self._context.borrowing.note(lane.team, plan)
+        self._context.limits.take(entry)
 
     def _repair(self, entry: QueueEntry) -> None:
         """Place a gang's next attempt, or let it wait with what it has, or release that."""

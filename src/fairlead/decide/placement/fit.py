@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.preempt import Preempting
@@ -89,10 +90,12 @@ class Fit:
     def _try_first(self, group: Group, entry: QueueEntry) -> bool:
         """Place the group's next job, or keep a place for it that others leave.
 
-        False when neither is possible, nor hence for the others.
+        False when neither is possible; then it is not possible for the others either.
         """
         context, shape = self._context, group.shape
         assert isinstance(shape.gang, GangRequest)
+        if context.limits.verdict(entry) or budget_verdict(context, entry):
+            return False
         basis = context.basis(shape.gang)
         if shape.failed_on != basis:
             self._evaluations += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.model.cluster import ClusterState
+from fairlead.model.neighbours import MarkTable
 from fairlead.model.nodes import Bools, Ints
 from fairlead.model.requests import MemberClass, Request
 
@@ -20,10 +21,14 @@ class FreedCapacity:
     Only nodes that can start pods now are used, and none that is barred.
     """
 
-    def __init__(self, state: ClusterState, free: Ints, barred: Bools | None = None) -> None:
+    def __init__(
+        self, state: ClusterState, free: Ints, barred: Bools | None = None, *, marks: MarkTable
+    ) -> None:
         self._state = state
         self.free = free
         self.barred = barred
+        #: Which pods may be near which, with what was taken.
+        self.marks = marks
         self._taken: list[tuple[Ints, Ints, MemberClass]] = []
 
     @classmethod
@@ -36,10 +41,11 @@ class FreedCapacity:
         """Return the cluster as it is now without these uses: slots, counts and a request each."""
         found, table = list(uses), state.table
         vectors = [table.vector(request) for _, _, request in found]
-        free = table.free().copy()
-        for (slots, counts, _), vector in zip(found, vectors, strict=True):
+        free, marks = table.free().copy(), table.marks.copy()
+        for (slots, counts, request), vector in zip(found, vectors, strict=True):
             free[:, slots] += vector[:, None] * counts
-        return cls(state, free, barred)
+            marks.add(request, slots, -counts)
+        return cls(state, free, barred, marks=marks)
 
     def fits(self, member: MemberClass) -> Ints:
         """Return int64[N]: members that each node could take."""
@@ -47,6 +53,10 @@ class FreedCapacity:
         if self.barred is not None:
             admitted = admitted & ~self.barred
         return self._state.fits.compute(member, self.free, admitted)
+
+    def free_on(self, slots: Ints) -> Ints:
+        """Return what is left there."""
+        return self.free[:, slots]
 
     @property
     def key(self) -> Ints:
@@ -69,3 +79,4 @@ class FreedCapacity:
 
     def _add(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         self.free[:, slots] += self._state.table.vector(member.request)[:, None] * counts
+        self.marks.add(member.booking, slots, -counts)

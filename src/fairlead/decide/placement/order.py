@@ -1,6 +1,7 @@
 """The order of waiting jobs: which lane comes first, and age within a lane.
 
-A lane holds the jobs that are equal in all that decides their order but age: team and priority.
+A lane holds the jobs that are equal in all that decides their order but age: team and priority;
+and the user, where that decides whether they may start.
 Where a lane stands may change at any time (fair share follows what teams use), so each decision
 asks for it. The order within a lane never changes.
 """
@@ -24,6 +25,8 @@ class LaneKey(NamedTuple):
     priority: int
     #: Its PriorityClasses let it preempt jobs of lower priority.
     may_preempt: bool = True
+    #: Whose jobs they are, where the team has limits of each user.
+    user: str | None = None
 
 
 class Age(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -10,10 +9,22 @@ from msgspec.structs import replace
 from fairlead.api.job import Job, JobStatus, VerdictStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.names import ADMITTED, PLACED
-from fairlead.api.placement import Nomination, Placement, Preemption, RolePlacement, Victim
+from fairlead.api.placement import (
+    HeldNodes,
+    Nomination,
+    Placement,
+    Preemption,
+    RolePlacement,
+    Victim,
+)
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.attempts.record import new_record
-from fairlead.decide.attempts.status import StatusDraft, preempted_verdict, refusal_verdict
+from fairlead.decide.attempts.status import (
+    ReleaseCause,
+    StatusDraft,
+    preempted_verdict,
+    refusal_verdict,
+)
 from fairlead.decide.placement.actions import (
     Action,
     NominateJob,
@@ -32,14 +43,6 @@ from fairlead.decide.verdict import Verdict
 from fairlead.model.phase import Phase, phase_of
 
 
-class ReleaseCause(Enum):
-    """Why a placement is given back when no verdict says it; reason of the condition Placed."""
-
-    FINISHED = "Finished"
-    CANCELLED = "Cancelled"
-    OUTDATED = "PlacementOutdated"  # the job's roles are no longer those that were placed
-
-
 def place_job(
     job: Job,
     plan: Plan,
@@ -49,16 +52,19 @@ def place_job(
     now: float,
     team: str = "",
     may_borrow: bool = False,
+    held: tuple[HeldNodes, ...] = (),
 ) -> PlaceJob:
     """Return the write that places the job's current attempt; `names` are the nodes by slot.
 
-    `team` and `may_borrow` say which teams' nodes its members tolerate. The attempt begins with it
-    if it is the job's first: nothing can be left of an earlier one.
+    `team` and `may_borrow` say which teams' nodes its members tolerate, `held` of which pools and
+    lenders its GPUs are. The attempt begins with it if it is the job's first: nothing can be left
+    of an earlier one.
     """
     at = format_time(now)
-    placement = Placement(job.status.attempt, _roles(job, plan, names), at, team, may_borrow)
+    roles = _roles(job, plan, names)
+    placement = Placement(job.status.attempt, roles, at, team, may_borrow, held)
     is_first = not job.status.attempts and is_true(job.status.conditions, ADMITTED)
-    begun = new_record(job, now) if is_first and job.spec.adopts is None else None
+    begun = new_record(job, now, placement) if is_first and job.spec.adopts is None else None
     placed = _condition(job, "True", verdict, at)
     return PlaceJob(job, placement, placed, verdict_status(job, verdict, at), begun)
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 from typing import TypeAlias
 
@@ -27,28 +28,20 @@ import numpy as np
 
 from fairlead.api.job import Job
 from fairlead.api.placement import Nomination
-from fairlead.decide.placement.capacity import Capacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.lost_work import Run, run_of, silent_seconds
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import Plan, plan_gang, take_plan
-from fairlead.decide.placement.victims import Candidate, Victims, find_victims
+from fairlead.decide.placement.victim_search import KEEPS_PLACE, VictimSearch, take_places
+from fairlead.decide.placement.victims import Candidate, Victims
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
-from fairlead.model.claims import Claim
 from fairlead.model.gangs import GangRequest
-from fairlead.model.labels import FOREIGN
-from fairlead.model.nodes import Bools, Ints
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.nodes import Ints
+from fairlead.model.phase import phase_of
 from fairlead.model.requests import Request
-
-#: A pod that should have gone so long ago may never go: its room does not count as leaving.
-_LATE_SECONDS_MAX = 60.0
-#: Phases in which a job can still keep its place when it is not preempted after all.
-_KEEPS_PLACE = (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS, Phase.REPAIRING)
 
 #: Called with a nominated job that has its place now.
 OnPlan: TypeAlias = Callable[[QueueEntry, Plan], None]
@@ -94,13 +87,22 @@ class Preempting:
 
     context: Context
     on_plan: OnPlan
+    #: It knows the victims of all nominations that hold or are made.
+    search: VictimSearch = field(init=False)
     #: Nominations that are seen and hold, and those that are made by this decision.
     standing: dict[ObjectKey, Standing] = field(default_factory=dict[ObjectKey, Standing])
     made: dict[ObjectKey, Victims] = field(default_factory=dict[ObjectKey, Victims])
     #: Nominations that are seen and do not hold any more.
     dropped: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
-    #: The victims of all nominations that hold or are made.
-    victims: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
+    #: When jobs that are protected now may become victims of one that looked for some.
+    retry_at: float = float("inf")
+    #: Nominations that are seen and not judged yet, in the queue's order.
+    _unsettled: dict[ObjectKey, tuple[GangRequest, Plan]] = field(
+        default_factory=dict[ObjectKey, tuple[GangRequest, Plan]]
+    )
+
+    def __post_init__(self) -> None:
+        self.search = VictimSearch(self.context)
 
     @property
     def is_on(self) -> bool:
@@ -115,37 +117,56 @@ class Preempting:
 
     def place_nominees(self) -> None:
         """Place the nominated gangs that fit now; keep the places of the others, or drop them."""
-        state = self.context.state
-        for key in sorted(state.nominees, key=lambda key: state.queue.order_of(state.jobs[key])):
-            self.context.contained(key, partial(self._settle, key, state.jobs[key]))
+        context, state = self.context, self.context.state
+        nominees = sorted(state.nominees, key=lambda key: state.queue.order_of(state.jobs[key]))
+        for key in nominees:
+            context.contained(key, partial(self._read_plan, key, state.jobs[key]))
+        for key in tuple(self._unsettled):
+            context.contained(key, partial(self._settle, key, state.jobs[key]))
+            self._unsettled.pop(key)
+
+    def _read_plan(self, key: ObjectKey, entry: QueueEntry) -> None:
+        plan = self._plan_of(entry)
+        is_over = self.context.limits.verdict(entry) is not None
+        if plan is None or not isinstance(entry.gang, GangRequest) or is_over:
+            self.dropped[key] = None
+        else:
+            self._unsettled[key] = (entry.gang, plan)
+            self.context.limits.take(entry)
 
     def _settle(self, key: ObjectKey, entry: QueueEntry) -> None:
+        """Place one nominated gang, keep its place or drop it.
+
+        Its place may overlap those of gangs that come after it and have victims of their own: what
+        is kept for them counts as free.
+        """
         context = self.context
-        capacity, table = context.capacity, context.cluster.table
-        plan = self._plan_of(entry)
-        if plan is None or not isinstance(entry.gang, GangRequest):
-            self.dropped[key] = None
-            return
-        kept = capacity.mark()
-        take_plan(capacity, entry.gang, plan, sign=-1)
-        released = capacity.mark()
-        if _take_places(capacity, entry.gang, plan):
+        capacity, cluster = context.capacity, context.cluster
+        gang, plan = self._unsettled[key]
+        kept_for_others = [
+            use for other, each in self._unsettled.items() if other != key for use in _uses(*each)
+        ]
+        here = FreedCapacity.of(cluster, [*_uses(gang, plan), *kept_for_others], capacity.barred)
+        if take_places(here, cluster.table, gang, plan):
             self.on_plan(entry, plan)
             return
-        capacity.rollback_to(released)
-        elsewhere = plan_gang(context.limited(entry, entry.gang), table, entry.gang)
+        kept = capacity.mark()
+        take_plan(capacity, gang, plan, sign=-1)
+        elsewhere = plan_gang(context.limited(entry, gang), cluster.table, gang)
         if elsewhere is not None:
             self.on_plan(entry, elsewhere)
             return
-        victims = tuple(self._present_victims(entry, plan))
-        uses = [use for key in victims for use in context.cluster.ledger.uses_of(key)]
-        room = FreedCapacity.of(context.cluster, [*uses, *self._leaving_uses(victims)])
-        if not _take_places(room, entry.gang, plan):
+        for victims in self._present_victims(entry, plan):
+            leaving = (*self.search.uses_of(victims), *self.search.leaving_uses(victims))
+            room = FreedCapacity.of(cluster, [*leaving, *kept_for_others])
+            if take_places(room, cluster.table, gang, plan):
+                break
+        else:
             self.dropped[key] = None
             return
         capacity.rollback_to(kept)
         self.standing[key] = Standing(entry, plan, victims)
-        self.victims.update(dict.fromkeys(victims))
+        self.search.victims.update(dict.fromkeys(victims))
 
     def _plan_of(self, entry: QueueEntry) -> Plan | None:
         """Return the places of a nomination; None when it is of no more use to the job."""
@@ -160,22 +181,38 @@ class Preempting:
         slots = ([table.occupy(node) for node in nodes] for _, _, nodes in kept.roles)
         return Plan(tuple(np.array(each, dtype=np.int64) for each in slots))
 
-    def _present_victims(self, entry: QueueEntry, plan: Plan) -> Iterator[ObjectKey]:
-        """Yield the victims that are on nominated nodes still and may be preempted."""
-        context, nomination = self.context, entry.job.status.nomination
-        ledger, wanted = context.cluster.ledger, plan.distinct_slots
+    def _present_victims(self, entry: QueueEntry, plan: Plan) -> Iterable[tuple[ObjectKey, ...]]:
+        """Return the victims that may be preempted, fewest first: those on nominated nodes still,
+        with those that came back to such nodes, with those that a rule about pods makes victims.
+        """
+        nomination, wanted = entry.job.status.nomination, plan.distinct_slots
+        ledger, state = self.context.cluster.ledger, self.context.state
+        jobs, leaving = state.jobs, state.leaving
+        near, back, far = list[ObjectKey](), list[ObjectKey](), list[ObjectKey]()
+        since = (nomination.nominated_at if nomination is not None else "") or ""
         for victim in nomination.victims if nomination is not None else ():
             key = (victim.namespace, victim.name)
             claim = ledger.claim(key)
-            if claim is None or claim.uid != victim.uid or not self._gives_way(claim, entry.lane):
+            if claim is None or claim.uid != victim.uid:
+                continue
+            if not self.search.gives_way(claim, entry.lane):
                 continue
             if np.isin(ledger.slots(key), wanted).any():
-                yield key
+                place = jobs[key].job.status.placement
+                is_back = place is not None and (place.placed_at or "") > since
+                (back if is_back and key not in leaving else near).append(key)
+            elif claim.is_marked:
+                far.append(key)
+        return dict.fromkeys(map(tuple, (near, near + back, near + back + far)))
 
     # New nominations
 
     def seekers(self) -> Iterator[Group]:
-        """Yield the groups at the head of the queue that are above any job that holds nodes."""
+        """Yield the groups that may find victims.
+
+        Those at the head of the queue that are above any job that holds nodes; and wherever they
+        are in the queue, those of teams that have lent nodes, some at a time.
+        """
         context = self.context
         queue, jobs = context.state.queue, context.state.jobs
         lowest = next(context.cluster.ledger.claims_by_priority(), None)
@@ -189,9 +226,27 @@ class Preempting:
                 continue
             seen[id(group)] = None
             is_above = entry.lane.priority > lowest.priority
-            has_lent = context.cluster.uses.lent[entry.lane.team] > 0
-            if entry.lane.may_preempt and (is_above or has_lent):
+            if entry.lane.may_preempt and (is_above or self._has_lent(entry.lane)):
                 yield group
+        owners = queue.groups(lambda lane: lane.may_preempt and self._has_lent(lane))
+        due = [g for g in owners if id(g) not in seen and self._is_due(g)]
+        for group in nsmallest(
+            context.policy.fresh_jobs_max, due, key=lambda g: (g.sought_at, g.order(0))
+        ):
+            group.sought_at = context.now
+            yield group
+        if len(due) > context.policy.fresh_jobs_max:
+            context.wakes.append(context.now + context.policy.deep_refresh_seconds)
+
+    def _has_lent(self, lane: LaneKey) -> bool:
+        return self.context.cluster.uses.lent[lane.team] > 0
+
+    def _is_due(self, group: Group) -> bool:
+        """True unless the last search found no victims, and nothing has changed since."""
+        gang, found = group.shape.gang, group.no_victims
+        if not isinstance(gang, GangRequest):
+            return False
+        return found is None or found[0] != self.context.basis(gang) or self.context.now >= found[1]
 
     def nominate(self, group: Group, entry: QueueEntry) -> bool:
         """Keep a place for a gang that does not fit now, if jobs of lower priority can make it.
@@ -201,144 +256,36 @@ class Preempting:
         context, gang = self.context, entry.gang
         if not self.is_on or not entry.lane.may_preempt or not isinstance(gang, GangRequest):
             return False
+        if gang.topology.is_patient:
+            return False
         if len(self.made) >= context.policy.nominations_max:
             context.wakes.append(context.now)
             return False
         basis = context.basis(gang)
-        if group.no_victims is not None and group.no_victims[0] == basis:
-            retry_at = group.no_victims[1]
-            if context.now < retry_at:
-                context.wakes += [retry_at] if np.isfinite(retry_at) else []
-                return False
+        before = group.no_victims
+        if before is not None and before[0] == basis and context.now < before[1]:
+            return self._none_until(before[1])
         if quota_verdict(context.cluster, entry) is not None:
             return False
-        found, retry_at = self._search(entry, gang)
+        found, retry_at = self.search.find(entry, gang)
         if found is None:
             group.no_victims = (basis, retry_at)
-            context.wakes += [retry_at] if np.isfinite(retry_at) else []
-            return False
+            return self._none_until(retry_at)
         check_potential((True, entry.lane.priority), map(self._standard, found.victims))
         take_plan(context.capacity, gang, found.plan)
+        context.limits.take(entry)
         self.made[entry.age.job_key] = found
-        self.victims.update(dict.fromkeys(victim.key for victim in found.victims))
+        self.search.victims.update(dict.fromkeys(victim.key for victim in found.victims))
         return True
 
-    def _search(self, entry: QueueEntry, gang: GangRequest) -> tuple[Victims | None, float]:
-        """Return the victims, or None and when protected jobs may become victims."""
-        cluster, lane = self.context.cluster, entry.lane
-        candidates, retry_at = self._candidates(lane)
-        promised = dict(self._promised())
-        shared = {key: claim for key, claim in promised.items() if self._gives_way(claim, lane)}
-        kept = tuple(key for key in promised if key not in shared)
-        room = FreedCapacity.of(cluster, self._leaving_uses(kept), self._barred(lane.team))
-        mark = room.mark()
-        plan = plan_gang(room, cluster.table, gang) if self._is_leaving_any else None
-        if plan is not None:
-            found: Victims | None = Victims((), plan)
-        else:
-            room.rollback_to(mark)
-            found = find_victims(cluster, gang, candidates, room)
-        if found is None:
-            return None, retry_at
-        also = tuple(self._shared(shared.values(), found.plan, lane.team))
-        return Victims((*found.victims, *also), found.plan), retry_at
-
-    def _promised(self) -> Iterator[tuple[ObjectKey, Claim]]:
-        """Yield the claims that are to go and may stay after all.
-
-        Those of victims of other gangs, which may find room elsewhere, and of jobs that their users
-        hold, who may release them before they have stopped.
-        """
-        state, ledger = self.context.state, self.context.cluster.ledger
-        for key in {**state.preempted, **self.victims, **state.leaving}:
-            claim, job = ledger.claim(key), state.jobs[key].job
-            is_held = phase_of(job) is Phase.STOPPING and job.spec.suspend and not job.spec.cancel
-            if claim is not None and (is_held or phase_of(job) in _KEEPS_PLACE):
-                yield key, claim
-
-    def _shared(self, claims: Iterable[Claim], plan: Plan, team: str) -> Iterator[Candidate]:
-        """Yield the victims of others whose nodes a plan needs, too: at no further cost."""
-        for claim in claims:
-            if np.isin(self.context.cluster.ledger.slots(claim.key), plan.distinct_slots).any():
-                is_borrowed = self._borrows_from(claim, team)
-                yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0, ())
-
-    def _barred(self, team: str) -> Bools | None:
-        """Return the nodes that no job preempts for: those of other teams are lent while idle."""
-        capacity, cluster = self.context.capacity, self.context.cluster
-        if not cluster.uses.has_owners:
-            return capacity.barred
-        foreign = cluster.table.labels.tiers(team) == FOREIGN
-        return foreign if capacity.barred is None else foreign | capacity.barred
-
-    def _gives_way(self, claim: Claim, lane: LaneKey) -> bool:
-        """True for a claim of lower priority, and for one that borrows nodes of the lane's team."""
-        return claim.priority < lane.priority or self._borrows_from(claim, lane.team)
-
-    def _borrows_from(self, claim: Claim, team: str) -> bool:
-        uses = self.context.cluster.uses
-        if not team or claim.team == team or not uses.lent[team]:
-            return False
-        return any(uses.owner(node) == team for _, _, nodes in claim.roles for node in nodes)
+    def _none_until(self, at: float) -> bool:
+        """Return False: there are no victims, and no others before this instant."""
+        self.retry_at = min(self.retry_at, at)
+        self.context.wakes += [at] if np.isfinite(at) else []
+        return False
 
     def _standard(self, victim: Candidate) -> Standard:
         return (not victim.is_borrowed, victim.priority)
-
-    def _candidates(self, lane: LaneKey) -> tuple[list[Candidate], float]:
-        """Return the jobs that give way and may be preempted, and when there may be more.
-
-        A job that borrows from the lane's own team is not protected by the time it has run.
-        """
-        context, ledger = self.context, self.context.cluster.ledger
-        runs: list[tuple[Claim, Run]] = []
-        retry_at = float("inf")
-        borrowed: set[ObjectKey] = set()
-        has_lent = context.cluster.uses.lent[lane.team] > 0
-        for claim in ledger.claims_by_priority():
-            if claim.priority >= lane.priority and not has_lent:
-                break
-            entry = context.state.jobs[claim.key]
-            if not self._gives_way(claim, lane) or not self._may_be_victim(claim):
-                continue
-            run = entry.run = entry.run or run_of(entry.job, claim)
-            if self._borrows_from(claim, lane.team):
-                borrowed.add(claim.key)
-            protected_until = run.began_at + context.policy.preemption_min_run_seconds
-            if context.now < protected_until and claim.key not in borrowed:
-                retry_at = min(retry_at, protected_until)
-            else:
-                runs.append((claim, run))
-        bound = silent_seconds((run for _, run in runs), context.now)
-        vector = context.cluster.table.vector
-        candidates = [
-            Candidate(
-                claim.key, claim.uid, claim.priority, claim.key in borrowed,
-                run.lost_gpu_seconds(context.now, bound),
-                tuple((s, n, vector(request)) for s, n, request in ledger.uses_of(claim.key)),
-            )
-            for claim, run in runs
-        ]  # fmt: skip
-        return candidates, retry_at
-
-    def _may_be_victim(self, claim: Claim) -> bool:
-        context, key = self.context, claim.key
-        if claim.is_adopted and not context.policy.preempts_adopted:
-            return False
-        if key in self.victims or context.is_left_alone(key):
-            return False
-        return key in context.state.evictable
-
-    def _leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[tuple[Ints, Ints, Request]]:
-        """Yield what is about to be given back: by jobs that stop, and by pods that do."""
-        context, ledger = self.context, self.context.cluster.ledger
-        for key in {**context.state.leaving, **self.victims}:
-            if key not in but:
-                yield from ledger.uses_of(key)
-        yield from ledger.leaving_uses(context.now - _LATE_SECONDS_MAX)
-
-    @property
-    def _is_leaving_any(self) -> bool:
-        return any(True for _ in self._leaving_uses(()))
 
     # What follows for the victims
 
@@ -357,7 +304,7 @@ class Preempting:
         state = self.context.state
         for key in sorted(state.preempted):
             entry = state.jobs[key]
-            may_stay = phase_of(entry.job) in _KEEPS_PLACE and not self._is_wanted(entry.job)
+            may_stay = phase_of(entry.job) in KEEPS_PLACE and not self._is_wanted(entry.job)
             if may_stay and not self.context.is_left_alone(key):
                 yield entry
 
@@ -396,11 +343,8 @@ def _saves(job: Job) -> bool:
     return is_running and reports and job.status.preemption is not None
 
 
-def _take_places(capacity: Capacity, gang: GangRequest, plan: Plan) -> bool:
-    """Take the places of a plan if there is room for all of them; False leaves some taken."""
+def _uses(gang: GangRequest, plan: Plan) -> Iterator[tuple[Ints, Ints, Request]]:
+    """Yield what the places of a plan use."""
     for role, slots in zip(gang.roles, plan.slots, strict=True):
         distinct, counts = np.unique(slots, return_counts=True)
-        if (capacity.fits(role.member)[distinct] < counts).any():
-            return False
-        capacity.take(distinct, counts, role.member)
-    return True
+        yield distinct, counts, role.member.booking

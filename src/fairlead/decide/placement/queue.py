@@ -38,6 +38,7 @@ class QueueEntry:
     gang: GangRequest | InvalidGang
     lane: LaneKey
     age: Age
+    user: str = ""
     #: The group that it waits in; None when it does not wait for a first place.
     group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
@@ -99,6 +100,8 @@ class Group:
     ages: list[Age] = field(default_factory=list[Age])
     #: What the last search for victims found none on, and when protected jobs may be victims.
     no_victims: tuple[tuple[object, ...], float] | None = None
+    #: When it had its turn to look for borrowers of its team's nodes.
+    sought_at: float = float("-inf")
 
     def order(self, index: int) -> OrderKey:
         """Return the place in the queue of one of its jobs."""
@@ -169,6 +172,11 @@ class WaitQueue:
     def first(self, count: int) -> list[OrderKey]:
         """Return the head of the queue."""
         return list(islice(self.in_order(), count))
+
+    def groups(self, admits: Callable[[LaneKey], bool]) -> Iterator[Group]:
+        """Yield the groups of the lanes that are admitted; O(shapes)."""
+        for shape in self._shapes.values():
+            yield from (group for lane, group in shape.groups.items() if admits(lane))
 
     def position(self, order: OrderKey) -> int:
         """Return how many waiting jobs are ahead."""

@@ -7,7 +7,7 @@ decision cannot use the capacity that the repair frees: the write may still fail
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,15 +15,17 @@ from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.domains import domains_of
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.search import Plan, domains_of, plan_gang, plan_within
+from fairlead.decide.placement.search import Plan, plan_gang, plan_within
+from fairlead.decide.placement.slice_repair import place_slices
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
-from fairlead.model.nodes import Bools, Ints
+from fairlead.model.nodes import Bools, Ints, NodeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,50 +172,78 @@ def give_back(
 
 def plan_repair(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | None:
     """Place the lost members around the kept ones: on nodes outside the gang first, on nodes that
-    it already uses next, on the lost nodes themselves, should they be back, last.
+    it already uses next, on the lost nodes themselves, should they be back, last. A slice that
+    finds no room in its domain moves as a whole.
 
     On success `capacity` holds the new places beside the old ones; otherwise it is as it was.
     """
-    moved = tuple(
-        RoleRequest(role.name, int((~stays).sum()), role.member)
-        for role, stays in zip(gang.roles, scope.kept, strict=True)
-    )
     state, mark = capacity.state, capacity.mark()
     give_back(capacity, gang, scope, kept=False)
-    for admitted in _preferences(state, gang, scope):
-        plan = plan_within(capacity, state.table, moved, admitted)
-        if plan is None:
-            continue
-        slots = [old.copy() for old in scope.slots]
-        for all_slots, stays, new in zip(slots, scope.kept, plan.slots, strict=True):
-            all_slots[~stays] = new
-        capacity.rollback_to(mark)
-        for role, new in zip(moved, plan.slots, strict=True):
-            if len(new):
-                distinct, counts = np.unique(new, return_counts=True)
-                capacity.take(distinct, counts, role.member)
-        return Plan(tuple(slots))
+    for moves_slices in (False, True) if gang.topology.is_sliced else (False,):
+        for admitted in _preferences(state, gang, scope):
+            if gang.topology.is_sliced:
+                found = place_slices(
+                    capacity, gang, scope.slots, scope.kept,
+                    admitted=admitted, moves_slices=moves_slices,
+                )  # fmt: skip
+            else:
+                found = _place_lost(capacity, gang, scope, admitted)
+            if found is None:
+                continue
+            capacity.rollback_to(mark)
+            for role, old, new, stays in zip(
+                gang.roles, scope.slots, found, scope.kept, strict=True
+            ):
+                moved = new[~stays | (new != old)]
+                if len(moved):
+                    distinct, counts = np.unique(moved, return_counts=True)
+                    capacity.take(distinct, counts, role.member)
+            return Plan(found)
     capacity.rollback_to(mark)
     return None
 
 
+def _place_lost(
+    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, admitted: Bools
+) -> tuple[Ints, ...] | None:
+    """Return the slots of all members, with the lost ones on admitted nodes."""
+    moved = tuple(
+        RoleRequest(role.name, int((~stays).sum()), role.member)
+        for role, stays in zip(gang.roles, scope.kept, strict=True)
+    )
+    plan = plan_within(capacity, capacity.state.table, replace(gang, roles=moved), admitted)
+    if plan is None:
+        return None
+    slots = tuple(old.copy() for old in scope.slots)
+    for all_slots, stays, new in zip(slots, scope.kept, plan.slots, strict=True):
+        all_slots[~stays] = new
+    return slots
+
+
 def _preferences(state: ClusterState, gang: GangRequest, scope: RepairScope) -> Iterator[Bools]:
-    """Yield the nodes to try, best first; within the domain of the kept members if one is asked."""
+    """Yield the nodes to try, best first: in the domains of the kept members, narrowest first."""
     table = state.table
     base = table.exists
-    if gang.topology_key:
-        domains = domains_of(table, gang.topology_key)
-        homes = np.unique(
-            np.concatenate(
-                [domains.cells[s[k]] for s, k in zip(scope.slots, scope.kept, strict=True)]
-            )
-        )
-        if len(homes) == 1 and homes[0] >= 0:
-            home = base & (domains.cells == homes[0])
-            yield from _spared(home, scope)
-        if gang.topology_required:
+    *preferred, required = gang.topology.ladder
+    if required.key:
+        home = _home(table, required.key, scope)
+        if home is None:
             return
+        base = base & home
+    for level in preferred:
+        home = _home(table, level.key, scope)
+        if home is not None:
+            yield from _spared(base & home, scope)
     yield from _spared(base, scope)
+
+
+def _home(table: NodeTable, key: str, scope: RepairScope) -> Bools | None:
+    """Return the nodes of the domain in which all kept members are; None when there is none."""
+    cells = domains_of(table, key).cells
+    homes = np.unique(
+        np.concatenate([cells[s[k]] for s, k in zip(scope.slots, scope.kept, strict=True)])
+    )
+    return cells == homes[0] if len(homes) == 1 and homes[0] >= 0 else None
 
 
 def _spared(base: Bools, scope: RepairScope) -> Iterator[Bools]:

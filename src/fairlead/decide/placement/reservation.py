@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from fairlead.api.meta import find_condition
-from fairlead.api.names import PLACED
-from fairlead.api.times import parse_time
+from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.patience import waiting_since
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.unplaceable import eligible_nodes
@@ -36,10 +35,10 @@ class HeadReservation:
 
     def _reserve(self, head: OrderKey) -> None:
         context = self._context
-        starves_at = self._waiting_since(head) + context.policy.starvation_seconds
+        job, gang = context.state.jobs[head.job_key].job, context.state.jobs[head.job_key].gang
+        starves_at = waiting_since(job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
             return
-        gang = context.state.jobs[head.job_key].gang
         assert isinstance(gang, GangRequest)
         constraints = [role.member.constraints for role in gang.roles]
         context.capacity.barred = eligible_nodes(context.cluster, constraints)
@@ -61,15 +60,12 @@ class HeadReservation:
         """True for a job that has no use for the room of others, however long it waits."""
         assert entry.group is not None
         context, shape = self._context, entry.group.shape
-        if isinstance(shape.gang, InvalidGang) or context.on_empty(shape) is not None:
+        if isinstance(shape.gang, InvalidGang) or shape.gang.topology.is_patient:
             return True
-        if quota_verdict(context.cluster, entry) is not None:
+        if context.on_empty(shape) is not None:
+            return True
+        if quota_verdict(context.cluster, entry) or context.limits.verdict(entry):
+            return True
+        if budget_verdict(context, entry):
             return True
         return context.on_available(shape) is not None
-
-    def _waiting_since(self, order: OrderKey) -> float:
-        job = self._context.state.jobs[order.job_key].job
-        condition = find_condition(job.status.conditions, PLACED)
-        if condition is None or condition.status == "True" or not condition.last_transition_time:
-            return self._context.began
-        return parse_time(condition.last_transition_time)

@@ -8,15 +8,16 @@ idle nodes stay whole.
 For one role this is exact: it finds a place if and only if there is one. For several roles with
 different requests it is a heuristic; its "no" is not a proof, and no verdict claims that it is.
 
-A topology key asks for one domain: among the domains with room for all, the one with least room to
-spare is taken. If only preferred, and no domain has room, the emptiest domains are filled one by
-one.
+The levels of the gang's topology are tried one after another, narrowest first: among the domains
+with room for all, the one with least room to spare is taken, and within it as few domains of the
+narrower levels as possible (`domains.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,29 @@ import numpy.typing as npt
 
 from fairlead.api.names import TEAM
 from fairlead.decide.placement.capacity import Capacity
+from fairlead.decide.placement.domains import (
+    Domains,
+    domains_of,
+    domains_within,
+    filling_order,
+    in_rank_order,
+    slices_of,
+    within,
+)
+from fairlead.decide.placement.mixed import NODES_MAX, pack_mixed
+from fairlead.decide.placement.neighbours import beside_others, fill
 from fairlead.model.gangs import GangRequest, RoleRequest
-from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.nodes import BITS_BELOW_DEVICES, Bools, Ints, NodeTable
+from fairlead.model.requests import MemberClass
 
 _KEY_MAX = np.iinfo(np.int64).max
 #: The packing order is below this many bits.
 _TIER_BITS = 56
+#: Taints that ask a member to stay away, above the packing order.
+_AVOIDED_BITS, _AVOIDED_MAX = 51, 15
 
+#: Of them, those in which all roles are tried at a time.
+_DOMAINS_MIXED_MAX = 4
 #: Domains tried for one gang with several roles; with one role the first always succeeds.
 DOMAINS_TRIED_MAX = 64
 
@@ -47,20 +64,6 @@ class Plan:
         if len(self.slots) == 1 and len(self.slots[0]) == 1:
             return self.slots[0]
         return np.unique(np.concatenate(self.slots))
-
-
-@dataclass(frozen=True, slots=True)
-class _Domains:
-    """The nodes of a topology key. `cells` int[N]: place of the domain's name in order, or -1."""
-
-    cells: Ints
-    count: int
-
-    def room(self, fits: npt.NDArray[Any]) -> Ints:
-        """Return int64[domains]: members that each domain can take."""
-        inside = self.cells >= 0
-        sums = np.bincount(self.cells[inside], weights=fits[inside], minlength=self.count)
-        return sums.astype(np.int64)
 
 
 def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | None:
@@ -93,18 +96,84 @@ def plan_gang(
 
     `order`, int64[N], goes before the packing order: the nodes with the smallest value first.
     """
-    if not gang.topology_key:
-        return plan_within(capacity, table, gang.roles, None, order=order)
-    domains = domains_of(table, gang.topology_key)
-    for domain in _sufficient(capacity, domains, gang):
-        plan = plan_within(capacity, table, gang.roles, domains.cells == domain, order=order)
+    for depth, level in enumerate(gang.topology.ladder):
+        if level.key:
+            plan = _plan_in_domain(capacity, table, gang, depth, order=order)
+        else:
+            plan = _plan_on(capacity, table, gang, None, depth=depth, order=order)
+            plan = plan or _plan_mixed(capacity, table, gang, None, order=order)
         if plan is not None:
             return plan
-    if gang.topology_required:
+    return None
+
+
+def _plan_in_domain(
+    capacity: Capacity, table: NodeTable, gang: GangRequest, depth: int, *, order: Ints | None
+) -> Plan | None:
+    """Place the gang in one domain of a level of its ladder."""
+    topology = gang.topology
+    domains = domains_within(table, topology.ladder[depth].key, topology.within.key)
+    for domain in _sufficient(capacity, table, domains, gang):
+        admitted = domains.cells == domain
+        plan = _plan_on(capacity, table, gang, admitted, depth=depth, order=order)
+        if plan is not None:
+            return plan
+    if len(gang.roles) == 1:
         return None
-    if order is None:
-        order = _domain_order(capacity, domains, gang)
-    return plan_within(capacity, table, gang.roles, None, order=order)
+    for domain in islice(_sufficient(capacity, table, domains, gang), _DOMAINS_MIXED_MAX):
+        plan = _plan_mixed(capacity, table, gang, domains.cells == domain, order=order)
+        if plan is not None:
+            return plan
+    return None
+
+
+def _plan_on(
+    capacity: Capacity,
+    table: NodeTable,
+    gang: GangRequest,
+    admitted: Bools | None,
+    *,
+    depth: int,
+    order: Ints | None,
+) -> Plan | None:
+    """Place the gang on admitted nodes, in few domains of the levels below `depth`."""
+    if order is None and depth:
+        leading = gang.roles[gang.placing_order()[0]].member
+        fits = within(admitted, capacity.fits(leading))
+        slices = slices_of(table, gang.topology)
+        order = filling_order(table, gang, fits, depth=depth, slices=slices)
+    return plan_within(capacity, table, gang, admitted, order=order)
+
+
+def _plan_mixed(
+    capacity: Capacity,
+    table: NodeTable,
+    gang: GangRequest,
+    admitted: Bools | None,
+    *,
+    order: Ints | None,
+) -> Plan | None:
+    """Place several roles at a time where one by one they found no place; see `mixed`."""
+    if len(gang.roles) == 1 or gang.has_neighbours or gang.topology.is_sliced:
+        return None
+    rooms = np.stack([capacity.fits(role.member) for role in gang.roles]).astype(np.int64)
+    if admitted is not None:
+        rooms[:, ~admitted] = 0
+    if any(room.sum() < role.count for room, role in zip(rooms, gang.roles, strict=True)):
+        return None
+    key = _tiered(capacity.key, table, gang.roles[0])
+    key = key if order is None else _ranked(order, key)
+    nodes = np.flatnonzero(rooms.any(axis=0))
+    nodes = nodes[np.argsort(key[nodes])][:NODES_MAX]
+    taken = pack_mixed(table, gang.roles, rooms[:, nodes], capacity.free_on(nodes))
+    if taken is None:
+        return None
+    slots: list[Ints] = []
+    for role, counts in zip(gang.roles, taken, strict=True):
+        used = np.flatnonzero(counts)
+        capacity.take(nodes[used], counts[used], role.member)
+        slots.append(in_rank_order(table, gang.topology, nodes[used], counts[used]))
+    return Plan(tuple(slots))
 
 
 def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan, *, sign: int = 1) -> None:
@@ -117,49 +186,89 @@ def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan, *, sign: int = 
 def plan_within(
     capacity: Capacity,
     table: NodeTable,
-    roles: tuple[RoleRequest, ...],
+    gang: GangRequest,
     admitted: Bools | None,
     *,
     order: Ints | None = None,
 ) -> Plan | None:
-    """Place all roles on admitted nodes (None: all), or nothing. `order` goes before the packing
-    order.
+    """Place all roles on admitted nodes (None: all), or nothing, whatever domains they are in;
+    slices are kept together. `order` goes before the packing order.
     """
-    mark = capacity.mark()
+    mark, roles = capacity.mark(), gang.roles
+    slices = slices_of(table, gang.topology)
     slots: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(roles)
-    for i in GangRequest(roles).placing_order() if len(roles) > 1 else (0,):
+    for i in gang.placing_order() if len(roles) > 1 else (0,):
         role = roles[i]
-        fits = capacity.fits(role.member)
-        if admitted is not None:
-            fits = np.where(admitted, fits, 0)
+        fits = within(admitted, capacity.fits(role.member))
         key = _tiered(capacity.key, table, role)
-        packed = pack(fits, key if order is None else _ranked(order, key), role.count)
+        key = key if order is None else _ranked(order, key)
+        if slices is None:
+            packed = _pack_role(capacity, table, role, fits, key=key)
+        else:
+            fits = beside_others(capacity.marks, table, role.member, fits)
+            packed = slices.pack(fits, key, role.count, order=order)
         if packed is None:
             capacity.rollback_to(mark)
             return None
         capacity.take(*packed, role.member)
-        slots[i] = _in_rank_order(table, *packed, order)
+        slots[i] = in_rank_order(table, gang.topology, *packed)
     return Plan(tuple(slots))
 
 
+def members_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[MemberClass, Ints]]:
+    """Yield the member class of each role, and the slots of its members."""
+    for role, slots in zip(gang.roles, plan.slots, strict=True):
+        yield role.member, slots
+
+
+def _pack_role(
+    capacity: Capacity, table: NodeTable, role: RoleRequest, fits: npt.NDArray[Any], *, key: Ints
+) -> tuple[Ints, Ints] | None:
+    """Like `pack`, with the rules about what is near."""
+    if role.member.neighbours is None:
+        return pack(fits, key, role.count)
+    fits = beside_others(capacity.marks, table, role.member, fits)
+    filled = fill(capacity.marks, table, role.member, fits, key=key, count=role.count)
+    if filled is None:
+        return pack(fits, key, role.count)
+    return filled if int(filled[1].sum()) == role.count else None
+
+
 def _tiered(key: Ints, table: NodeTable, role: RoleRequest) -> Ints:
-    """Return a key by which a team's members go to its own nodes first, to those of others last."""
-    tolerations = role.member.constraints.tolerations
+    """Return a key by which members go to nodes that ask them to stay away last, and to those that
+    they prefer first where as many devices are free; a team's to its own nodes before all.
+    """
+    constraints = role.member.constraints
+    avoided = table.labels.avoided(constraints)
+    if avoided is not None:
+        key = key + (np.minimum(avoided, _AVOIDED_MAX) << _AVOIDED_BITS)
+    if constraints.preferred:
+        below = (1 << BITS_BELOW_DEVICES) - 1
+        order = np.lexsort(
+            (key & below, -table.labels.scores(constraints), key >> below.bit_length())
+        )
+        key = np.empty(len(order), dtype=np.int64)
+        key[order] = np.arange(len(order))
+    tolerations = constraints.tolerations
     own = next((t.value for t in tolerations if t.key == TEAM and t.operator == "Equal"), None)
     return key if own is None else key + (table.labels.tiers(own) << _TIER_BITS)
 
 
-def members_fit(capacity: Capacity, gang: GangRequest, admitted: Bools | None = None) -> int:
+def members_fit(
+    capacity: Capacity, table: NodeTable, gang: GangRequest, admitted: Bools | None = None
+) -> int:
     """Return for how many of the members there is room, placing as many of each role as fit."""
     mark = capacity.mark()
     placed = 0
     for i in gang.placing_order():
         role = gang.roles[i]
-        fits = capacity.fits(role.member)
-        if admitted is not None:
-            fits = np.where(admitted, fits, 0)
+        fits = within(admitted, capacity.fits(role.member))
+        fits = beside_others(capacity.marks, table, role.member, fits)
         count = min(role.count, int(fits.sum()))
-        packed = pack(fits, capacity.key, count)
+        packed = fill(capacity.marks, table, role.member, fits, key=capacity.key, count=count)
+        if packed is None:
+            packed = pack(fits, capacity.key, count)
+        count = 0 if packed is None else int(packed[1].sum())
         if packed is not None and count:
             capacity.take(*packed, role.member)
             placed += count
@@ -168,28 +277,23 @@ def members_fit(capacity: Capacity, gang: GangRequest, admitted: Bools | None = 
 
 
 def members_fit_domain(capacity: Capacity, table: NodeTable, gang: GangRequest) -> int:
-    """Return for how many members the best domain of the gang's topology key has room."""
-    domains = domains_of(table, gang.topology_key)
-    if len(gang.roles) == 1:
-        rooms = domains.room(capacity.fits(gang.roles[0].member))
-        return min(gang.roles[0].count, int(rooms.max(initial=0)))
-    fit = (members_fit(capacity, gang, domains.cells == d) for d in range(domains.count))
+    """Return for how many members the best domain of the required level has room, in slices."""
+    domains = domains_of(table, gang.topology.required.key)
+    slices = slices_of(table, gang.topology)
+    if len(gang.roles) == 1 and (slices is not None or not gang.has_neighbours):
+        role = gang.roles[0]
+        fits = beside_others(capacity.marks, table, role.member, capacity.fits(role.member))
+        return min(role.count, int(domains.room(fits, slices).max(initial=0)))
+    fit = (members_fit(capacity, table, gang, domains.cells == d) for d in range(domains.count))
     return max(fit, default=0)
 
 
-def domains_of(table: NodeTable, key: str) -> _Domains:
-    """Return the domains of a topology key, numbered by name."""
-    cells, names = table.labels.domains(key)
-    has_nodes = np.bincount(cells + 1, minlength=len(names) + 1)[1:] > 0
-    numbers = sorted(np.flatnonzero(has_nodes).tolist(), key=names.__getitem__)
-    places = np.full(len(names) + 1, -1, dtype=np.int64)
-    places[np.array(numbers, dtype=np.int64)] = np.arange(len(numbers))
-    return _Domains(places[cells], len(numbers))
-
-
-def _sufficient(capacity: Capacity, domains: _Domains, gang: GangRequest) -> Iterator[int]:
+def _sufficient(
+    capacity: Capacity, table: NodeTable, domains: Domains, gang: GangRequest
+) -> Iterator[int]:
     """Yield domains with room for each role by itself, the one with least room first."""
-    rooms = [domains.room(capacity.fits(role.member)) for role in gang.roles]
+    slices = slices_of(table, gang.topology)
+    rooms = [domains.room(capacity.fits(role.member), slices) for role in gang.roles]
     enough = np.ones(domains.count, dtype=np.bool_)
     for role, available in zip(gang.roles, rooms, strict=True):
         enough &= available >= role.count
@@ -200,25 +304,8 @@ def _sufficient(capacity: Capacity, domains: _Domains, gang: GangRequest) -> Ite
         yield int(domain)
 
 
-def _domain_order(capacity: Capacity, domains: _Domains, gang: GangRequest) -> Ints:
-    """Return int64[N]: the place of each node's domain, emptiest first; nodes without one last."""
-    leading = domains.room(capacity.fits(gang.roles[gang.placing_order()[0]].member))
-    places = np.full(domains.count + 1, domains.count, dtype=np.int64)
-    places[np.argsort(-leading, kind="stable")] = np.arange(domains.count)
-    return places[domains.cells]
-
-
 def _ranked(order: Ints, key: Ints) -> Ints:
     """Return a key that sorts by `order`, then by `key`."""
     ranks = np.empty(len(key), dtype=np.int64)
     ranks[np.lexsort((key, order))] = np.arange(len(key))
     return ranks
-
-
-def _in_rank_order(table: NodeTable, slots: Ints, counts: Ints, order: Ints | None) -> Ints:
-    """Return one slot per member: by domain and name, so that ranks that are close are near."""
-    if len(slots) == 1:
-        return np.repeat(slots, counts)
-    ranks = table.rank[slots]
-    by = np.argsort(ranks) if order is None else np.lexsort((ranks, order[slots]))
-    return np.repeat(slots[by], counts[by])

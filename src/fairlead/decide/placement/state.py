@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
+from fairlead.decide.placement.job_limits import QueueLimits
 from fairlead.decide.placement.order import LaneKey, Order, age_of
+from fairlead.decide.placement.patience import Patience
 from fairlead.decide.placement.queue import QueueEntry, WaitQueue
+from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState, JobEntry
-from fairlead.model.gangs import JobKey
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.phase import OPEN, RELEASABLE, Phase, phase_of
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
@@ -41,6 +44,11 @@ class PlacementState:
         """
         self.cluster = cluster or ClusterState()
         self.queue = WaitQueue(self.cluster.fits, order)
+        #: Which waiting jobs the limits of their teams and users keep out of the queue; and of
+        #: these the ones whose status does not say so.
+        self.queue_limits = QueueLimits(self.cluster)
+        self.unsaid: dict[JobKey, Verdict] = {}
+        self.patience = Patience(self.queue)
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, QueueEntry] = {}
         #: Jobs whose placement must be released.
@@ -100,7 +108,7 @@ class PlacementState:
     def release_uncertain(self, key: JobKey) -> None:
         """End what `reserve_uncertain` began."""
         self.write_blocked.pop(key, None)
-        self.cluster.ledger.release_uncertain(key)
+        self.cluster.release_uncertain(key)
 
     def _job_changed(self, key: JobKey, entry: JobEntry | None) -> None:
         """Take in a job, new or changed; None: it is gone."""
@@ -110,14 +118,21 @@ class PlacementState:
             return
         job, priority = entry.job, entry.priority
         level = priority if isinstance(priority, int) else 0
-        lane = LaneKey(entry.team_name, level, entry.may_preempt)
-        after = self.jobs[key] = QueueEntry(job, entry.gang, lane, age_of(job))
+        team = entry.team_name
+        user = entry.user if self.cluster.teams.counts_users(team) else None
+        lane = LaneKey(team, level, entry.may_preempt, user)
         unresolved = _unresolved(entry)
         self.unresolved.pop(key, None)
         phase, is_placed = phase_of(job), job.status.placement is not None
         is_forfeited = self.cluster.is_forfeited(key)
         waits = phase is Phase.QUEUED and not is_forfeited
-        self._enqueue(before, after, waits=waits and unresolved is None)
+        is_ready = waits and unresolved is None
+        gang = self.patience.request(job, entry.gang) if is_ready else entry.gang
+        after = self.jobs[key] = QueueEntry(job, gang, lane, age_of(job), entry.user)
+        self.patience.put(after, entry.gang, waits=is_ready)
+        self.queue_limits.put(before, after, waits=is_ready)
+        self._enqueue(before, after, waits=is_ready and key not in self.queue_limits)
+        self._follow_limits(key)
         if waits and unresolved is not None:
             self.unresolved[key] = unresolved
         is_releasable = _is_releasable(job, phase, is_forfeited=is_forfeited)
@@ -132,16 +147,40 @@ class PlacementState:
         is_placed_now = phase in (Phase.ACTIVE, Phase.PLACED) and is_placed
         _put(self.evictable, key, present=is_placed_now and key not in self.leaving)
 
+    def advance(self, now: float) -> None:
+        """Put the queue as it stands at a time, which may be earlier than the last one."""
+        self.patience.advance(now)
+        self.queue.reorder(now)
+
     def _forget(self, key: JobKey, before: QueueEntry | None) -> None:
         if before is not None:
             self.queue.remove(before)
+            self.patience.remove(key)
             del self.jobs[key]
+            self.queue_limits.put(before, None, waits=False)
+            self._follow_limits(key)
         self.unresolved.pop(key, None)
         for keys in (
             self.releasable, self.repairable, self.held, self.write_blocked, self.nominees,
             self.preempted, self.leaving, self.evictable,
         ):  # fmt: skip
             keys.pop(key, None)
+
+    def _follow_limits(self, changed: JobKey) -> None:
+        """Let jobs join or leave the queue because another one has changed, or their limits."""
+        for key in dict.fromkeys((changed, *self.queue_limits.changes())):
+            entry, is_out = self.jobs.get(key), key in self.queue_limits
+            self.unsaid.pop(key, None)
+            if entry is None:
+                continue
+            if is_out:
+                self.queue.remove(entry)
+                verdict, written = self.queue_limits.verdict(key), entry.job.status.verdict
+                found = (verdict.reason.value, dict(verdict.facts))
+                if written is None or (written.reason, written.facts) != found:
+                    self.unsaid[key] = verdict
+            elif key != changed and entry.group is None:
+                self.queue.add(entry)
 
     def _enqueue(self, before: QueueEntry | None, entry: QueueEntry, *, waits: bool) -> None:
         if before is not None and before.group is not None:
@@ -186,8 +225,16 @@ def _is_leaving(job: Job, phase: Phase) -> bool:
 
 def _is_equal(entry: QueueEntry, other: QueueEntry) -> bool:
     """True when both stand at the same place of the same group."""
-    is_same = entry.gang is other.gang and entry.lane == other.lane
+    is_same = entry.gang is other.gang or (_is_reduced(other.gang) and entry.gang == other.gang)
+    is_same = is_same and entry.lane == other.lane
     return is_same and entry.age == other.age
+
+
+def _is_reduced(gang: GangRequest | InvalidGang) -> bool:
+    """True for a request that is made again with each change of the job."""
+    if isinstance(gang, InvalidGang):
+        return False
+    return gang.topology.is_patient or gang.borrowing is not None
 
 
 def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:

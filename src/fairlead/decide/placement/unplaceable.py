@@ -3,23 +3,21 @@
 The questions are asked in this order, and the first "yes" is the verdict: is the request
 unreadable; does no node match; is no node large enough; would the gang not even fit on an empty
 cluster (all these: the request must change); would it fit but for the queue; but for nodes that are
-out; but for the domain; is there too little in all; or enough, but in pieces.
+out; but for the pods that are near; but for the domain; is there too little in all; or enough, but
+in pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentCapacity
-from fairlead.decide.placement.search import (
-    domains_of,
-    members_fit,
-    members_fit_domain,
-    plan_gang,
-    plan_within,
-)
+from fairlead.decide.placement.domains import domains_of
+from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
+from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
@@ -40,6 +38,7 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
     """
     if isinstance(gang, InvalidGang):
         return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
+    gang = gang.accepting
     for role in gang.roles:
         verdict = _judge_shape(state, role)
         if verdict is not None:
@@ -47,14 +46,20 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
     capacity = EmptyCapacity(state, available_only=False)
     if plan_gang(capacity, state.table, gang) is not None:
         return None
+    if gang.has_neighbours and _would_fit(capacity, state.table, gang.but_any_neighbours()):
+        is_one = len(gang.roles) == 1 and not gang.topology.is_bound
+        if is_one and rules_are_exact(gang.roles[0].member):
+            return Verdict(Reason.TOO_FEW_APART, _rule_facts(capacity, state.table, gang))
+        return None
     if _is_proven(capacity, state.table, gang):
-        fit = members_fit(capacity, gang)
+        fit = members_fit(capacity, state.table, gang)
         return Verdict(Reason.EXCEEDS_CLUSTER, {"members": gang.member_count, "members_fit": fit})
-    if gang.topology_required and len(gang.roles) == 1:
-        if not domains_of(state.table, gang.topology_key).count:
-            facts = {"topology_key": gang.topology_key, "members": gang.member_count}
-            return Verdict(Reason.NO_SUCH_TOPOLOGY, facts)
-        return Verdict(Reason.NO_DOMAIN_FITS, _domain_facts(capacity, state.table, gang))
+    if gang.topology.is_bound and len(gang.roles) == 1:
+        for level in (gang.topology.required, gang.topology.slice_level):
+            if not domains_of(state.table, level.key).count:
+                facts = {"topology_key": level.name, "members": gang.member_count}
+                return Verdict(Reason.NO_SUCH_TOPOLOGY, facts)
+        return _bound_verdict(capacity, state.table, gang, is_empty=True)
     return None
 
 
@@ -70,6 +75,19 @@ def judge_present(
     `capacity` is where it was tried; nodes are kept in it for the job `reserved_for`.
     """
     table = state.table
+    if gang.topology.is_patient:
+        patient, gang = gang, replace(gang, topology=gang.topology.accepting)
+        accepted = next((level for level in gang.topology.ladder if _would_fit(
+            capacity, table, gang.within_level(level))), None)  # fmt: skip
+        if accepted is not None:
+            return Verdict(Reason.AWAITING_PREFERRED, {
+                **_domain_facts(capacity, table, patient),
+                "then": f"one {accepted.name}" if accepted.name else "any nodes",
+            })  # fmt: skip
+    if gang.borrowing is not None:
+        gang = gang.accepting
+        if _would_fit(capacity, table, gang):
+            return Verdict(Reason.BORROW_BACK_OFF)
     unbarred = capacity.unbarred()
     if reserved_for is not None and _would_fit(unbarred, table, gang):
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(reserved_for)}, (reserved_for,))
@@ -77,9 +95,12 @@ def judge_present(
     if unavailable is not None:
         return unavailable
     blockers = _blockers(state, capacity, gang)
-    if gang.topology_required and _would_fit_anywhere(unbarred, table, gang):
-        facts = _domain_facts(unbarred, table, gang)
-        return Verdict(Reason.TOPOLOGY_UNAVAILABLE, facts, blockers)
+    if gang.has_neighbours and _would_fit(unbarred, table, gang.but_any_neighbours()):
+        facts = _rule_facts(unbarred, table, gang)
+        return Verdict(Reason.NEIGHBOURS_IN_THE_WAY, facts, blockers)
+    if gang.topology.is_bound and _would_fit(unbarred, table, gang.unbound):
+        verdict = _bound_verdict(unbarred, table, gang, is_empty=False)
+        return replace(verdict, blockers=blockers)
     short = _shortage(state, gang)
     if short is not None:
         return Verdict(Reason.INSUFFICIENT_CAPACITY, short, blockers)
@@ -89,13 +110,17 @@ def judge_present(
 def judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
     """Return why the gang has no place on the nodes that are available, even empty; else None.
 
-    None, too, when no node is out: then that is not what it waits for.
+    None, too, when no node is out: then that is not what it waits for. A gang that backs off from
+    borrowing waits for that to end where it needs nodes of other teams.
     """
     available = EmptyCapacity(state, available_only=True)
     unavailable = _unavailable_count(state, gang)
-    if not unavailable or _would_fit(available, state.table, gang):
+    is_backing_off = gang.borrowing is not None
+    if not (unavailable or is_backing_off) or _would_fit(available, state.table, gang):
         return None
-    fit = members_fit(available, gang)
+    if is_backing_off:
+        return Verdict(Reason.BORROW_BACK_OFF)
+    fit = members_fit(available, state.table, gang)
     if fit >= gang.member_count:
         return None
     facts = {"nodes_unavailable": unavailable, "members": gang.member_count, "members_fit": fit}
@@ -171,20 +196,41 @@ def _would_fit(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
     return plan is not None
 
 
-def _would_fit_anywhere(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
-    mark = capacity.mark()
-    plan = plan_within(capacity, table, gang.roles, None)
-    capacity.rollback_to(mark)
-    return plan is not None
+def _rule_facts(capacity: Capacity, table: NodeTable, gang: GangRequest) -> dict[str, int | str]:
+    return {
+        "rules": rules_text(gang),
+        "members": gang.member_count,
+        "members_fit": members_fit(capacity, table, gang),
+    }
 
 
 def _domain_facts(capacity: Capacity, table: NodeTable, gang: GangRequest) -> dict[str, int | str]:
+    level = gang.topology.required
     return {
-        "topology_key": gang.topology_key,
+        "topology_key": level.name,
         "members": gang.member_count,
         "members_fit": members_fit_domain(capacity, table, gang),
-        "domains": domains_of(table, gang.topology_key).count,
+        "domains": domains_of(table, level.key).count,
     }
+
+
+def _bound_verdict(
+    capacity: Capacity, table: NodeTable, gang: GangRequest, *, is_empty: bool
+) -> Verdict:
+    """Return which of domain and slices has no room for a gang for which there are nodes."""
+    topology = gang.topology
+    if not (topology.is_sliced and _would_fit(capacity, table, gang.unsliced)):
+        reason = Reason.NO_DOMAIN_FITS if is_empty else Reason.TOPOLOGY_UNAVAILABLE
+        return Verdict(reason, _domain_facts(capacity, table, gang.unsliced))
+    facts = {
+        "slice_size": topology.slice_size,
+        "slice_level": topology.slice_level.name,
+        "within": f"the best {topology.required.name}" if topology.required.key else "the cluster",
+        "members": gang.member_count,
+        "members_fit": members_fit_domain(capacity, table, gang),
+    }
+    reason = Reason.NO_SLICES_FIT if is_empty else Reason.SLICES_UNAVAILABLE
+    return Verdict(reason, facts)
 
 
 def _unavailable_count(state: ClusterState, gang: GangRequest) -> int:
@@ -245,5 +291,5 @@ def _fragments(state: ClusterState, capacity: Capacity, gang: GangRequest) -> di
         "free": free[resource],
         "asked": asked[resource],
         "members": gang.member_count,
-        "members_fit": members_fit(capacity, gang),
+        "members_fit": members_fit(capacity, state.table, gang),
     }

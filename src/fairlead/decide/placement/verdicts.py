@@ -11,9 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.order import OrderKey
+from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.queue import Judgement, QueueEntry, Shape
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import plan_gang
@@ -100,7 +102,10 @@ class Verdicts:
         verdict = self._verdict(entry.group.shape, may_wait=may_wait)
         if verdict is None or verdict.outcome is not Outcome.WAITING:
             return verdict
-        return quota_verdict(self._context.cluster, entry) or self._borrow_verdict(entry) or verdict
+        verdict = with_end(verdict, entry, self._context.now)
+        over = self._context.limits.verdict(entry) or budget_verdict(self._context, entry)
+        over = over or quota_verdict(self._context.cluster, entry)
+        return over or self._borrow_verdict(entry) or verdict
 
     def _borrow_verdict(self, entry: QueueEntry) -> Verdict | None:
         """Return the verdict on a job that only a limit of borrowing keeps from its place."""

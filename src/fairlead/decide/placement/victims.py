@@ -23,11 +23,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.decide.placement.domains import domains_of, slices_of
 from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.search import Plan, domains_of, plan_gang
+from fairlead.decide.placement.neighbours import rules_hold
+from fairlead.decide.placement.search import Plan, members_of, plan_gang
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.nodes import Ints
+from fairlead.model.requests import Request
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -51,6 +54,8 @@ class Candidate:
     is_borrowed: bool
     lost_gpu_seconds: float
     uses: tuple[tuple[Ints, Ints, Ints], ...]
+    #: Slots, counts and the marks of each of these uses that has some.
+    marks: tuple[tuple[Ints, Ints, Request], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class _Search:
         room: FreedCapacity,
     ) -> None:
         self._state, self._gang, self._candidates = state, gang, candidates
-        self._free, self._barred = room.free, room.barred
+        self._free, self._barred, self._marks = room.free, room.barred, room.marks
         uses = [use for candidate in candidates for use in candidate.uses]
         lengths = [len(slots) for slots, _, _ in uses]
         owners = [i for i, candidate in enumerate(candidates) for _ in candidate.uses]
@@ -150,31 +155,40 @@ class _Search:
                 high = middle
             else:
                 low = middle
-        capacity = FreedCapacity(self._state, self._freed(ranks, high), self._barred)
+        capacity = self._room(ranks, high)
         order = self._last_to_leave(ranks, high)
         plan = plan_gang(capacity, self._state.table, self._gang, order=order)
         if plan is None:
             return None
-        needed = self._needed(ranks, high, plan, capacity.free)
-        by_name = self._state.table.rank
-        slots = tuple(each[np.argsort(by_name[each], kind="stable")] for each in plan.slots)
-        return Victims(tuple(self._candidates[i] for i in sorted(needed)), Plan(slots))
+        needed = self._needed(ranks, high, plan, capacity)
+        return Victims(tuple(self._candidates[i] for i in sorted(needed)), plan)
 
     def has_room(self, ranks: Ints, count: int) -> bool:
         """True when the gang has room without the first `count` candidates of an order.
 
         By ranks of zero and a count of one: without all of them.
         """
-        capacity = FreedCapacity(self._state, self._freed(ranks, count), self._barred)
+        capacity = self._room(ranks, count)
         table, gang = self._state.table, self._gang
         role, *others = gang.roles
-        if others:
+        if others or gang.has_neighbours:
             return plan_gang(capacity, table, gang) is not None
         fits = capacity.fits(role.member)
-        if gang.topology_required:
-            rooms = domains_of(table, gang.topology_key).room(fits)
-            return int(rooms.max(initial=0)) >= role.count
-        return int(fits.sum()) >= role.count
+        if not gang.topology.is_bound:
+            return int(fits.sum()) >= role.count
+        domains = domains_of(table, gang.topology.required.key)
+        rooms = domains.room(fits, slices_of(table, gang.topology))
+        return int(rooms.max(initial=0)) >= role.count
+
+    def _room(self, ranks: Ints, count: int) -> FreedCapacity:
+        """Return the room that is there without the first candidates of an order."""
+        marks = self._marks
+        if self._gang.has_neighbours:
+            marks = marks.copy()
+            for rank, candidate in zip(ranks.tolist(), self._candidates, strict=True):
+                for slots, counts, marked in candidate.marks if rank < count else ():
+                    marks.add(marked, slots, -counts)
+        return FreedCapacity(self._state, self._freed(ranks, count), self._barred, marks=marks)
 
     def _freed(self, ranks: Ints, count: int) -> Ints:
         """Return what is free without the first candidates of an order."""
@@ -195,24 +209,46 @@ class _Search:
         np.maximum.at(last, self._slots[leaves], places[leaves] + 1)
         return last
 
-    def _needed(self, ranks: Ints, count: int, plan: Plan, free: Ints) -> list[int]:
-        """Return the candidates whose return would take room from the plan; `free` is changed."""
+    def _needed(self, ranks: Ints, count: int, plan: Plan, capacity: FreedCapacity) -> list[int]:
+        """Return the candidates whose return would take room from the plan, or be too near it.
+
+        `capacity`, which holds the plan, is changed.
+        """
+        free = capacity.free
         is_used = np.zeros(self._node_count, dtype=np.bool_)
         is_used[plan.distinct_slots] = True
         entries = np.flatnonzero(is_used[self._slots] & (ranks[self._owners] < count))
         owners = self._owners[entries]
         needed: list[int] = []
-        touched = np.unique(owners)
+        marked = self._marked(ranks, count)
+        touched = np.unique(np.concatenate([owners, np.array(marked, dtype=np.int64)]))
         for owner in touched[np.argsort(-ranks[touched])].tolist():
             own = entries[owners == owner]
             slots, uses = self._slots[own], self._uses[:, own]
             for row in self._rows:
                 np.subtract.at(free[row], slots, uses[row])
-            if (free[:, slots] < 0).any():
+            is_full = bool((free[:, slots] < 0).any())
+            if is_full or (owner in marked and self._is_too_near(owner, plan, capacity)):
                 for row in self._rows:
                     np.add.at(free[row], slots, uses[row])
                 needed.append(owner)
         return needed
+
+    def _marked(self, ranks: Ints, count: int) -> list[int]:
+        """Return those of the first candidates of an order that may not be near any gang."""
+        if not self._gang.has_neighbours:
+            return []
+        return [i for i, each in enumerate(self._candidates) if each.marks and ranks[i] < count]
+
+    def _is_too_near(self, owner: int, plan: Plan, capacity: FreedCapacity) -> bool:
+        """Put a candidate's marks back where the plan's rules hold beside it; else return True."""
+        for slots, counts, marked in self._candidates[owner].marks:
+            capacity.marks.add(marked, slots, counts)
+        if rules_hold(capacity.marks, self._state.table, members_of(self._gang, plan)):
+            return False
+        for slots, counts, marked in self._candidates[owner].marks:
+            capacity.marks.add(marked, slots, -counts)
+        return True
 
     def _gains(self) -> Floats:
         """Return float64[candidates]: members that fit in the place of each, at least a little."""

@@ -39,9 +39,11 @@ def fits_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
     """Return PLACED when the gang would fit on the nodes there are, all healthy and nothing in use;
     else why it never can.
 
-    For several roles that the planner finds no place for, without a proof that there is none, the
-    verdict is FRAGMENTED.
+    A gang that waits for the level that it prefers may take a wider one here. For several roles
+    that the planner finds no place for, without a proof that there is none, the verdict is
+    FRAGMENTED.
     """
+    gang = gang if isinstance(gang, InvalidGang) else gang.accepting
     impossible = judge_empty(state, gang)
     if impossible is not None or isinstance(gang, InvalidGang):
         return impossible or Verdict(Reason.INVALID_REQUEST, {"field": ""})

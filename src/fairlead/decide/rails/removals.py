@@ -69,6 +69,23 @@ class Rule(Enum):
     OVERRIDE = "Override"
 
 
+_WORDS = {
+    Rule.BLIND: "what is seen cannot be trusted",
+    Rule.NOT_OWNED: "the machine is not the pool's own",
+    Rule.TWO_PHASES: "it is marked first and removed later",
+    Rule.CEILING: "a day's ceiling is reached",
+    Rule.CAUSE_BUDGET: "the budget for this cause is used up",
+    Rule.IN_FLIGHT: "enough removals are under way",
+    Rule.ALLOWED: "within all budgets",
+    Rule.OVERRIDE: "an override allows it",
+}
+
+
+def rule_words(rule: Rule) -> str:
+    """Return a rule in words, with its name."""
+    return f"{_WORDS[rule]} ({rule.value})"
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """The decision on one removal: a record with the rule, the budget before and after."""

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from fairlead.api.cluster_report import ReportCondition
+from fairlead.decide.rails.reported import Reported
+
 Fact = int | float | str
 
 
@@ -25,9 +28,37 @@ class Blindness(Enum):
     RECORDS_DIFFER = "RecordsDiffer"
     COUNT_CHANGED = "CountChanged"
     CONTROL_PLANE_UNHEALTHY = "ControlPlaneUnhealthy"
+    ETCD_NEARLY_FULL = "EtcdNearlyFull"
+    API_SERVER_DEGRADED = "APIServerDegraded"
     NODES_UNREADY = "NodesUnready"
     UNREADY_RISES = "UnreadyRises"
     SIGHT_RETURNING = "SightReturning"
+
+
+_WORDS = {
+    Blindness.FROZEN: "the fleet is frozen",
+    Blindness.NODE_LIST_STALE: "the list of nodes is {age_seconds} s old, {max} s at most",
+    Blindness.CLOUD_LIST_STALE: "the provider's list is {age_seconds} s old, {max} s at most",
+    Blindness.LIST_PARTIAL: "the list of {list} is incomplete",
+    Blindness.LISTS_DIFFER: "machines without a node: {only_in_cloud}, nodes without a machine: "
+    "{only_in_nodes}",
+    Blindness.RECORDS_DIFFER: "the provider has {cloud} machines, the records have {recorded}",
+    Blindness.COUNT_CHANGED: "there are {nodes} nodes, there were {before}",
+    Blindness.CONTROL_PLANE_UNHEALTHY: "the API server fails {error_share:.0%} of the requests and "
+    "takes {latency_seconds} s",
+    Blindness.ETCD_NEARLY_FULL: "etcd is nearly full by the report of the doctor, "
+    "{report_age_seconds} s old: {evidence}",
+    Blindness.API_SERVER_DEGRADED: "the API server is degraded by the report of the doctor, "
+    "{report_age_seconds} s old: {evidence}",
+    Blindness.NODES_UNREADY: "{unready} of {nodes} nodes are not ready",
+    Blindness.UNREADY_RISES: "{rise} of {nodes} nodes became not ready within {seconds} s",
+    Blindness.SIGHT_RETURNING: "all is in order again, in {clear_loops} of {needed} looks",
+}
+_OF_REPORT = {
+    ReportCondition.ETCD_NEARLY_FULL: Blindness.ETCD_NEARLY_FULL,
+    ReportCondition.API_SERVER_DEGRADED: Blindness.API_SERVER_DEGRADED,
+}
+_LISTS = {Blindness.NODE_LIST_STALE: "nodes", Blindness.CLOUD_LIST_STALE: "machines"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +70,11 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """The reason and its numbers in one line."""
-        facts = ", ".join(f"{name} {value}" for name, value in self.facts.items())
-        return f"{self.blindness.value} ({facts})" if facts else self.blindness.value
+        """The reason in words, with its numbers and its name."""
+        words = _WORDS[self.blindness].format(**self.facts)
+        if self.facts.get("age_seconds") == float("inf"):
+            words = f"there is no list of {_LISTS[self.blindness]} yet"
+        return f"{words} ({self.blindness.value})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +102,8 @@ class Sight:
     #: Requests of this process to the API server that failed lately, 0 to 1, and their latency.
     api_error_share: float = 0.0
     api_latency_seconds: float = 0.0
+    #: What the doctor reports; it counts while the report is fresh.
+    reported: tuple[Reported, ...] = ()
     is_frozen: bool = False
 
 
@@ -90,6 +125,10 @@ class SightLimits:
     settle_seconds: float = 600.0
     api_error_share_max: float = 0.1
     api_latency_seconds_max: float = 2.0
+    #: A report of the doctor that is older is no evidence. It is confirmed every 15 minutes.
+    report_age_seconds_max: float = 1800.0
+    #: Nor is one from so far in the future: a clock was wrong when it was written.
+    report_ahead_seconds_max: float = 300.0
     #: Loops with clear sight before anything is removed again.
     clear_loops_min: int = 2
 
@@ -185,6 +224,10 @@ def _control_plane(sight: Sight, limits: SightLimits) -> list[Finding]:
             "latency_seconds": round(sight.api_latency_seconds, 3),
         }
         out.append(Finding(Blindness.CONTROL_PLANE_UNHEALTHY, facts))
+    for each in sight.reported:
+        if -limits.report_ahead_seconds_max <= each.age_seconds <= limits.report_age_seconds_max:
+            facts = {"evidence": each.evidence, "report_age_seconds": int(each.age_seconds)}
+            out.append(Finding(_OF_REPORT[each.condition], facts))
     count = len(sight.nodes.ids)
     if sight.unready > max(limits.differ_least, count * limits.unready_share_max):
         out.append(Finding(Blindness.NODES_UNREADY, {"unready": sight.unready, "nodes": count}))

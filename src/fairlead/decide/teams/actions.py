@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fairlead.api.core import Pod, Toleration
 from fairlead.api.team import Team, TeamStatus
 
 
@@ -24,4 +25,12 @@ class WriteTeamStatus:
     status: TeamStatus
 
 
-Action: TypeAlias = SetOwner | WriteTeamStatus
+@dataclass(frozen=True, slots=True)
+class AddTolerations:
+    """Add the tolerations of its team to a pod that no scheduler has bound yet."""
+
+    pod: Pod
+    tolerations: tuple[Toleration, ...]
+
+
+Action: TypeAlias = SetOwner | WriteTeamStatus | AddTolerations

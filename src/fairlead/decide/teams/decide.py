@@ -21,6 +21,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.labels import is_condition_taint
 from fairlead.model.nodes import Bools, Ints, NodeTable, is_gpu
 from fairlead.model.requests import Constraints
+from fairlead.model.team_use import Account
 from fairlead.model.teams import owner_of, owners_of
 
 #: Numbers of owners that are no team with shares: one that is not valid, and one that is gone.
@@ -139,10 +140,11 @@ def changed_status(
     before = team.status.use
     age = now - parse_time(before.as_of) if before.as_of is not None else float("inf")
     sums = with_fields(
-        status.use, as_of=before.as_of, dominant_share_seconds=before.dominant_share_seconds
-    )
+        status.use, as_of=before.as_of, gpu_hours=before.gpu_hours,
+        dominant_share_seconds=before.dominant_share_seconds,
+    )  # fmt: skip
     is_due = age >= (policy.use_seconds if sums != before else policy.sums_seconds)
-    has_moved = status.use.dominant_share_seconds != before.dominant_share_seconds
+    has_moved = with_fields(status.use, as_of=before.as_of) != sums
     if not is_due or (sums == before and not has_moved):
         status = with_fields(status, use=before)
     return None if status == team.status else WriteTeamStatus(team, status)
@@ -153,9 +155,11 @@ def _use(cluster: ClusterState, name: str, now: float) -> TeamUse:
     held = uses.amounts.get(name, {})
     return TeamUse(
         jobs_placed=uses.placed[name], jobs_waiting=uses.waiting[name],
+        jobs_submitted=uses.submitted[Account(name)],
         gpus=sum(amount for resource, amount in held.items() if is_gpu(resource)),
-        nodes_borrowed=uses.borrowed[name], nodes_lent=uses.lent[name],
-        dominant_share_seconds=round(uses.shares.at(name, now), 1), as_of=format_time(now),
+        nodes_used=uses.used[name], nodes_borrowed=uses.borrowed[name], nodes_lent=uses.lent[name],
+        dominant_share_seconds=round(uses.shares.at(name, now), 1),
+        gpu_hours=round(uses.gpu_seconds.at(name, now) / 3600.0, 4), as_of=format_time(now),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from fairlead.doctor.audit.files import Batch, Piece, batches, is_compressed, pieces_of
 from fairlead.doctor.audit.lines import LineReader
 from fairlead.doctor.audit.tally import Tally
+from fairlead.runtime.worker_process import end_with_parent
 
 COMPILED_BYTES_MIN = 1 << 30
 #: What compressed logs are taken to hold per byte.
@@ -104,6 +105,7 @@ _share: list[Any] = []
 def _begin(*share: Any) -> None:
     """Keep what all processes share; a lock can be handed over only when a process begins."""
     _share[:] = share
+    end_with_parent()
 
 
 def _read_share(_number: int) -> Tally:

@@ -9,7 +9,7 @@ from fairlead.doctor.audit.summary import AuditSummary, Caller
 from fairlead.doctor.check import Finding
 from fairlead.doctor.examine import Report
 from fairlead.doctor.output.plain import finding_values
-from fairlead.doctor.output.text import finding_lines, number
+from fairlead.doctor.output.text import WIDTH_DEFAULT, finding_lines, number
 
 CALLERS_SHOWN = 15
 
@@ -43,7 +43,9 @@ def audit_values(summary: AuditSummary, report: Report) -> dict[str, Any]:
     }
 
 
-def audit_lines(summary: AuditSummary, report: Report) -> Iterator[str]:
+def audit_lines(
+    summary: AuditSummary, report: Report, *, width: int = WIDTH_DEFAULT
+) -> Iterator[str]:
     """Yield the lines for a terminal: callers by cost, then findings, then what was left out."""
     total = summary.seat_seconds or 1.0
     yield (f"{summary.events:,} requests in {summary.span_seconds:,.0f} s, "
@@ -60,7 +62,7 @@ def audit_lines(summary: AuditSummary, report: Report) -> Iterator[str]:
         yield f"and {len(summary.callers) - CALLERS_SHOWN:,} more kinds; -o json has them all"
     yield ""
     for finding in report.findings:
-        yield from finding_lines(finding)
+        yield from finding_lines(finding, width=width)
     for check_id, count in sorted((report.left_out or {}).items()):
         yield f"{check_id}: {count:,} more findings are not shown"
     for reason, count in summary.skipped.items():

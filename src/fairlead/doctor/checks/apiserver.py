@@ -16,14 +16,6 @@ INFLIGHT_DEFAULTS = (400, 200)
 OBJECTS_PER_TYPE_MAX, EVENTS_MAX = 150_000, 1_000_000
 
 
-def system_rejects(facts: Facts) -> Iterator[Reading]:
-    """Read the rejections per second of levels that the cluster itself depends on."""
-    name = "apiserver_flowcontrol_rejected_requests_total"
-    match = (("priority_level", SYSTEM_LEVELS),)
-    by = ("priority_level", "flow_schema", "reason")
-    yield from Rate(Source.APISERVER, name, by, match, is_lazy=True)(facts)
-
-
 def object_counts(facts: Facts) -> Iterator[Reading]:
     """Read the number of objects per resource over the official limit of its type."""
     try:
@@ -92,7 +84,10 @@ def audit_policy(facts: Facts) -> Iterator[Reading]:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        "API-03", "Requests that the cluster depends on are rejected", A, system_rejects,
+        "API-03", "Requests that the cluster depends on are rejected", A,
+        Rate(Source.APISERVER, "apiserver_flowcontrol_rejected_requests_total",
+             ("priority_level", "flow_schema", "reason"),
+             (("priority_level", SYSTEM_LEVELS),), is_lazy=True),
         (critical(0.0),),
         "Leader election, node heartbeats or system controllers are starved: leaders are lost and "
         "nodes look dead.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading
+from fairlead.doctor.check import Check, Reading, Side
 from fairlead.doctor.checks.levels import IS_CRITICAL, IS_WARNING, critical, info, warning
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
 from fairlead.doctor.facts import Facts, Source
@@ -75,12 +75,6 @@ def default_quota(facts: Facts) -> Iterator[Reading]:
         yield Reading(reading.subject, float(is_small), reading.evidence)
 
 
-def no_leader(facts: Facts) -> Iterator[Reading]:
-    """Read whether a member sees no leader."""
-    for reading in Value(Source.ETCD, "etcd_server_has_leader")(facts):
-        yield Reading(reading.subject, float(reading.value < 1), reading.evidence)
-
-
 CHECKS: tuple[Check, ...] = (
     Check(
         "ETCD-04", "The etcd database is close to its quota", E,
@@ -97,10 +91,11 @@ CHECKS: tuple[Check, ...] = (
         QUOTA_FIX, "etcd FAQ", unit="bool",
     ),
     Check(
-        "ETCD-09B", "An etcd member has no leader", E, no_leader, IS_CRITICAL,
+        "ETCD-09B", "An etcd member has no leader", E,
+        Value(Source.ETCD, "etcd_server_has_leader"), (critical(1.0),),
         "Without a leader the member serves no consistent read and no write.",
         "etcdctl endpoint status --cluster -w table   # find the member, then its disk and network",
-        "etcd mixin etcdNoLeader", unit="bool",
+        "etcd mixin etcdNoLeader", Side.BELOW,
     ),
     Check(
         "ETCD-01", "etcd writes its log slowly", E,

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from fairlead.doctor.check import Check, Finding, Severity, Unknown
 from fairlead.doctor.examine import Report
 
-WIDTH = 100
+#: Columns of text that goes to no terminal, and the least that text is wrapped to.
+WIDTH_DEFAULT, WIDTH_MIN = 100, 40
 
 
 def number(value: float, unit: str = "") -> str:
@@ -21,36 +22,45 @@ def number(value: float, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _wrapped(label: str, text: str) -> Iterator[str]:
+def _hanging(head: str, text: str, width: int) -> Iterator[str]:
+    """Yield the text after a head, its further lines below its first."""
+    yield from textwrap.wrap(
+        text, max(width, WIDTH_MIN), initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _wrapped(label: str, text: str, width: int) -> Iterator[str]:
     """Yield the text under a label, indented; lines of a command or manifest stay as they are."""
     head = f"  {label:<10} "
     if "\n" in text:
         yield head.rstrip()
         yield from (f"    {line}".rstrip() for line in text.splitlines())
         return
-    yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
-                             break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    yield from _hanging(head, text, width)
 
 
-def finding_lines(finding: Finding, project_to: int = 0) -> Iterator[str]:
+def finding_lines(
+    finding: Finding, project_to: int = 0, *, width: int = WIDTH_DEFAULT
+) -> Iterator[str]:
     """Yield one finding with its evidence, reason, fix and reference."""
     check = finding.check
-    yield f"{finding.severity.word.upper():<9} {check.id}  {check.title}"
+    yield from _hanging(f"{finding.severity.word.upper():<9} {check.id}  ", check.title, width)
     measured = ""
     if check.unit != "bool":
         measured = (f" ({number(finding.value, check.unit)}; limit: {check.side.value} "
                     f"{number(finding.limit, check.unit)})")  # fmt: skip
-    yield from _wrapped("found", f"{finding.subject}: {finding.evidence}{measured}")
+    yield from _wrapped("found", f"{finding.subject}: {finding.evidence}{measured}", width)
     if finding.projected is not None and project_to:
         yield from _wrapped("at scale", f"{number(finding.projected, check.unit)} at "
-                            f"{project_to:,} nodes")  # fmt: skip
-    yield from _wrapped("why", check.why)
-    yield from _wrapped("fix", check.fix)
-    yield from _wrapped("reference", check.reference)
+                            f"{project_to:,} nodes", width)  # fmt: skip
+    yield from _wrapped("why", check.why, width)
+    yield from _wrapped("fix", check.fix, width)
+    yield from _wrapped("reference", check.reference, width)
     yield ""
 
 
-def _grouped(unknown: Sequence[Unknown]) -> Iterator[str]:
+def _grouped(unknown: Sequence[Unknown], width: int) -> Iterator[str]:
     """Yield the unknown checks by the way to show them; reasons that differ are in -o json."""
     groups: dict[str, list[Unknown]] = {}
     for each in unknown:
@@ -58,23 +68,26 @@ def _grouped(unknown: Sequence[Unknown]) -> Iterator[str]:
     for show, members in groups.items():
         reasons = {each.reason for each in members}
         reason = reasons.pop() if len(reasons) == 1 else members[0].reason.partition(":")[0]
-        yield from _wrapped("not seen", f"{reason}: {', '.join(m.check.id for m in members)}")
-        yield from _wrapped("to show", show)
+        ids = ", ".join(member.check.id for member in members)
+        yield from _wrapped("not seen", f"{reason}: {ids}", width)
+        yield from _wrapped("to show", show, width)
 
 
-def report_lines(report: Report, project_to: int = 0) -> Iterator[str]:
-    """Yield the lines of the whole report."""
+def report_lines(
+    report: Report, project_to: int = 0, *, width: int = WIDTH_DEFAULT
+) -> Iterator[str]:
+    """Yield the lines of the whole report, wrapped to a width in columns."""
     for finding in report.findings:
-        yield from finding_lines(finding, project_to)
+        yield from finding_lines(finding, project_to, width=width)
     for check_id, count in sorted((report.left_out or {}).items()):
         yield f"{check_id}: {count:,} more findings are not shown"
     if report.unknown:
         yield f"UNKNOWN   {len(report.unknown)} checks could not be evaluated"
-        yield from _grouped(report.unknown)
+        yield from _grouped(report.unknown, width)
         yield ""
     for expired in report.expired:
         yield (f"The suppression of {expired.check} ended on {expired.until}: {expired.reason}")
-    yield summary(report)
+    yield from _hanging("", summary(report), width)
 
 
 def summary(report: Report) -> str:
@@ -91,15 +104,15 @@ def summary(report: Report) -> str:
     return ", ".join(parts)
 
 
-def check_lines(check: Check) -> Iterator[str]:
+def check_lines(check: Check, *, width: int = WIDTH_DEFAULT) -> Iterator[str]:
     """Yield the explanation of one check."""
-    yield f"{check.id}  {check.title}"
-    yield from _wrapped("needs", ", ".join(need.value for need in check.needs))
+    yield from _hanging(f"{check.id}  ", check.title, width)
+    yield from _wrapped("needs", ", ".join(need.value for need in check.needs), width)
     for level in sorted(check.levels, key=lambda each: (-each.severity, each.nodes_from)):
         size = f" from {level.nodes_from:,} nodes on" if level.nodes_from else ""
         limit = "is true" if check.unit == "bool" else (
             f"is {check.side.value} {number(level.limit, check.unit)}")  # fmt: skip
-        yield from _wrapped(level.severity.word, f"when the value {limit}{size}")
-    yield from _wrapped("why", check.why)
-    yield from _wrapped("fix", check.fix)
-    yield from _wrapped("reference", check.reference)
+        yield from _wrapped(level.severity.word, f"when the value {limit}{size}", width)
+    yield from _wrapped("why", check.why, width)
+    yield from _wrapped("fix", check.fix, width)
+    yield from _wrapped("reference", check.reference, width)

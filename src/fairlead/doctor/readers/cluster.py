@@ -8,7 +8,7 @@ in pages up to a bound; a list that is longer counts as not seen.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from fairlead.doctor.objects import (
     WebhookConfiguration,
     Workload,
 )
-from fairlead.doctor.readers.budget import Get
+from fairlead.doctor.readers.budget import Ask, Asking
 
 T = TypeVar("T")
 PAGE, PAGES_MAX = 500, 10
@@ -37,6 +37,8 @@ COUNTED: dict[str, str] = {
     "events": "/api/v1/events",
 }
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+FLOWCONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
+AGGREGATION = "/apis/apiregistration.k8s.io/v1"
 SYSTEM = "/api/v1/namespaces/kube-system"
 WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 CONFIG_MAPS = ("coredns", "kube-proxy")
@@ -45,97 +47,83 @@ CONFIG_MAPS = ("coredns", "kube-proxy")
 class ClusterReader:
     """Reads one cluster; `problems` collects what could not be read."""
 
-    def __init__(self, get: Get) -> None:
-        self._get = get
+    def __init__(self, counted: Mapping[str, int] | None = None) -> None:
+        """`counted` are numbers of objects that are known already, by plural."""
+        self._counted = counted or {}
         self.problems: list[str] = []
         self.nodes: int | None = None
 
-    def read(self) -> Objects:
+    def read(self) -> Asking[Objects]:
         """Return the objects; what the server refuses is None, and its reason a problem."""
-        version = (self._try(lambda: self._page("/version", {})) or {}).get("gitVersion", "")
-        nodes = self._nodes()
-        counts: dict[str, int] = {}
+        version = ((yield from self._try(_page("/version", {}))) or {}).get("gitVersion", "")
+        nodes = yield from self._nodes()
+        counts = dict(self._counted)
         for name, path in COUNTED.items():
-            count = self._try(lambda path=path: self._count(path))
-            if count is not None:
-                counts[name] = count
+            if name not in counts:
+                count = yield from self._try(_count(path))
+                if count is not None:
+                    counts[name] = count
         if self.nodes is not None:
             counts["nodes"] = self.nodes
-        hooks = [self._all(f"{ADMISSION}/{kind}", WebhookConfiguration) for kind in WEBHOOK_KINDS]
-        webhooks = None
-        if hooks[0] is not None and hooks[1] is not None:
-            webhooks = (*hooks[0], *hooks[1])
+        webhooks: tuple[WebhookConfiguration, ...] | None = ()
+        for kind in WEBHOOK_KINDS:
+            hooks = yield from self._all(f"{ADMISSION}/{kind}", WebhookConfiguration)
+            webhooks = None if webhooks is None or hooks is None else (*webhooks, *hooks)
+        dns_pods = yield from self._pods("k8s-app=kube-dns")
+        control_plane_pods = yield from self._pods("tier=control-plane")
+        deployments = yield from self._all("/apis/apps/v1/deployments", Workload)
+        daemonsets = yield from self._all("/apis/apps/v1/daemonsets", Workload)
+        flow_schemas = yield from self._all(f"{FLOWCONTROL}/flowschemas", FlowSchema)
+        api_services = yield from self._all(f"{AGGREGATION}/apiservices", ApiService)
+        config_maps = yield from self._config_maps()
         return Objects(
             version=str(version), counts=counts, nodes=nodes, webhooks=webhooks,
-            dns_pods=self._pods("k8s-app=kube-dns"),
-            control_plane_pods=self._pods("tier=control-plane"),
-            deployments=self._all("/apis/apps/v1/deployments", Workload),
-            daemonsets=self._all("/apis/apps/v1/daemonsets", Workload),
-            flow_schemas=self._all("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", FlowSchema),
-            api_services=self._all("/apis/apiregistration.k8s.io/v1/apiservices", ApiService),
-            config_maps=self._config_maps(),
+            dns_pods=dns_pods, control_plane_pods=control_plane_pods, deployments=deployments,
+            daemonsets=daemonsets, flow_schemas=flow_schemas, api_services=api_services,
+            config_maps=config_maps,
         )  # fmt: skip
 
-    def _try(self, action: Callable[[], T]) -> T | None:
+    def _try(self, asking: Asking[T]) -> Asking[T | None]:
         try:
-            return action()
+            return (yield from asking)
         except (ApiError, ValueError) as error:
             self.problems.append(str(error)[:300])
             return None
 
-    def _page(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        value = json.loads(self._get(path, query))
-        if not isinstance(value, dict):
-            raise ValueError(f"{path}: the answer is not an object")  # noqa: TRY004 # from the world
-        return value  # pyright: ignore[reportUnknownVariableType] # JSON objects have text keys
-
-    def _nodes(self) -> tuple[Node, ...] | None:
-        page = self._try(lambda: self._page("/api/v1/nodes", {"limit": str(NODE_SAMPLE)}))
+    def _nodes(self) -> Asking[tuple[Node, ...] | None]:
+        page = yield from self._try(_page("/api/v1/nodes", {"limit": str(NODE_SAMPLE)}))
         if page is None:
             return None
         items: list[Any] = page.get("items") or []
         self.nodes = len(items) + _remaining(page)
-        return self._try(lambda: tuple(msgspec.convert(item, Node) for item in items))
+        try:
+            return tuple(msgspec.convert(item, Node) for item in items)
+        except ValueError as error:
+            self.problems.append(str(error)[:300])
+            return None
 
-    def _count(self, path: str) -> int:
-        page = self._page(path, {"limit": "1"})
-        return len(page.get("items") or []) + _remaining(page)
+    def _all(self, path: str, type_: type[T]) -> Asking[tuple[T, ...] | None]:
+        return self._try(_list(path, type_))
 
-    def _all(self, path: str, type_: type[T]) -> tuple[T, ...] | None:
-        return self._try(lambda: self._list(path, type_))
+    def _pods(self, selector: str) -> Asking[tuple[Pod, ...] | None]:
+        return self._try(_list(f"{SYSTEM}/pods", Pod, selector))
 
-    def _list(self, path: str, type_: type[T], selector: str = "") -> tuple[T, ...]:
-        """Return all objects; ValueError when there are more pages than the bound."""
-        query = {"limit": str(PAGE)}
-        if selector:
-            query["labelSelector"] = selector
-        found: list[T] = []
-        for _ in range(PAGES_MAX):
-            page = self._page(path, query)
-            found += [msgspec.convert(item, type_) for item in page.get("items") or []]
-            query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
-            if not query["continue"]:
-                return tuple(found)
-        raise ValueError(f"{path}: more than {PAGE * PAGES_MAX:,} objects")
-
-    def _pods(self, selector: str) -> tuple[Pod, ...] | None:
-        return self._try(lambda: self._list(f"{SYSTEM}/pods", Pod, selector))
-
-    def _config_maps(self) -> dict[str, ConfigMap]:
+    def _config_maps(self) -> Asking[dict[str, ConfigMap]]:
         found: dict[str, ConfigMap] = {}
         for name in CONFIG_MAPS:
-            path = f"{SYSTEM}/configmaps/{name}"
-            value = self._try(lambda path=path: msgspec.convert(self._page(path, {}), ConfigMap))
+            value = yield from self._try(_config_map(f"{SYSTEM}/configmaps/{name}"))
             if value is not None:
                 found[name] = value
         return found
 
-    def kubelet_configs(self, nodes: tuple[Node, ...] | None) -> dict[str, dict[str, object]]:
+    def kubelet_configs(
+        self, nodes: tuple[Node, ...] | None
+    ) -> Asking[dict[str, dict[str, object]]]:
         """Return the configuration of up to three sampled kubelets, through the API server."""
         found: dict[str, dict[str, object]] = {}
         for node in (nodes or ())[:3]:
             path = f"/api/v1/nodes/{node.metadata.name}/proxy/configz"
-            page = self._try(lambda path=path: self._page(path, {}))
+            page = yield from self._try(_page(path, {}))
             if page is None:
                 break  # the others will refuse for the same reason
             config = page.get("kubeletconfig")
@@ -148,6 +136,37 @@ class ClusterReader:
         if not self.problems:
             return {}
         return {Source.API: f"{Source.API.value}: {self.problems[0]}"}
+
+
+def _page(path: str, query: Mapping[str, str]) -> Asking[dict[str, Any]]:
+    value = json.loads((yield Ask(path, dict(query))))
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: the answer is not an object")  # noqa: TRY004 # from the world
+    return value  # pyright: ignore[reportUnknownVariableType] # JSON objects have text keys
+
+
+def _count(path: str) -> Asking[int]:
+    page = yield from _page(path, {"limit": "1"})
+    return len(page.get("items") or []) + _remaining(page)
+
+
+def _list(path: str, type_: type[T], selector: str = "") -> Asking[tuple[T, ...]]:
+    """Return all objects; ValueError when there are more pages than the bound."""
+    query = {"limit": str(PAGE)}
+    if selector:
+        query["labelSelector"] = selector
+    found: list[T] = []
+    for _ in range(PAGES_MAX):
+        page = yield from _page(path, query)
+        found += [msgspec.convert(item, type_) for item in page.get("items") or []]
+        query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
+        if not query["continue"]:
+            return tuple(found)
+    raise ValueError(f"{path}: more than {PAGE * PAGES_MAX:,} objects")
+
+
+def _config_map(path: str) -> Asking[ConfigMap]:
+    return msgspec.convert((yield from _page(path, {})), ConfigMap)
 
 
 def _remaining(page: Mapping[str, Any]) -> int:

@@ -17,6 +17,16 @@ from fairlead.doctor.metrics import BadPage, Labels, Scrapes, pair, parse_page
 PAGE_BYTES_MAX = 256 << 20
 TIMEOUT_SECONDS = 30.0
 Samples = dict[str, dict[Labels, float]]
+#: Names of sources whose pages of metrics have a URL.
+METRIC_SOURCES: dict[str, Source] = {
+    "apiserver": Source.APISERVER,
+    "etcd": Source.ETCD,
+    "scheduler": Source.SCHEDULER,
+    "controller-manager": Source.CONTROLLER_MANAGER,
+    "coredns": Source.COREDNS,
+    "kubelet": Source.KUBELET,
+    "prometheus": Source.PROMETHEUS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,17 @@ class Page:
         except OSError:
             return page
         return page + b"\n%s %d\n" % (ALARM.encode(), b"NOSPACE" in answer)
+
+
+def page_target(given: str, token: str = "", *, skips_verification: bool = False) -> Target | None:
+    """Return the target that NAME=URL names; None when it is no such text."""
+    name, equals, url = given.partition("=")
+    source = METRIC_SOURCES.get(name)
+    if not equals or source is None or not url.startswith(("http://", "https://")):
+        return None
+    page = Page(url, token, skips_verification=skips_verification)
+    fetch = page.fetch_etcd if source is Source.ETCD else page.fetch
+    return Target(source, url.split("/")[2], fetch)
 
 
 class PageReader:

@@ -34,9 +34,20 @@ class ConfigData:
         self._find_secret = find_secret
 
     def config_map(self, name: str) -> Mapping[str, str] | None:
-        """Return the data, or None when there is no such ConfigMap."""
+        """Return what variables are made of, or None when there is no such ConfigMap."""
         found = self._find_map(name)
         return None if found is None else found.data
+
+    def files(self, name: str) -> Mapping[str, bytes] | None:
+        """Return a ConfigMap as a volume has it, `binaryData` too; None: there is no such one."""
+        found = self._find_map(name)
+        if found is None:
+            return None
+        try:
+            decoded = {k: b64decode(v, validate=True) for k, v in found.binary_data.items()}
+        except binascii.Error:
+            raise Unsupported(f"configmap {name} has binaryData that is not base64") from None
+        return {k: v.encode() for k, v in found.data.items()} | decoded
 
     def secret(self, name: str) -> Mapping[str, str] | None:
         """Return the data as texts, or None when there is no such Secret; Unsupported."""

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from fairlead.api import quantity
 from fairlead.api.core import Container, EnvVarSource, KeySelector, Pod
+from fairlead.api.core_volumes import DownwardVolumeSource
 
 _FIELD_KEY = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
@@ -199,15 +200,37 @@ def _value_from(
 def _field(pod: Pod, path: str, facts: PodFacts) -> str:
     """Return the field's value; an absent label or annotation gives "" (as the kubelet does)."""
     known = {
-        "metadata.name": pod.metadata.name,
-        "metadata.namespace": pod.metadata.namespace,
-        "metadata.uid": pod.metadata.uid,
+        **_own_fields(pod),
         "spec.nodeName": pod.spec.node_name,
         "status.podIP": facts.pod_ip,
         "status.podIPs": facts.pod_ip,
         "status.hostIP": facts.host_ip,
         "status.hostIPs": facts.host_ip,
     }
+    return _known_field(pod, path, known)
+
+
+def downward_files(pod: Pod, source: DownwardVolumeSource) -> dict[str, bytes]:
+    """Return the files of a volume with fields of the pod; Unsupported."""
+    known, out = _own_fields(pod), dict[str, bytes]()
+    for file in source.items:
+        if file.field_ref is None:
+            raise Unsupported("the local node knows downwardAPI volumes with fieldRef only")
+        out[file.path] = _known_field(pod, file.field_ref.field_path, known).encode()
+    return out
+
+
+def _own_fields(pod: Pod) -> dict[str, str]:
+    """Return the fields that a volume may have, too."""
+    return {
+        "metadata.name": pod.metadata.name,
+        "metadata.namespace": pod.metadata.namespace,
+        "metadata.uid": pod.metadata.uid,
+    }
+
+
+def _known_field(pod: Pod, path: str, known: Mapping[str, str]) -> str:
+    """Return the field's value: one of these, or a label or annotation."""
     if path in known:
         return known[path]
     match = _FIELD_KEY.match(path)

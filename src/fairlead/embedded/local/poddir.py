@@ -17,7 +17,7 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,12 @@ import msgspec
 from fairlead.api.core import Pod, Volume
 from fairlead.decide.jobs.progress import progress_file
 from fairlead.embedded.local.config import ConfigData
-from fairlead.embedded.local.containers import ConfigMissing, Mount, Unsupported
+from fairlead.embedded.local.containers import (
+    ConfigMissing,
+    Mount,
+    Unsupported,
+    downward_files,
+)
 
 RUNS_KEPT_MAX = 2
 REMOVED_PER_TURN_MAX = 64
@@ -128,17 +133,14 @@ class PodDir:
             if source is None or source.optional or config.config_map(source.name) is not None:
                 continue
             raise ConfigMissing(f'configmap "{source.name}" not found')
-        return {v.name: self._volume(v, config, claims) for v in pod.spec.volumes}
+        return {v.name: self._volume(pod, v, config, claims) for v in pod.spec.volumes}
 
-    def _volume(self, volume: Volume, config: ConfigData, claims: Path) -> Path:
+    def _volume(self, pod: Pod, volume: Volume, config: ConfigData, claims: Path) -> Path:
         path = self.path / "volumes" / safe(volume.name)
         if volume.config_map is not None:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for key, text in sorted((config.config_map(volume.config_map.name) or {}).items()):
-                if not _KEY.fullmatch(key) or key in (".", ".."):
-                    raise Unsupported(f"ConfigMap key {key!r} cannot be a file name")
-                write_file(path / key, text.encode())
-            return path
+            return _write_files(path, config.files(volume.config_map.name) or {})
+        if volume.downward_api is not None:
+            return _write_files(path, downward_files(pod, volume.downward_api))
         if volume.empty_dir is not None:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             return path
@@ -150,7 +152,7 @@ class PodDir:
             return _host_path(volume.host_path.path, volume.host_path.type)
         raise Unsupported(
             f"volume {volume.name} is of a kind that the local node does not have; accepted: "
-            "configMap, emptyDir, hostPath, persistentVolumeClaim"
+            "configMap, downwardAPI, emptyDir, hostPath, persistentVolumeClaim"
         )
 
     def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
@@ -187,6 +189,15 @@ class PodDir:
             return self.path.rename(trash / self.path.name)
         except FileNotFoundError:
             return None
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in sorted(files.items()):
+        if not _KEY.fullmatch(name) or name in (".", ".."):
+            raise Unsupported(f"{name!r} cannot be the name of a volume's file")
+        write_file(folder / name, content)
+    return folder
 
 
 def _host_path(path: str, kind: str) -> Path:

@@ -22,6 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+from msgspec.structs import replace
+
 from fairlead.api import builtin_schemas
 from fairlead.api.builtin_schemas import COMPLETE, schema_of
 from fairlead.api.status import BadRequest, StatusCause
@@ -41,6 +44,8 @@ from fairlead.embedded.schema.rules import structural_faults
 __all__ = ["Schema", "SchemaError", "builtin_schema", "compile_schema", "strict_errors"]
 
 CAUSES_MAX = 200
+#: Schemas of custom resources whose compiled form is kept.
+_COMPILED_MAX = 64
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -155,12 +160,24 @@ def compile_schema(openapi: Any, path: str = "openAPIV3Schema") -> Schema:
 
     `path` is where the schema stands in the CRD, for the causes: say
     `spec.versions[0].schema.openAPIV3Schema`. The root is an object of the API: kind, apiVersion
-    and metadata belong to it whatever the schema says, and metadata follows ObjectMeta.
+    and metadata belong to it whatever the schema says, and metadata follows ObjectMeta. Equal
+    schemas are compiled once: a definition is compiled when it is checked and when it is served.
     """
-    causes = structural_faults(openapi, path)
+    try:
+        return _compiled(msgspec.json.encode(openapi, order="sorted"))
+    except SchemaError as error:
+        causes = [replace(cause, field=f"{path}{cause.field}") for cause in error.causes]
+        raise SchemaError(causes) from None
+
+
+@functools.lru_cache(maxsize=_COMPILED_MAX)
+def _compiled(encoded: bytes) -> Schema:
+    """Return the schema that a JSON text says; the fields of a SchemaError begin at its root."""
+    openapi = msgspec.json.decode(encoded)
+    causes = structural_faults(openapi, "")
     if causes:
         raise SchemaError(causes)
-    causes = list(_default_faults(openapi, path))
+    causes = list(_default_faults(openapi, ""))
     if causes:
         raise SchemaError(causes)
     metadata = _object_meta(closed=True)

@@ -154,7 +154,8 @@ class _ConfigMap(Strategy):
         size = 0
         for field in ("data", "binaryData"):
             for key, value in (obj.get(field) or {}).items():
-                size += len(value)
+                is_encoded = field == "binaryData"
+                size += len(value) * 3 // 4 - value.count("=") if is_encoded else len(value)
                 if _CONFIG_KEY.fullmatch(key) is None or key in (".", ".."):
                     why = (
                         "a valid config key must consist of alphanumeric characters, '-', '_' or "

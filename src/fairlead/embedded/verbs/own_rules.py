@@ -7,36 +7,34 @@ than metadata and status.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.resources import TEAMS
+from fairlead.api.job import Job
 from fairlead.api.status import StatusCause
-from fairlead.api.validate_pool import validate_fleet, validate_pool
+from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job, priority_to_set
-from fairlead.decide.admission.teams import judge_team, team_to_set
+from fairlead.decide.admission.teams import team_to_set
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
+from fairlead.model.submitted import SubmittedTable
+from fairlead.model.team_use import Account
+from fairlead.model.teams import TeamTable
 
 Obj = dict[str, Any]
 _JOBS = f"jobs.{names.GROUP}"
-_TEAMS = TEAMS.name
-_CLUSTER_KINDS = {
-    f"nodepools.{names.GROUP}": validate_pool,
-    f"fleets.{names.GROUP}": validate_fleet,
-}
 
 
 def admit(
     context: Context, info: ResourceInfo, obj: Obj, *, old: Obj | None, known: Sequence[Finding]
 ) -> tuple[Obj, list[StatusCause]]:
     """Return a defaulted object, and what is wrong with it beyond `known`."""
-    if info.name == _TEAMS and not known:
-        return obj, judge_team(obj, old)
-    if info.name in _CLUSTER_KINDS:
+    if info.name in RULES:
         seen = {finding.field for finding in known}
-        return obj, [cause for cause in _CLUSTER_KINDS[info.name](obj) if cause.field not in seen]
+        causes = judge_cluster_object(info.name, obj, old)
+        return obj, [cause for cause in causes if cause.field not in seen]
     if info.name != _JOBS:
         return obj, []
     classes = context.priorities.table(context.store)
@@ -50,4 +48,14 @@ def admit(
     if found:
         obj = {**obj, "spec": {**obj["spec"], **found}}
     fields = [finding.field for finding in known]
-    return obj, judge_job(obj, old, classes=classes, teams=teams, known=fields)
+    count = partial(_count, context, teams)
+    return obj, judge_job(obj, old, classes=classes, teams=teams, known=fields, count=count)
+
+
+def _count(context: Context, teams: TeamTable, account: Account) -> int:
+    """Return the unfinished jobs of an account; asked only where a limit depends on it."""
+    team, table = teams.get(account.team), SubmittedTable()
+    for namespace in team.spec.namespaces if team is not None else ():
+        for record in context.store.records(_JOBS, namespace):
+            table.put(record.typed(Job))
+    return table.count(teams, account)

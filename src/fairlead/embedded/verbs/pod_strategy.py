@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from fairlead.api import core
+from fairlead.api.meta import to_wire
+from fairlead.api.names import API_VERSION, GANG_GATE
 from fairlead.api.status import Forbidden, StatusDetails
+from fairlead.decide.admission.pod_teams import judge_team
 from fairlead.embedded.builtins import PODS, PRIORITY_CLASSES
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs import errors, pod_shapes, validation
@@ -47,6 +52,8 @@ class PodStrategy(Strategy):
             add_tolerations(spec)
             qos = qos_class(spec)
         _set_priority(context, obj["metadata"]["name"], spec)
+        if _set_team(context, obj["metadata"], spec):
+            shape = None  # it has other tolerations than the pods of its shape
         status: Obj = {"phase": "Pending", "qosClass": qos}
         if spec.get("schedulingGates"):
             status["conditions"] = [
@@ -118,3 +125,30 @@ def _set_priority(context: Context, pod_name: str, spec: Obj) -> None:
         spec["priorityClassName"] = found.metadata.name
     spec["priority"] = value
     spec.setdefault("preemptionPolicy", policy)
+
+
+def _set_team(context: Context, metadata: Obj, spec: Obj) -> bool:
+    """Give a pod that Fairlead does not place its team's tolerations; True when it got some.
+
+    Forbidden where it claims those of other teams.
+    """
+    teams = context.teams.table(context.store)
+    if not len(teams) or spec.get("nodeName") or _is_member(metadata):
+        return False
+    own = msgspec.convert(spec.get("tolerations") or [], tuple[core.Toleration, ...])
+    judged = judge_team(
+        own, metadata.get("labels") or {}, teams,
+        priority=spec["priority"], namespace=metadata.get("namespace", ""),
+        is_gated=any(g.get("name") == GANG_GATE for g in spec.get("schedulingGates") or ()),
+    )  # fmt: skip
+    if judged.refusal:
+        raise errors.forbidden(PODS, metadata["name"], judged.refusal)
+    if judged.added:
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *to_wire(judged.added)]
+    return bool(judged.added)
+
+
+def _is_member(metadata: Obj) -> bool:
+    """True for a member of one of our jobs, which says itself what it tolerates."""
+    owners = metadata.get("ownerReferences") or ()
+    return any(o.get("kind") == "Job" and o.get("apiVersion") == API_VERSION for o in owners)

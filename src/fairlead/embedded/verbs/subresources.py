@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.api import core
-from fairlead.api.selectors import Operator, Requirement, Selector
+from fairlead.api.selectors import OPERATORS, Operator, Requirement, Selector
 from fairlead.api.status import InternalError, StatusCause, StatusDetails, TooManyRequests
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths
@@ -21,11 +21,6 @@ from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.disruption import Disruption, disrupt
 from fairlead.embedded.verbs.errors import Problem, ProblemType
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions
-
-_OPERATORS = {
-    "In": Operator.IN, "NotIn": Operator.NOT_IN,
-    "Exists": Operator.EXISTS, "DoesNotExist": Operator.NOT_EXISTS,
-}  # fmt: skip
 
 
 def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteOptions) -> Record:
@@ -131,7 +126,7 @@ def _selector(spec: Mapping[str, Any]) -> Selector:
     ]
     for term in value.get("matchExpressions") or ():
         values = tuple(sorted(term.get("values") or ()))
-        found.append(Requirement(term["key"], _OPERATORS[term["operator"]], values))
+        found.append(Requirement(term["key"], OPERATORS[term["operator"]], values))
     return Selector(tuple(found))
 
 

@@ -21,8 +21,6 @@ from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 
-BLOCK = f"{names.GROUP}/block"
-RACK = f"{names.GROUP}/rack"
 REGION = "topology.kubernetes.io/region"
 VIRTUAL = "virtual"
 
@@ -91,8 +89,8 @@ def node_object(fleet: NodeFleet, index: int, now: float) -> dict[str, Any]:
                 names.INSTANCE_TYPE: shape.instance_type,
                 REGION: "virtual",
                 names.ZONE: f"zone-{zone}",
-                BLOCK: f"block-{block:04d}",
-                RACK: f"rack-{rack:05d}",
+                names.BLOCK: f"block-{block:04d}",
+                names.RACK: f"rack-{rack:05d}",
                 **shape.labels,
             },
         },

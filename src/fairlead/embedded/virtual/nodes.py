@@ -194,9 +194,11 @@ class VirtualNodes:
         """Mend a node: it answers again, and its pods report what became of them meanwhile.
 
         Pods of a node that had crashed are reported as Failed with reason NodeRestarted (those that
-        had not started yet start now).
+        had not started yet start now). A node whose machine has ended stays as it is.
         """
-        node = self._nodes[name]
+        node = self._nodes.get(name)
+        if node is None or node.is_ended:
+            return
         crashed = node.fault is NodeFault.CRASHED
         node.fault = None
         node.readiness = Readiness.READY
@@ -224,14 +226,15 @@ class VirtualNodes:
         """End the machine of a node: it stops answering, and its object says so after a while."""
         if name in self._nodes:
             self.fail_node(name, detect_seconds=_DETECT_SECONDS)
+            self._nodes[name].is_ended = True
 
     def fail_pod(self, key: tuple[str, str], *, exit_code: int = 1, signal: int = 0) -> None:
         """End a pod's processes now; KeyError when no such pod is alive on a virtual node."""
         self._lives.kill(key, exit_code=exit_code, signal=signal)
 
     def node_names(self) -> tuple[str, ...]:
-        """Return the names of all nodes that are driven here, sorted."""
-        return tuple(sorted(self._nodes))
+        """Return the names of all nodes that are driven here and have a machine, sorted."""
+        return tuple(sorted(name for name, node in self._nodes.items() if not node.is_ended))
 
     def _detect(self, node: NodeRecord, fault: NodeFault) -> None:
         if node.fault is fault:
@@ -314,7 +317,7 @@ class VirtualNodes:
         """Judge a failed write; True when it should be tried again."""
         if isinstance(record, NodeRecord):
             if isinstance(error, NotFound):
-                record.written = record.readiness
+                self._written(record, record.readiness)
                 return False
             return error.retryable or isinstance(error, Conflict)
         if error.retryable:
@@ -379,7 +382,13 @@ class VirtualNodes:
             "status": {"conditions": foreign + ours},
         }
         await self._client.patch(NODES, record.name, body, subresource="status")
+        self._written(record, readiness)
+
+    def _written(self, record: NodeRecord, readiness: Readiness) -> None:
+        """Note what the API has; a node whose machine has ended is not driven any more."""
         record.written = readiness
+        if record.is_ended and readiness is Readiness.UNKNOWN:
+            self._nodes.pop(record.name, None)
 
 
 def _node_record(node: Node) -> NodeRecord:

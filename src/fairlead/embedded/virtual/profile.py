@@ -12,6 +12,7 @@ Validation collects every mistake, each with line, column and path.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
@@ -24,7 +25,7 @@ from msgspec import Meta
 
 from fairlead.api import names, quantity, selectors
 from fairlead.input.errors import CliError, Code, fail
-from fairlead.input.sections import Section, load, parse
+from fairlead.input.sections import Section, parse, read_text
 from fairlead.input.suggest import nearest
 
 STAGES_MAX = 200
@@ -33,7 +34,7 @@ PROFILE_DEFAULT = "default"
 SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
 SIMULATE_EXIT_CODE = f"{names.GROUP}/simulate-exit-code"
 
-
+_KWOK = re.compile(r"""^[ {"-]*apiVersion"?: *["']?kwok\.x-k8s\.io/""", re.MULTILINE)
 _Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
@@ -184,9 +185,20 @@ def load_profile(name_or_path: str) -> Profile:
             help=(f"--profile {near}",) if near else (),
         )  # fmt: skip
     try:
-        return load(path, Profile, _problems)
+        text = read_text(path)
     except CliError as error:
         raise _of_profile(error) from error
+    if is_kwok(text):
+        raise fail(
+            Code.PROFILE, f"'{path}' holds objects of KWOK, not a profile",
+            help=(f"fairlead sim import {path} PROFILE.yaml",),
+        )  # fmt: skip
+    return parse_profile(text, source=str(path))
+
+
+def is_kwok(text: str) -> bool:
+    """True when an object in the YAML text belongs to KWOK's API group."""
+    return _KWOK.search(text) is not None
 
 
 def parse_profile(text: str, *, source: str = "profile") -> Profile:

@@ -53,6 +53,8 @@ class NodeRecord:
     queued: bool = False
     writing: bool = False
     failures: int = 0
+    #: The machine is gone for good: nothing mends it.
+    is_ended: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -15,17 +15,12 @@ from typing import Any
 import msgspec
 
 from fairlead.api import webhooks as types
-from fairlead.api.selectors import Operator, Requirement, Selector
+from fairlead.api.selectors import Selector, selector_of
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
 
 Obj = dict[str, Any]
-
-_OPERATORS = {
-    "In": Operator.IN, "NotIn": Operator.NOT_IN,
-    "Exists": Operator.EXISTS, "DoesNotExist": Operator.NOT_EXISTS,
-}  # fmt: skip
 
 
 class Operation(Enum):
@@ -122,20 +117,6 @@ def hooks_of(info: ResourceInfo, record: Record) -> tuple[Hook, ...]:
              selector_of(each.object_selector))
         for i, each in enumerate(webhooks)
     )  # fmt: skip
-
-
-def selector_of(selector: types.LabelSelector | None) -> Selector:
-    """Compile a label selector; none selects everything."""
-    if selector is None:
-        return Selector()
-    terms = [
-        Requirement(key, Operator.IN, (value,))
-        for key, value in sorted(selector.match_labels.items())
-    ]
-    for term in selector.match_expressions:
-        values = tuple(sorted(term.values))
-        terms.append(Requirement(term.key, _OPERATORS[term.operator], values))
-    return Selector(tuple(terms))
 
 
 def find_version(hook: Hook, asked: Asked, versions: Sequence[ResourceInfo]) -> ResourceInfo | None:

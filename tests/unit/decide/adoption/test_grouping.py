@@ -293,7 +293,7 @@ def test_members_of_fairleads_own_jobs_take_no_part() -> None:
 def read(tool: Tool, spec: dict[str, Any], conditions: Any = ()) -> Any:
     group = Group(("team", "g"), tool, "g", Source("x/v1", "X", "g"))
     document = {"metadata": {"uid": "u"}, "spec": spec, "status": {"conditions": conditions}}
-    return read_source(group, document)
+    return read_source(group.tool, document)
 
 
 SIZES: list[tuple[Tool, dict[str, Any], dict[str, int]]] = [

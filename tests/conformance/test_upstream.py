@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conformance.upstream import REPORT, ROOT, known_failure, reason_not_run, run, text_of
 from tests.e2e.cli_world import Shell
-from tests.kubernetes.upstream import REPORT, ROOT, known_failure, reason_not_run, run, text_of
 
 pytestmark = pytest.mark.kubernetes
 

@@ -1,0 +1,210 @@
+"""`teams` and `quota`: who has how much of the cluster, and what other shares would change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from fairlead.api import names
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, TEAMS
+from fairlead.api.status import Forbidden, NotFound
+from fairlead.api.team import Team
+from fairlead.app.controller_settings import ControllerSettings
+from fairlead.cli.cluster_settings import read_settings
+from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.embedded import read_status
+from fairlead.cli.manifest import Document, parse_manifest, read_bytes
+from fairlead.cli.teams_import import NAMESPACES_NOTE, teams_of
+from fairlead.cli.transport import Api
+from fairlead.cli.views.teams import COLUMNS, owners_of, plan_text, quota_text, team_rows
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.suggest import nearest
+
+_NO_KIND = ("fairlead install brings the kinds; docs/operations/teams.md shows a Team",)
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="""Examples:
+
+    \b
+      fairlead teams                       shares, what is in use, lent and borrowed
+      fairlead teams -o wide
+      fairlead quota vision                one team in detail
+      fairlead teams plan -f teams.yaml    what would change, before kubectl apply
+      fairlead teams import -f table.yaml  Team objects from a table of (selector, team, amount)
+    """,
+)
+@common()
+def teams(common_: Common) -> int:
+    """Show teams: their shares, and what they use.
+
+    NODES are the healthy nodes that the team has. IN USE are those that its own jobs use, LENT
+    those that jobs of others use; BORROWED are nodes of other teams that its jobs use.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return Exit.OK
+    api = common_.connect()
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.structured("List", api.list(TEAMS.raw), is_list=True)
+        return Exit.OK
+    found = _teams(api)
+    if common_.format is Format.NAME:
+        common_.emit("".join(f"{team.metadata.name}\n" for team in found))
+        return Exit.OK
+    common_.table(COLUMNS, team_rows(found), empty="no teams; docs/operations/teams.md shows one")
+    return Exit.OK
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead quota vision
+      fairlead quota vision -o json
+    """
+)
+@click.argument("team")
+@common()
+def quota(common_: Common, *, team: str) -> int:
+    """Show what a team was promised, has and uses.
+
+    With the jobs that borrow its nodes, and those of its own that borrow.
+    """
+    api = common_.connect()
+    found = _team(api, team)
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.emit(dump({**TEAMS_HEAD, **to_wire(found)}, common_.format))
+        return Exit.OK
+    if common_.format is Format.NAME:
+        common_.emit(f"{found.metadata.name}\n")
+        return Exit.OK
+    try:
+        jobs, owners = api.list(JOBS), owners_of(api.list(NODES))
+    except Forbidden:
+        common_.note("note: you may not list nodes and jobs, so those that borrow are not shown")
+        jobs, owners = (), {}
+    common_.emit(quota_text(found, jobs, owners))
+    return Exit.OK
+
+
+TEAMS_HEAD = {"apiVersion": names.API_VERSION, "kind": "Team"}
+
+
+@teams.command()
+@click.option("-f", "--file", metavar="FILE", required=True, help='Teams to be; "-": stdin.')
+@click.option("--prune", is_flag=True, help="Teams that are not in the file would be gone.")
+@common()
+def plan(common_: Common, *, file: str, prune: bool) -> int:
+    """Show what other teams would change: nodes that change hands, jobs that are preempted.
+
+    Nothing is changed. The assignment of the teams controller and one decision of the planner are
+    made on what the cluster is now.
+    """
+    # numpy is loaded by the commands that plan, not by those that list.
+    from fairlead.decide.teams.policy import TeamsPolicy
+    from fairlead.decide.teams.whatif import Cluster, plan_shares
+
+    given = {team.metadata.name: team for team in _read_teams(file)}
+    api = common_.connect()
+    before = {team.metadata.name: team for team in _teams(api)}
+    merged = given if prune else {**before, **given}
+    after = [
+        msgspec.structs.replace(team, status=before[name].status) if name in before else team
+        for name, team in sorted(merged.items())
+    ]
+    settings = read_settings(api, read_status(api))
+    if settings is None:
+        common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
+        settings = ControllerSettings()
+    # Members' pods are covered by their jobs' claims; only others take room of their own.
+    others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    cluster = Cluster(api.list(NODES), api.list(JOBS), others, list(before.values()))
+    shares = TeamsPolicy(**msgspec.structs.asdict(settings.teams))
+    planner = settings.placement_policy()
+    found = plan_shares(cluster, after, now(), shares=shares, planner=planner)
+    if common_.format in (Format.JSON, Format.YAML):
+        common_.emit(dump(msgspec.to_builtins(found), common_.format))
+        return Exit.OK
+    common_.emit(plan_text(found, list(before.values()), after))
+    return Exit.OK
+
+
+@teams.command("import")
+@click.option("-f", "--file", metavar="FILE", default="", help='A ConfigMap; "-": stdin.')
+@click.argument("configmap", metavar="[NAME]", default="")
+@common()
+def import_(common_: Common, *, file: str, configmap: str) -> int:
+    """Print Teams that promise what a ConfigMap of (node selector, team, amount) tuples does.
+
+    Of a file, or of the ConfigMap of this name in the namespace. Each value of its data is a YAML
+    or JSON list of tuples: [SELECTOR, TEAM, NODES], or mappings with selector, team and nodes or
+    gpus. Nothing is stored: review the Teams, see `fairlead teams plan -f -`, then kubectl apply.
+    """
+    if bool(file) == bool(configmap):
+        raise fail(Code.BAD_COMBINATION, "give the name of a ConfigMap, or -f FILE")
+    if file:
+        data, source = _config_map(file), file
+    else:
+        api = common_.connect()
+        space = common_.space(api.connection.namespace)
+        source = f"{space}/{configmap}"
+        try:
+            data = api.get(CONFIG_MAPS, configmap, namespace=space).data
+        except NotFound as error:
+            raise fail(Code.BAD_VALUE, f"there is no ConfigMap '{source}'") from error
+    found = [{**TEAMS_HEAD, **body} for body in teams_of(data, source)]
+    chosen = Format.JSON if common_.format is Format.JSON else Format.YAML
+    value = {"apiVersion": "v1", "kind": "List", "items": found}
+    common_.emit(dump(value, chosen))
+    common_.note(NAMESPACES_NOTE)
+    return Exit.OK
+
+
+def _teams(api: Api) -> Sequence[Team]:
+    try:
+        return api.list(TEAMS)
+    except NotFound as error:
+        raise fail(Code.UNKNOWN_KIND, "the cluster has no teams", help=_NO_KIND) from error
+
+
+def _team(api: Api, name: str) -> Team:
+    try:
+        return api.get(TEAMS, name)
+    except NotFound as error:
+        known = [team.metadata.name for team in _teams(api)]
+        near = nearest(name, known)
+        help_ = (f"fairlead quota {near}",) if near else ("fairlead teams",)
+        raise fail(Code.BAD_VALUE, f"there is no team '{name}'", help=help_) from error
+
+
+def _read_teams(file: str) -> list[Team]:
+    documents = _documents(file)
+    foreign = [d for d in documents if d.resource != TEAMS]
+    if foreign:
+        message = f"'{foreign[0].resource.kind} {foreign[0].name}' is not a Team"
+        raise CliError(Problem(Code.BAD_FIELD, message, where=foreign[0].file))
+    return [msgspec.convert(document.body, Team) for document in documents]
+
+
+def _config_map(file: str) -> dict[str, str]:
+    documents = _documents(file)
+    if len(documents) != 1 or documents[0].resource.kind != "ConfigMap":
+        raise CliError(Problem(Code.BAD_FIELD, "expected one ConfigMap", where=file))
+    data: Any = documents[0].body.get("data") or {}
+    return dict(data)
+
+
+def _documents(file: str) -> tuple[Document, ...]:
+    data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
+    documents: tuple[Document, ...] = ()
+    if not problems:
+        documents, problems = parse_manifest(data, "stdin" if file == "-" else file)
+    if problems:
+        raise CliError(problems)
+    return documents

@@ -1,0 +1,91 @@
+"""`usage`: GPU-hours by team, user, job, namespace or pool, of jobs that ended and that run."""
+
+from __future__ import annotations
+
+import os
+
+import click
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS
+from fairlead.cli.archive import direct_store
+from fairlead.cli.common import Common, Format, check_format, common, dump, now
+from fairlead.cli.completers import words
+from fairlead.cli.past import past_lines, stopped
+from fairlead.cli.text import parse_duration
+from fairlead.cli.views.usage import KEYS, columns, csv_text, totals, usage_facts, usage_rows
+from fairlead.decide.attempts.usage import usage_of
+from fairlead.input.errors import Code, fail
+from fairlead.input.suggest import nearest
+
+RECORDS_MAX = 100_000
+_FORMATS = ("table", "json", "yaml", "csv")
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead usage -A
+      fairlead usage -A --by team,user --since 30d
+      fairlead usage -A --by pool,job --since 7d -o csv > usage.csv
+    """
+)
+@click.option("--by", metavar="KEYS", default="team", show_default=True,
+              shell_complete=words(*KEYS), help=f"One or more of {', '.join(KEYS)}.")  # fmt: skip
+@click.option("--since", metavar="DURATION", default="30d", show_default=True,
+              help="Count from so long ago.")  # fmt: skip
+@click.option("--history", "store", metavar="URL|FILE", default="",
+              help="Read from here. Also: FAIRLEAD_HISTORY_URL.")  # fmt: skip
+@click.option("-o", "--output", "form", metavar="FORMAT", default="table", show_default=True,
+              shell_complete=words(*_FORMATS), help="table, json, yaml or csv.")  # fmt: skip
+@common(output=False)
+def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> None:
+    """Show GPU-hours: held, busy, borrowed and lost.
+
+    HELD are the hours between the begin and the end of each attempt, BUSY those in which all
+    members ran, BORROWED those on nodes of other teams. LOST is what failed attempts did after
+    their last checkpoint, PREEMPTED the same of preempted ones. Records of the history are counted,
+    and jobs that have not ended.
+    """
+    check_format(form, _FORMATS)
+    keys = _keys(by)
+    until = now()
+    try:
+        begin = until - parse_duration(since)
+    except ValueError as error:
+        raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+    query = {"since": f"{begin:.3f}", "limit": str(RECORDS_MAX)}
+    lines = past_lines(common_, store, query)
+    if len(lines) == RECORDS_MAX:
+        common_.note(f"note: only the latest {RECORDS_MAX:,} jobs are counted")
+    ended = {line.uid: msgspec.convert(line.document, Job) for line in lines}
+    jobs = [*ended.values(), *(j for j in _live(common_, store) if j.metadata.uid not in ended)]
+    found = totals((one for job in jobs for one in usage_of(job, begin, until)), keys)
+    if form == "csv":
+        common_.emit(csv_text(found, keys))
+    elif form == "table":
+        rows = usage_rows(found)
+        common_.table(columns(keys), rows, empty=f"no GPU-hours in the last {since}")
+    else:
+        common_.emit(dump(usage_facts(found, keys), Format(form)))
+
+
+def _keys(by: str) -> tuple[str, ...]:
+    keys = tuple(dict.fromkeys(key.strip() for key in by.split(",")))
+    for key in keys:
+        if key not in KEYS:
+            near = nearest(key, KEYS)
+            message = f"--by: '{key}' must be one of {', '.join(KEYS)}"
+            raise fail(Code.BAD_VALUE, message, help=(f"--by {near}",) if near else ())
+    return keys
+
+
+def _live(common_: Common, store: str) -> list[Job]:
+    """Return the jobs of the cluster; none where a store or a stopped cluster is read."""
+    if direct_store(store, os.environ) or stopped(common_):
+        return []
+    api = common_.connect()
+    space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
+    return list(api.list(JOBS, namespace=space))

@@ -1,0 +1,324 @@
+"""Teams in words and tables (pure): what is promised, used and borrowed, and what would change."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.api.core import Node
+from fairlead.api.job import Job
+from fairlead.api.meta import find_condition
+from fairlead.api.names import READY, SUBMITTED_BY
+from fairlead.api.team import Budget, JobLimits, Share, Team
+from fairlead.api.validate_team import selector_of
+from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.text import fold_names
+from fairlead.decide.attempts.usage import gpu_count
+from fairlead.decide.verdict import ObjectKey
+from fairlead.decide.words import duration, plural
+from fairlead.model.phase import Phase, phase_of
+from fairlead.model.teams import owner_of
+
+if TYPE_CHECKING:  # it loads numpy
+    from fairlead.decide.teams.whatif import NodeMove, SharesPlan
+
+NONE = "-"
+SHOWN_MAX = 10
+
+#: The team of each node that has one.
+Owners = Mapping[str, str]
+
+COLUMNS: tuple[Column, ...] = (
+    Column("TEAM"),
+    Column("SHARE"),
+    Column("NODES", Align.RIGHT),
+    Column("IN USE", Align.RIGHT),
+    Column("LENT", Align.RIGHT),
+    Column("BORROWED", Align.RIGHT),
+    Column("RUNNING", Align.RIGHT),
+    Column("WAITING", Align.RIGHT),
+    Column("GPUS", Align.RIGHT, wide_only=True),
+    Column("WEIGHT", Align.RIGHT, wide_only=True),
+    Column("NAMESPACES", may_cut=True, wide_only=True),
+    Column("STATE", may_cut=True),
+)
+
+
+def team_rows(teams: Iterable[Team]) -> list[Row]:
+    """Return one row for each team, by name."""
+    rows: list[Row] = []
+    for team in sorted(teams, key=_name):
+        status, use = team.status, team.status.use
+        counts = (status.nodes, use.nodes_used, use.nodes_lent, use.nodes_borrowed,
+                  use.jobs_placed, use.jobs_waiting, use.gpus, team.spec.weight)  # fmt: skip
+        namespaces = ", ".join(team.spec.namespaces) or NONE
+        rows.append(
+            (_name(team), _promised(team), *(f"{n:,}" for n in counts), namespaces, _state(team))
+        )
+    return rows
+
+
+def _name(team: Team) -> str:
+    return team.metadata.name
+
+
+def _promised(team: Team) -> str:
+    """Return the amounts of all shares together: "8 nodes", "64 GPUs", both, or "-"."""
+    nodes = sum(share.nodes or 0 for share in team.spec.shares)
+    gpus = sum(share.gpus or 0 for share in team.spec.shares)
+    parts = [plural(nodes, "node")] if nodes else []
+    parts += [plural(gpus, "GPU")] if gpus else []
+    return ", ".join(parts) or NONE
+
+
+def _state(team: Team) -> str:
+    condition = find_condition(team.status.conditions, READY)
+    if condition is None:
+        return "not seen by the teams controller"
+    return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
+
+
+def owners_of(nodes: Iterable[Node]) -> Owners:
+    """Return whose each node is."""
+    found = ((node.metadata.name, owner_of(node.spec.taints)) for node in nodes)
+    return {node: team for node, team in found if team}
+
+
+def borrowed_nodes(job: Job, owners: Owners) -> dict[str, list[str]]:
+    """Return the nodes of other teams on which a job has places, by team, both sorted."""
+    placement = job.status.placement
+    if placement is None or job.is_finished:
+        return {}
+    found = defaultdict[str, list[str]](list)
+    for node in sorted({node for role in placement.roles for node in role.nodes}):
+        if owners.get(node, placement.team) != placement.team:
+            found[owners[node]].append(node)
+    return dict(sorted(found.items()))
+
+
+def borrowing_words(job: Job, owners: Owners) -> str:
+    """Return e.g. "vision, borrows 2 nodes of speech (v00001-v00002)"; "" for a job of no team."""
+    placement = job.status.placement
+    if placement is None:
+        return ""
+    parts = [placement.team] if placement.team else []
+    parts += [
+        f"borrows {plural(len(nodes), 'node')} of {team} ({fold_names(nodes)}), which may "
+        f"have {'it' if len(nodes) == 1 else 'them'} back"
+        for team, nodes in borrowed_nodes(job, owners).items()
+    ]
+    return ", ".join(parts)
+
+
+def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
+    """Return what a team was promised and has, line by line, and which jobs borrow.
+
+    `owners` None: who uses its nodes is not known.
+    """
+    spec, status, use = team.spec, team.status, team.status.use
+    lines = [f"Team {_name(team)}: {_state(team)}", ""]
+    for number, share in enumerate(spec.shares):
+        has = status.shares[number] if number < len(status.shares) else None
+        words = f"{_promised_share(share)} of {_selected(share)}"
+        if has is not None:
+            lack = has.nodes_missing or has.gpus_missing
+            what = "node" if has.nodes_missing else "GPU"
+            words += f"; has {plural(has.nodes, 'node')} with {plural(has.gpus, 'GPU')}"
+            words += f", lacks {plural(lack, what)}" if lack else ""
+        lines.append(_line("share" if number == 0 else "", words))
+    if not spec.shares:
+        lines.append(_line("share", "none: its jobs run on nodes without a team, or borrow"))
+    lines.append(_line("in use", f"{use.nodes_used} of {plural(status.nodes, 'own node')}"))
+    lines += _lent_lines(team, jobs, owners or {})
+    lines.append(_line("jobs", f"{use.jobs_placed} with nodes, {use.jobs_waiting} waiting"))
+    lines += _limit_lines(team, jobs)
+    if spec.budget.gpu_hours is not None:
+        lines.append(_line("budget", _budget_words(spec.budget, use.gpu_hours)))
+    past = use.dominant_share_seconds / spec.weight / 3600
+    lines.append(
+        _line("fair share", f"weight {spec.weight}; used {past:,.1f} h of the cluster per weight")
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _lent_lines(team: Team, jobs: Sequence[Job], owners: Owners) -> list[str]:
+    spec, use, name = team.spec, team.status.use, _name(team)
+    lent: list[str] = []
+    borrowed: list[str] = []
+    for job in sorted(jobs, key=lambda job: job.metadata.key):
+        placement, of = job.status.placement, borrowed_nodes(job, owners)
+        key = "/".join(job.metadata.key)
+        if name in of:
+            by = f" of {placement.team}" if placement is not None and placement.team else ""
+            lent.append(f"{key}{by}: {fold_names(of[name])}")
+        if placement is not None and placement.team == name:
+            borrowed += [f"{key}, of {other}: {fold_names(n)}" for other, n in of.items()]
+    return [
+        _line("lent", _limited(use.nodes_lent, spec.lend_limit_nodes)),
+        *_shown(lent),
+        _line("borrowed", _limited(use.nodes_borrowed, spec.borrow_limit_nodes)),
+        *_shown(borrowed),
+        _line("", f"jobs of priority {spec.borrow_priority_max} and below may borrow"),
+    ]
+
+
+def _limit_lines(team: Team, jobs: Sequence[Job]) -> list[str]:
+    """Return the limits of the team's jobs and of each user's, and who has reached one."""
+    spec, use = team.spec, team.status.use
+    has = (use.jobs_placed, use.jobs_waiting, use.jobs_submitted, use.gpus)
+    of_team = [
+        f"{count:,} of at most {plural(limit, noun)}"
+        for (limit, noun), count in zip(_limits(spec.limits), has, strict=True)
+        if limit is not None
+    ]
+    of_user = [plural(limit, noun) for limit, noun in _limits(spec.user_limits)
+               if limit is not None]  # fmt: skip
+    lines = [_line("limits", ", ".join(of_team))] if of_team else []
+    if not of_user:
+        return lines
+    lines.append(_line("each user", f"at most {', '.join(of_user)}"))
+    users: dict[str, list[int]] = {}
+    for job in jobs:
+        if job.is_finished or not _is_of(job, team):
+            continue
+        counts = users.setdefault(job.metadata.annotations.get(SUBMITTED_BY, ""), [0, 0, 0, 0])
+        holds = job.status.placement is not None
+        gpus = gpu_count(job) if holds else 0
+        for number, count in enumerate((holds, phase_of(job) is Phase.QUEUED, 1, gpus)):
+            counts[number] += count
+    reached = [
+        f"{user or '(unknown)'}: {count:,} of {plural(limit, noun)}"
+        for user, counts in sorted(users.items())
+        for (limit, noun), count in zip(_limits(spec.user_limits), counts, strict=True)
+        if limit is not None and count >= limit
+    ]
+    return [*lines, *_shown(reached)]
+
+
+def _budget_words(budget: Budget, used: float) -> str:
+    """Return what is used of a budget, and by when it is there again if no job runs."""
+    limit, days = budget.gpu_hours or 0, budget.half_life_days
+    halved = f"halved every {plural(days, 'day')}"
+    words = f"{used:,.1f} of {plural(limit, 'GPU-hour')}, {halved}"
+    if used < limit:
+        return words
+    if not limit:
+        return f"{words}: no job with GPUs starts"
+    back = duration(days * 86_400 * math.log2(used / limit))
+    return f"{words}: jobs with GPUs start again in {back} if none runs"
+
+
+def _limits(limits: JobLimits) -> tuple[tuple[int | None, str], ...]:
+    """Return each limit, and what it counts."""
+    return (
+        (limits.running, "running job"), (limits.waiting, "waiting job"),
+        (limits.submitted, "unfinished job"), (limits.gpus, "GPU"),
+    )  # fmt: skip
+
+
+def _is_of(job: Job, team: Team) -> bool:
+    placement = job.status.placement
+    if placement is not None:
+        return placement.team == _name(team)
+    is_of_namespace = job.metadata.namespace in team.spec.namespaces
+    return is_of_namespace and job.spec.team in ("", _name(team))
+
+
+def _shown(texts: Sequence[str]) -> list[str]:
+    """Return the first of many lines, and how many more there are."""
+    lines = [_line("", text) for text in texts[:SHOWN_MAX]]
+    more = len(texts) - SHOWN_MAX
+    return [*lines, _line("", f"and {more:,} more")] if more > 0 else lines
+
+
+def _limited(count: int, limit: int | None) -> str:
+    words = plural(count, "node")
+    return words if limit is None else f"{words} of at most {limit}"
+
+
+def _promised_share(share: Share) -> str:
+    if share.gpus is not None:
+        return plural(share.gpus, "GPU")
+    return plural(share.nodes or 0, "node")
+
+
+def _selected(share: Share) -> str:
+    return ",".join(f"{k}={v}" for k, v in sorted(selector_of(share).items())) or "any node"
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<12}{text}".rstrip()
+
+
+# What would change
+
+
+def plan_text(plan: SharesPlan, before: Sequence[Team], after: Sequence[Team]) -> str:
+    """Return what other shares would change, line by line."""
+    lines = [*_team_changes(before, after)]
+    if plan.held_back:
+        lines.append(f"No node would change hands: {plan.held_back}")
+    elif not plan.moves:
+        lines.append("No node would change hands")
+    else:
+        lines.append(f"{plural(len(plan.moves), 'node')} would change hands:")
+        lines += [f"  {text}" for text in _moves(plan.moves)]
+    for team, shares in sorted(plan.results.items()):
+        lack = [plural(n, "node") for n in (sum(s.nodes_missing for s in shares),) if n]
+        lack += [plural(n, "GPU") for n in (sum(s.gpus_missing for s in shares),) if n]
+        if lack:
+            lines.append(f"Team {team} would lack {' and '.join(lack)}: no healthy node is left")
+    lines += _jobs("would borrow the nodes on which they run", plan.borrowers)
+    reclaimed = [f"{_key(r.victim)}, for {_key(r.beneficiary)}" for r in plan.reclaimed]
+    lines += _listed("would be preempted at once", reclaimed)
+    lines += _jobs("would start at once", plan.started)
+    lines += _jobs("would wait: their team is not open to them any more", plan.teamless)
+    return "\n".join(lines) + "\n"
+
+
+def _team_changes(before: Sequence[Team], after: Sequence[Team]) -> list[str]:
+    old, new = ({_name(t): t for t in teams} for teams in (before, after))
+    lines: list[str] = []
+    for name in sorted({*old, *new}):
+        if name not in old:
+            lines.append(f"Team {name} would be new, with {_share_words(new[name])}")
+        elif name not in new:
+            lines.append(f"Team {name} would be gone: it has {_share_words(old[name])}")
+        elif old[name].spec != new[name].spec:
+            was, becomes = _share_words(old[name]), _share_words(new[name])
+            words = f"{becomes} instead of {was}" if was != becomes else f"keeps {was}"
+            lines.append(f"Team {name} would change: {words}")
+    return lines or ["No team would change"]
+
+
+def _share_words(team: Team) -> str:
+    promised = _promised(team)
+    return "no share" if promised == NONE else promised
+
+
+def _moves(moves: Sequence[NodeMove]) -> list[str]:
+    grouped = defaultdict[tuple[str, str], list[str]](list)
+    for move in moves:
+        grouped[move.before, move.after].append(move.node)
+    return [
+        f"{before or 'no team'} -> {after or 'no team'}: {fold_names(sorted(nodes))}"
+        for (before, after), nodes in sorted(grouped.items())
+    ]
+
+
+def _key(key: ObjectKey) -> str:
+    return "/".join(key)
+
+
+def _jobs(what: str, keys: Sequence[ObjectKey]) -> list[str]:
+    return _listed(what, [_key(key) for key in keys])
+
+
+def _listed(what: str, texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return []
+    more = len(texts) - SHOWN_MAX
+    lines = [f"{plural(len(texts), 'job')} {what}:", *(f"  {text}" for text in texts[:SHOWN_MAX])]
+    return [*lines, f"  and {more:,} more"] if more > 0 else lines

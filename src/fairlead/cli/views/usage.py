@@ -1,0 +1,70 @@
+"""GPU-hours in tables and as CSV (pure)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fairlead.cli.table import Align, Column, Row
+from fairlead.decide.attempts.usage import Usage
+
+#: What hours can be summed by.
+KEYS = ("team", "user", "namespace", "job", "pool")
+_NONE = "-"
+#: Columns of hours: the title in a table, and the field of `Usage`, which is the name in a file.
+_HOURS = (
+    ("GPU HOURS", "held"), ("BUSY", "busy"), ("BORROWED", "borrowed"),
+    ("LOST", "lost_to_failures"), ("PREEMPTED", "lost_to_preemption"),
+)  # fmt: skip
+
+#: Hours by the values of the keys, in the order of `_HOURS`.
+Totals = Mapping[tuple[str, ...], tuple[float, ...]]
+
+
+def totals(usages: Iterable[Usage], keys: Sequence[str]) -> Totals:
+    """Return the hours, those that used most first."""
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for usage in usages:
+        cells = sums.setdefault(tuple(getattr(usage, key) for key in keys), [0.0] * len(_HOURS))
+        for number, (_, field) in enumerate(_HOURS):
+            cells[number] += getattr(usage, field) / 3600
+    found = {key: tuple(cells) for key, cells in sums.items() if any(cells)}
+    return dict(sorted(found.items(), key=lambda item: (-item[1][0], item[0])))
+
+
+def columns(keys: Sequence[str]) -> tuple[Column, ...]:
+    """Return the columns of a table."""
+    return (
+        *(Column(key.upper(), may_cut=key == "job") for key in keys),
+        *(Column(title, Align.RIGHT) for title, _ in _HOURS),
+    )
+
+
+def usage_rows(found: Totals) -> list[Row]:
+    """Return one row for each combination of keys."""
+    return [
+        (*(key or _NONE for key in keys), *(f"{hours:,.1f}" for hours in cells))
+        for keys, cells in found.items()
+    ]
+
+
+def csv_text(found: Totals, keys: Sequence[str]) -> str:
+    """Return the table as CSV with a header; hours have three digits after the point."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*keys, *(f"{field}_gpu_hours" for _, field in _HOURS)])
+    for values, cells in found.items():
+        writer.writerow([*values, *(f"{hours:.3f}" for hours in cells)])
+    return out.getvalue()
+
+
+def usage_facts(found: Totals, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the table as plain data."""
+    names = ("held", "busy", "borrowed", "lostToFailures", "lostToPreemption")
+    return [
+        {**dict(zip(keys, values, strict=True)),
+         "gpuHours": dict(zip(names, (round(hours, 3) for hours in cells), strict=True))}
+        for values, cells in found.items()
+    ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""What calls to a cloud's API share: they run in threads, and within what the cloud allows.
+
+The SDKs of clouds block. They do not retry by themselves here: the controller does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.cloud.provider import CloudError
+
+_BACK_OFF_SECONDS, _BACK_OFF_SECONDS_MAX = 2.0, 120.0
+
+#: Runs a blocking call elsewhere.
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Throttled(CloudError):
+    """The cloud refused a call because there were too many."""
+
+
+@dataclass(slots=True)
+class Throttle:
+    """A token bucket of the calls to one cloud; instants are of the event loop."""
+
+    cloud: str
+    burst_max: float
+    per_second: float
+    _tokens: float = field(init=False)
+    _at: float = float("-inf")
+    _closed_until: float = float("-inf")
+    _back_off_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._tokens = self.burst_max
+
+    async def call(self, run: Runner, question: Callable[[], Any]) -> Any:
+        """Run a call when its turn comes; CloudError, also while the cloud throttles."""
+        await self.take()
+        try:
+            answer = await run(question)
+        except Throttled as error:
+            self.refused()
+            raise CloudError(str(error)) from error
+        self.passed()
+        return answer
+
+    async def take(self) -> None:
+        """Wait for the turn of one call; CloudError while the cloud throttles."""
+        now = asyncio.get_running_loop().time()
+        if now < self._closed_until:
+            seconds = self._closed_until - now
+            raise CloudError(f"{self.cloud} throttles; asked again in {seconds:.0f} s")
+        passed = max(0.0, now - self._at)
+        self._tokens = min(self.burst_max, self._tokens + passed * self.per_second)
+        self._at = now
+        self._tokens -= 1.0
+        if self._tokens < 0.0:
+            await asyncio.sleep(-self._tokens / self.per_second)
+
+    def refused(self) -> None:
+        """Note that the cloud throttled a call: ask nothing for a while, longer each time."""
+        longer = min(max(_BACK_OFF_SECONDS, 2 * self._back_off_seconds), _BACK_OFF_SECONDS_MAX)
+        self._back_off_seconds = longer
+        self._closed_until = asyncio.get_running_loop().time() + longer
+
+    def passed(self) -> None:
+        """Note that a call was not throttled."""
+        self._back_off_seconds = 0.0

@@ -1,0 +1,124 @@
+"""Machines of managed instance groups of Google Cloud (docs/howto/node-pools.md).
+
+A pool is one zonal group of the same name in each zone that it names as a domain.
+
+    list       listManagedInstances of each group, page by page, and its label every few minutes
+    launch     createInstances or a resize request (`gcp_launch.py`), one step for each call
+    terminate  deleteInstances by name, which lowers the target size; never a resize, which would
+               let the cloud choose
+
+No call waits for an operation: the controller asks again. A deletion is not sent again while its
+operation is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairlead.cloud.gcp_api import Gcp
+from fairlead.cloud.gcp_group import Group
+from fairlead.cloud.gcp_launch import GcpLaunch, machine_names
+from fairlead.cloud.provider import CloudError, LaunchPending, LaunchRequest, RefusedByProvider
+from fairlead.model.machines import Instance, Inventory
+
+SCHEME = "gce://"
+#: Launches of one pool that are under way at once, as in the pool's status.
+_LAUNCHES_MAX = 64
+
+
+class GcpProvider:
+    """The machines of one pool."""
+
+    def __init__(
+        self, gcp: Gcp, group: str, zones: Sequence[str], options: Mapping[str, str]
+    ) -> None:
+        """`zones` are listed: those of the pool's domains, in order of preference."""
+        self._gcp = gcp
+        self._project = options.get("project", "")
+        self._name = group
+        self._zones = tuple(zones)
+        self._groups: dict[str, Group] = {}
+        self._options = options
+        self._launches: dict[str, GcpLaunch] = {}
+
+    async def instances(self) -> Inventory:
+        """Return the machines of the groups, with one list for each.
+
+        Machines of a launch that has no answer yet are not listed: the launch counts them.
+        """
+        under_way = self._under_way()
+        found: list[Instance] = []
+        failed: list[CloudError] = []
+        is_complete = True
+        for zone in self._zones:
+            group = self._group(zone)
+            try:
+                machines, is_whole = await group.machines()
+                pool = await group.pool()
+            except RefusedByProvider:
+                raise
+            except CloudError as error:  # one zone of several
+                failed.append(error)
+                continue
+            is_complete = is_complete and is_whole
+            for each in machines.values():
+                never_was = each.action == "DELETING" and not each.status
+                if not never_was:
+                    id_ = self._id(group, each.name)
+                    found.append(Instance(id_, pool, each.state, zone))
+        if failed and len(failed) == len(self._zones):
+            raise failed[0]
+        under_way |= self._under_way()
+        listed = tuple(each for each in found if each.id not in under_way)
+        return Inventory(listed, is_complete and not failed)
+
+    def _under_way(self) -> set[str]:
+        return {
+            self._id(launch.group, name)
+            for launch in self._launches.values()
+            for name in launch.machines
+        }
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        """Take the next step of a launch. Without resize requests, a part may be launched."""
+        zone = request.domain or next(iter(self._zones), "")
+        if not zone:
+            raise RefusedByProvider("GCP: the pool names no zones: list them in spec.domains")
+        group = self._group(zone)
+        launch = self._launches.get(request.token)
+        if launch is None:
+            if len(self._launches) >= _LAUNCHES_MAX:
+                raise CloudError(f"{_LAUNCHES_MAX} launches are under way")
+            machines = machine_names(group.name, request.token, request.count)
+            launch = GcpLaunch(group, request.token, machines, self._options)
+            self._launches[request.token] = launch
+        try:
+            made = await launch.step()
+        except LaunchPending:
+            raise
+        except CloudError as error:
+            if type(error) is not CloudError:  # it is over
+                del self._launches[request.token]
+            raise
+        del self._launches[request.token]
+        return tuple(self._id(group, name) for name in made)
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        """Delete machines by name, also in zones that the pool no longer names."""
+        by_zone: dict[str, list[str]] = {}
+        for id_ in ids:
+            parts = id_.removeprefix(SCHEME).split("/")
+            if id_.startswith(SCHEME) and len(parts) == 3 and parts[0] == self._project:
+                by_zone.setdefault(parts[1], []).append(parts[2])
+        for zone, machines in sorted(by_zone.items()):
+            await self._group(zone).delete(machines)
+
+    def _group(self, zone: str) -> Group:
+        found = self._groups.get(zone)
+        if found is None:
+            found = self._groups[zone] = Group(self._gcp, self._project, zone, self._name)
+        return found
+
+    @staticmethod
+    def _id(group: Group, machine: str) -> str:
+        return f"{SCHEME}{group.project}/{group.zone}/{machine}"

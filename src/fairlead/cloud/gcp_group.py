@@ -1,0 +1,154 @@
+"""A zonal managed instance group: its machines, label and operations, and deletions by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.api import names
+from fairlead.cloud.gcp_api import Gcp, NotThere, Service, Stated, error_of, stated_errors
+from fairlead.cloud.provider import CloudError
+from fairlead.model.machines import InstanceState
+
+#: Machines of one deleteInstances, and of one page of a list.
+DELETIONS_MAX, PAGE_MAX, PAGES_MAX = 1_000, 500, 200
+_LABEL_SECONDS = 300.0
+#: An operation that lasts longer is looked at no more.
+OPERATION_SECONDS_MAX = 600.0
+
+_STOPPING_ACTIONS = ("DELETING", "ABANDONING")
+_STARTING_ACTIONS = (
+    "CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "RESTARTING", "RESUMING", "STARTING",
+    "VERIFYING",
+)  # fmt: skip
+_STOPPING_STATUSES = (
+    "DEPROVISIONING", "PENDING_STOP", "STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED",
+    "TERMINATED",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """A machine as its group lists it. `status`: of the machine; "" while there is none."""
+
+    name: str
+    action: str
+    status: str
+    errors: tuple[Stated, ...] = ()
+
+    @property
+    def exists(self) -> bool:
+        """True once resources are the machine's own: before, it may still fail for want of them."""
+        return self.status not in ("", "PENDING", "PROVISIONING")
+
+    @property
+    def state(self) -> InstanceState:
+        """What a fleet makes of it. A machine that its group repairs will be back."""
+        if self.action in _STOPPING_ACTIONS:
+            return InstanceState.STOPPING
+        if self.action in _STARTING_ACTIONS or self.status in ("", "REPAIRING") or not self.exists:
+            return InstanceState.STARTING
+        is_stopping = self.status in _STOPPING_STATUSES
+        return InstanceState.STOPPING if is_stopping else InstanceState.RUNNING
+
+
+@dataclass(slots=True)
+class Group:
+    """One zonal managed instance group."""
+
+    gcp: Gcp
+    project: str
+    zone: str
+    name: str
+    _pool: str = ""
+    _pool_at: float = float("-inf")
+    #: Operations that delete machines: since when, and which.
+    _deleting: dict[str, tuple[float, frozenset[str]]] = field(
+        default_factory=dict[str, tuple[float, frozenset[str]]]
+    )
+
+    async def call(self, service: Service, method: str, **fields: Any) -> Any:
+        """Call a method about this group."""
+        if service is not Service.OPERATIONS:
+            fields["instance_group_manager"] = self.name
+        return await self.gcp.call(service, method, self.project, zone=self.zone, **fields)
+
+    async def machines(self) -> tuple[dict[str, Managed], bool]:
+        """Return the machines by name, and whether all pages came; CloudError without the first.
+
+        NotThere: there is no such group.
+        """
+        found: dict[str, Managed] = {}
+        token = ""
+        for _ in range(PAGES_MAX):
+            try:
+                page = await self.call(
+                    Service.GROUPS, "list_managed_instances",
+                    max_results=PAGE_MAX, page_token=token,
+                )  # fmt: skip
+            except NotThere as error:
+                text = f"GCP: there is no managed instance group {self.name!r} in {self.zone}"
+                raise NotThere(text) from error
+            except CloudError:
+                if not token:
+                    raise
+                return found, False
+            for each in page.managed_instances:
+                errors = tuple(stated_errors(each.last_attempt.errors))
+                name = each.name or each.instance.rpartition("/")[2]
+                found[name] = Managed(name, each.current_action, each.instance_status, errors)
+            token = page.next_page_token
+            if not token:
+                return found, True
+        return found, False
+
+    async def pool(self) -> str:
+        """Return the pool that the group's label names; "" without one."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._pool_at + _LABEL_SECONDS:
+            group = await self.call(Service.GROUPS, "get")
+            labels = group.all_instances_config.properties.labels
+            self._pool, self._pool_at = str(labels.get(names.GCP_POOL, "")), now
+        return self._pool
+
+    async def operation(self, name: str) -> Any:
+        """Return an operation; None when the cloud keeps it no more."""
+        try:
+            return await self.call(Service.OPERATIONS, "get", operation=name)
+        except NotThere:
+            return None
+
+    async def delete(self, machines: Sequence[str]) -> None:
+        """Delete machines by name; those that are gone are no mistake. CloudError."""
+        failed: list[Stated] = []
+        now = asyncio.get_running_loop().time()
+        for name, (since, _) in tuple(self._deleting.items()):
+            operation = await self.operation(name)
+            is_late = now >= since + OPERATION_SECONDS_MAX
+            if operation is None or is_late or is_done(operation):
+                del self._deleting[name]
+                failed += stated_errors(operation.error if operation is not None else None)
+        if failed:
+            raise error_of(failed)
+        under_way = {machine for _, part in self._deleting.values() for machine in part}
+        left = [name for name in machines if name not in under_way]
+        for start in range(0, len(left), DELETIONS_MAX):
+            part = left[start : start + DELETIONS_MAX]
+            operation = await self.call(
+                Service.GROUPS, "delete_instances_unary",
+                instance_group_managers_delete_instances_request_resource={
+                    "instances": [f"zones/{self.zone}/instances/{name}" for name in part],
+                    "skip_instances_on_validation_error": True,
+                },
+            )  # fmt: skip
+            if is_done(operation) and (errors := stated_errors(operation.error)):
+                raise error_of(errors)
+            if not is_done(operation):
+                self._deleting[operation.name] = (now, frozenset(part))
+
+
+def is_done(operation: Any) -> bool:
+    """Return whether an operation has ended; its error is empty unless it failed."""
+    return operation.status.name == "DONE"

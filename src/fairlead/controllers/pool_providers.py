@@ -1,0 +1,197 @@
+"""The providers of all pools: the lists of their machines, and the calls to them, measured.
+
+One task lists the machines of each pool, at most once per interval; a slow provider delays its own
+pool alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from fairlead.api.node_pool import Launch, NodePool
+from fairlead.api.resources import NODE_POOLS
+from fairlead.cloud.provider import (
+    CloudError,
+    LaunchPending,
+    LaunchRequest,
+    OutOfCapacity,
+    Provider,
+    RefusedByProvider,
+)
+from fairlead.cloud.registry import ProviderFactory
+from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.model.machines import Inventory
+from fairlead.runtime.fleet_metrics import Answer, Call, FleetMetrics
+from fairlead.runtime.logs import Logger
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.set_aside import SetAside, Stage
+
+T = TypeVar("T")
+#: Characters of a provider's words that are kept.
+_ERROR_MAX = 500
+
+
+@dataclass(slots=True)
+class Listed:
+    """The latest list of a pool's machines, and what was answered instead of one, lately."""
+
+    inventory: Inventory | None = None
+    at: float = float("-inf")
+    tried_at: float = float("-inf")
+    error: str = ""
+    is_under_way: bool = False
+
+
+class PoolProviders:
+    """Asks the provider of each pool. Errors are those of `Provider`."""
+
+    def __init__(
+        self,
+        pools: Mirror[NodePool],
+        make_provider: ProviderFactory,
+        *,
+        policy: FleetPolicy,
+        set_aside: SetAside,
+        log: Logger,
+        metrics: FleetMetrics | None = None,
+    ) -> None:
+        self.metrics = metrics or FleetMetrics(CollectorRegistry())
+        self._pools = pools
+        self._make_provider = make_provider
+        self._policy = policy
+        self._set_aside = set_aside
+        self._log = log
+        self._providers: dict[str, tuple[Any, Provider]] = {}
+        self._listed: dict[str, Listed] = {}
+        #: What was refused, by pool and token: never sent again, though the write that says so may
+        #: get no answer, or the provider would have room by then.
+        self._refusals: dict[str, dict[str, CloudError]] = {}
+        self._has_pools = asyncio.Event()
+
+    def pool_appeared(self) -> None:
+        """Begin to list machines."""
+        self._has_pools.set()
+
+    def forget(self, pool: str) -> None:
+        """Drop what is kept of a pool that is gone."""
+        self._listed.pop(pool, None)
+        self._providers.pop(pool, None)
+        self._refusals.pop(pool, None)
+
+    def listed(self, pool: str) -> Listed:
+        """Return the latest list of a pool's machines."""
+        return self._listed.setdefault(pool, Listed())
+
+    async def observe(self) -> None:
+        """List the machines of each pool again and again, until cancelled; a slow one alone."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._has_pools.wait()
+                for pool in self._pools.items():
+                    listed = self.listed(pool.metadata.name)
+                    age = _instant() - listed.tried_at
+                    if age >= self._policy.list_seconds and not listed.is_under_way:
+                        listed.is_under_way = True
+                        group.create_task(self._list(pool, listed))
+                if not len(self._pools):
+                    self._has_pools.clear()
+                await asyncio.sleep(self._policy.loop_seconds)
+
+    async def launch(self, pool: NodePool, launch: Launch) -> tuple[str, ...]:
+        """Send a launch; return the machines. Look at the pool's machines soon after."""
+        request, name = _request(pool, launch), pool.metadata.name
+        open_ = {each.token for each in pool.status.launches}
+        before = self._refusals.get(name, {})
+        refusals = self._refusals[name] = {t: e for t, e in before.items() if t in open_}
+        if launch.token in refusals:
+            raise refusals[launch.token]
+        try:
+            ids = await self._ask(pool, Call.LAUNCH, lambda provider: provider.launch(request))
+        except LaunchPending:
+            raise  # its machines are counted by the launch until it is answered
+        except CloudError as error:
+            self.listed(name).tried_at = float("-inf")
+            if isinstance(error, OutOfCapacity | RefusedByProvider):
+                refusals[launch.token] = error
+            raise
+        self.listed(name).tried_at = float("-inf")
+        return ids
+
+    async def terminate(self, pool: NodePool, ids: tuple[str, ...]) -> None:
+        """End machines. Look at the pool's machines soon after."""
+        await self._ask(pool, Call.TERMINATE, lambda provider: provider.terminate(ids))
+        self.listed(pool.metadata.name).tried_at = float("-inf")
+
+    async def _list(self, pool: NodePool, listed: Listed) -> None:
+        # The list is as old as the question: what happens meanwhile may be missing in it.
+        listed.tried_at = asked_at = _instant()
+        try:
+            inventory = await self._ask(pool, Call.LIST, lambda p: p.instances())
+            if inventory != listed.inventory:  # the same object while nothing changes
+                listed.inventory = inventory
+        except CloudError as error:
+            listed.error = str(error)[:_ERROR_MAX]
+            self._log.warning("Cannot list machines", pool=pool.metadata.name, error=listed.error)
+        except Exception as error:  # noqa: BLE001 - over one pool, so it is that pool's
+            entry = self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
+            listed.error = entry.fault
+        else:
+            listed.at, listed.error = asked_at, ""
+            self._set_aside.clear(NODE_POOLS, pool.metadata.key, Stage.ACT)
+        finally:
+            listed.is_under_way = False
+
+    async def _ask(
+        self, pool: NodePool, call: Call, question: Callable[[Provider], Awaitable[T]]
+    ) -> T:
+        started_at = _instant()
+        outcome: Answer | None = Answer.FAULT
+        try:
+            found = await question(self._provider(pool))
+            outcome = Answer.DONE
+        except LaunchPending:
+            outcome = None  # measured when there is an answer
+            raise
+        except CloudError as error:
+            outcome = answer_of(error)
+            raise
+        except asyncio.CancelledError:
+            outcome = Answer.FAILED
+            raise
+        finally:
+            if outcome is not None:
+                seconds = _instant() - started_at
+                self.metrics.called(pool.spec.provider.type, call, outcome, seconds)
+        return found
+
+    def _provider(self, pool: NodePool) -> Provider:
+        name, spec = pool.metadata.name, pool.spec.provider
+        known = self._providers.get(name)
+        if known is None or known[0] != spec:
+            known = self._providers[name] = (spec, self._make_provider(pool))
+        return known[1]
+
+
+def answer_of(error: CloudError) -> Answer:
+    """Return how a call ended that raised."""
+    if isinstance(error, OutOfCapacity):
+        return Answer.OUT_OF_CAPACITY
+    return Answer.REFUSED if isinstance(error, RefusedByProvider) else Answer.FAILED
+
+
+def _request(pool: NodePool, launch: Launch) -> LaunchRequest:
+    template = pool.spec.template
+    domain = next((each for each in pool.spec.domains if each.name == launch.domain), None)
+    labels = {**template.labels, **(domain.labels if domain else {})}
+    return LaunchRequest(
+        launch.token, pool.metadata.name, launch.count, launch.domain, template.resources, labels
+    )
+
+
+def _instant() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,1 @@
+"""What the doctor's findings mean for the report: when it is written, and its conditions."""

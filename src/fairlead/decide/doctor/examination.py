@@ -1,0 +1,35 @@
+"""The results of one examination, as the report takes them in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.api.cluster_report import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One finding."""
+
+    check: str
+    severity: Severity
+    subject: str
+    title: str = ""
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All results.
+
+    `found` is in order of harm. `unknown` and `passed` are ids of checks; a check is in one of the
+    three only. `left_out` counts findings that the examination itself left out.
+    """
+
+    at: float
+    found: tuple[Found, ...] = ()
+    unknown: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    left_out: int = 0
+    nodes: int | None = None
+    requests: int = 0

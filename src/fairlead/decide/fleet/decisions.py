@@ -1,0 +1,104 @@
+"""Decisions of the fleet as records: what was done, by which rule, on which numbers.
+
+The status of a pool holds the latest ones. It is written in the same compare-and-swap as what was
+decided, so a controller that dies right after it leaves them for the next one to record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from fairlead.api.fleet import FleetStatus, Grant
+from fairlead.api.node_pool import Launch, NodePoolStatus, PoolDecision, Unavailable
+from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
+from fairlead.decide.words import plural
+from fairlead.model.pool_nodes import PoolNode
+
+Facts: TypeAlias = dict[str, int | float | str | bool]
+DECISIONS_MAX = 50
+#: Too many to keep in a status: nodes join by the thousand.
+ADMIT = "Admit"
+_MESSAGE_MAX = 500
+_IDS_SHOWN_MAX = 5
+
+
+def with_decisions(
+    status: NodePoolStatus, decided: Sequence[PoolDecision]
+) -> tuple[NodePoolStatus, tuple[PoolDecision, ...]]:
+    """Return the status with new decisions in it, and the decisions with their numbers."""
+    last = status.decisions[-1].number if status.decisions else 0
+    numbered: list[PoolDecision] = []
+    for each in decided:
+        last += each.action != ADMIT
+        numbered.append(replace(each, number=last))
+    kept = [each for each in numbered if each.action != ADMIT]
+    latest = (*status.decisions, *kept)[-DECISIONS_MAX:]
+    return replace(status, decisions=latest), tuple(numbered)
+
+
+def refusal(launch: Launch, why: str, mark: Unavailable, at: str) -> PoolDecision:
+    """Return that a provider refused a launch, and how long its domain is avoided."""
+    facts: Facts = {"token": launch.token, "count": launch.count, "domain": launch.domain,
+             "avoidedUntil": mark.until, "refusals": mark.refusals}  # fmt: skip
+    return PoolDecision(at, "Refused", "ProviderRefused", why[:_MESSAGE_MAX], facts)
+
+
+def launched(launch: Launch, ids: Sequence[str], at: str) -> PoolDecision:
+    """Return that a provider launched machines."""
+    shown = ", ".join(ids[:_IDS_SHOWN_MAX]) + (", ..." if len(ids) > _IDS_SHOWN_MAX else "")
+    text = f"{plural(len(ids), 'machine')} of {launch.count}" + (f": {shown}" if ids else "")
+    facts: Facts = {"token": launch.token, "count": launch.count, "domain": launch.domain,
+             "machines": len(ids)}  # fmt: skip
+    return PoolDecision(at, "Launched", "ProviderAnswered", text, facts)
+
+
+def removal_decision(ruling: Ruling, at: str) -> PoolDecision:
+    """Return what was ruled on a removal, with the budget before and after."""
+    removal = ruling.removal
+    text = f"{removal.name}: {removal.why}; {rule_words(ruling.rule)}"
+    action = "Remove" if ruling.outcome is Outcome.REMOVE else "Mark"
+    facts: Facts = {
+        "instance": removal.instance, "node": removal.node, "domain": removal.charge.domain,
+        "rule": ruling.rule.value, **ruling.facts,
+    }  # fmt: skip
+    return PoolDecision(at, action, removal.charge.cause.value, text, facts)
+
+
+def removal_end(grant: Grant, at: str, *, is_used: bool) -> PoolDecision:
+    """Return how a removal that was granted ended: the machine is gone, or in use again."""
+    name = grant.node or grant.instance
+    facts: Facts = {"instance": grant.instance, "node": grant.node}
+    if grant.granted_at is not None:
+        facts["grantedAt"] = grant.granted_at
+    if is_used:
+        return PoolDecision(at, "Kept", "InUse", f"{name}: a job uses it again", facts)
+    return PoolDecision(at, "Removed", grant.cause.value, f"{name}: it is gone", facts)
+
+
+def unmarked(node: PoolNode, at: str, *, is_wanted: bool) -> PoolDecision:
+    """Return that a node is no longer to go."""
+    why = "it is wanted again" if is_wanted else "nothing asks for its removal any more"
+    facts: Facts = {"instance": node.instance, "node": node.name, "was": node.removal}
+    reason = "Wanted" if is_wanted else "NotSurplus"
+    return PoolDecision(at, "Unmark", reason, f"{node.name}: {why}", facts)
+
+
+def admitted(count: int, waiting: int, *, tokens: float, at: str) -> PoolDecision:
+    """Return that new nodes may take work. `tokens`: what the bucket held before."""
+    text = f"{plural(count, 'node')} may take work, {waiting - count} wait for their turn"
+    facts: Facts = {"waiting": waiting, "tokensBefore": round(tokens, 2),
+             "tokensAfter": round(tokens - count, 2)}  # fmt: skip
+    return PoolDecision(at, ADMIT, "JoinRate", text, facts)
+
+
+def sight_changed(before: FleetStatus, after: FleetStatus, at: str) -> tuple[PoolDecision, ...]:
+    """Return that removals stopped, or are possible again; () when neither changed."""
+    if before.blind == after.blind:
+        return ()
+    facts: Facts = {"was": ", ".join(before.blind)}
+    if not after.blind:
+        return (PoolDecision(at, "Resume", "Clear", "nodes may be removed again", facts),)
+    return (PoolDecision(at, "Hold", after.blind[0], after.message[:_MESSAGE_MAX], facts),)

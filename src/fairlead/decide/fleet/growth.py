@@ -1,0 +1,63 @@
+"""Whether node pools could hold a gang that the present nodes cannot: the planner's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairlead.api import names
+from fairlead.api.core import Node
+from fairlead.api.meta import to_wire
+from fairlead.api.node_pool import NodePool
+from fairlead.api.validate_pool import validate_pool
+from fairlead.decide.fleet.demand import Offer, demand_of, template_of
+from fairlead.decide.placement.whatif import fits_empty
+from fairlead.decide.reasons import Outcome
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, InvalidGang
+
+_KEY = ("", "asked")
+
+
+def pools_that_hold(
+    nodes: Sequence[Node], gang: GangRequest | InvalidGang, pools: Sequence[NodePool]
+) -> Mapping[str, int]:
+    """Return how many nodes of which pools would hold a gang that the present nodes never can.
+
+    Empty when the present nodes can, or when all pools, bought out and idle, could not either.
+    Pools that act go before those in dry run. What other jobs use does not count, nor which
+    launches were refused: the question is whether it is possible at all.
+    """
+    if isinstance(gang, InvalidGang):
+        return {}
+    if fits_empty(ClusterState.of(nodes), gang).outcome is not Outcome.IMPOSSIBLE:
+        return {}
+    valid = {
+        pool.metadata.name: pool for pool in pools if not validate_pool(to_wire(pool))
+    }  # fmt: skip
+    others = [node for node in nodes if node.metadata.labels.get(names.POOL) not in valid]
+    by_weight = sorted(valid.values(), key=lambda p: (-p.spec.weight, p.metadata.name))
+    for is_active in (True, False):
+        chosen = [pool for pool in by_weight if pool.is_active is is_active]
+        offers = [offer for pool in chosen for offer in _offers(pool)]
+        demand = demand_of(ClusterState.of(others), [(_KEY, gang)], offers, {})
+        counts: dict[str, int] = {}
+        for (name, _), purchase in demand.purchases.items():
+            counts[name] = counts.get(name, 0) + purchase.count
+        if counts:
+            return counts
+    return {}
+
+
+def _room(pool: NodePool) -> int:
+    return pool.spec.max if pool.spec.hold is None else pool.spec.hold
+
+
+def _offers(pool: NodePool) -> list[Offer]:
+    room = _room(pool)
+    return [
+        Offer(
+            pool.metadata.name, domain.name if domain else "", template_of(pool, domain),
+            min(room, domain.max) if domain else room, room, pool.spec.weight,
+        )
+        for domain in pool.spec.domains or (None,)
+    ]  # fmt: skip

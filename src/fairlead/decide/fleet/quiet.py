@@ -1,0 +1,113 @@
+"""Recognises that there is still nothing to do, without counting the fleet again.
+
+A decision that found nothing to do is kept with what it looked at. While all of that is the same,
+only time could change the answer; until when it cannot, is known. Then a decision is a comparison
+of versions and a look at the lists that were compared before: the rails go on watching how old the
+lists are and how the API server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from fairlead.api.fleet import Fleet
+from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.pool_status import PoolPlan
+from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Quiet
+from fairlead.decide.rails.ledger import HOUR
+from fairlead.decide.rails.reported import reported_of
+from fairlead.decide.rails.sight import Sight, look
+
+
+def quiet_of(
+    view: FleetView,
+    policy: FleetPolicy,
+    memory: FleetMemory,
+    *,
+    fleet: Fleet,
+    plans: Sequence[PoolPlan],
+    sight: Sight,
+) -> Quiet | None:
+    """Return what a decision without actions, findings and rulings looked at.
+
+    None when time alone may soon change what it found.
+    """
+    if view.waiting or fleet.status.grants or not all(map(_is_at_rest, plans)):
+        return None
+    ends = [(view.instant // HOUR + 1) * HOUR, *_idle_ends(view, plans)]
+    if fleet.status.removed:
+        ends.append(memory.ledger_read_at + policy.ledger_seconds)
+    return Quiet(
+        fleet, tuple(view.pools), view.nodes.version, sight,
+        decided_at=view.instant, seen_at=view.instant, until=min(ends),
+    )  # fmt: skip
+
+
+def _is_at_rest(plan: PoolPlan) -> bool:
+    census: Census = plan.census
+    is_counted = census.instances.keys() == census.listed and not census.awaited
+    return is_counted and not (plan.is_busy or census.failed or plan.pool.status.unavailable)
+
+
+def _idle_ends(view: FleetView, plans: Iterable[PoolPlan]) -> Iterator[float]:
+    """Yield when nodes of pools that have more than they want will have been idle long enough."""
+    for plan in plans:
+        if plan.surplus and plan.is_acted_on:
+            for name in plan.census.nodes:
+                since = view.nodes.idle_since.get(name)
+                end = (since or 0.0) + plan.pool.spec.scale_down.idle_seconds
+                if since is not None and end > view.instant:
+                    yield end
+
+
+def stays_quiet(view: FleetView, policy: FleetPolicy, memory: FleetMemory) -> bool:
+    """Return whether there is still nothing to do, and let time pass in `memory` if so."""
+    quiet = memory.quiet
+    if quiet is None or memory.looked_at is None or not _is_same(view, quiet):
+        return False
+    sight = replace(
+        quiet.sight,
+        nodes=replace(quiet.sight.nodes, age_seconds=view.nodes_age_seconds),
+        cloud=replace(
+            quiet.sight.cloud,
+            age_seconds=max((pool.age_seconds for pool in view.pools), default=0.0),
+        ),
+        api_error_share=view.api_error_share,
+        api_latency_seconds=view.api_latency_seconds,
+        reported=reported_of(view.report, view.now),
+    )
+    elapsed = max(0.0, view.instant - memory.looked_at)
+    seen, findings = look(memory.sight, sight, policy.sight, elapsed)
+    if findings:
+        return False
+    memory.sight, memory.looked_at, quiet.seen_at = seen, view.instant, view.instant
+    memory.agree_seconds += elapsed
+    memory.bucket = memory.bucket.after(
+        elapsed, view.state.table.node_count, policy.joins,
+        latency=view.api_latency_seconds, errors=view.api_error_share,
+    )  # fmt: skip
+    return True
+
+
+def _is_same(view: FleetView, quiet: Quiet) -> bool:
+    if view.waiting or view.fleet is not quiet.fleet or view.instant >= quiet.until:
+        return False
+    if view.nodes.version != quiet.nodes_version or len(view.pools) != len(quiet.pools):
+        return False
+    return all(
+        now.pool is before.pool and now.inventory is before.inventory
+        and now.mistakes == before.mistakes and now.error == before.error
+        for now, before in zip(view.pools, quiet.pools, strict=True)
+    )  # fmt: skip
+
+
+def end_quiet(memory: FleetMemory) -> None:
+    """Forget what was quiet; the machines that the lists had were there until the last look."""
+    quiet, memory.quiet = memory.quiet, None
+    if quiet is None or quiet.seen_at == quiet.decided_at:
+        return
+    for seen in memory.seen.values():
+        for id_, (at, instance) in seen.items():
+            if at == quiet.decided_at:
+                seen[id_] = (quiet.seen_at, instance)

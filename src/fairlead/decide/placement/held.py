@@ -1,0 +1,39 @@
+"""What a plan gives a gang, for accounting: its GPUs by pool, and by the team that lends them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from fairlead.api.names import POOL
+from fairlead.api.placement import HeldNodes
+from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.search import Plan
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import InvalidGang
+from fairlead.model.nodes import is_gpu
+
+
+def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[HeldNodes, ...]:
+    """Return the GPUs of a planned gang; () where all are of no pool and borrowed of no team.
+
+    A team that lends nodes to members without GPUs is named, too.
+    """
+    if isinstance(entry.gang, InvalidGang):
+        return ()
+    table, owner, gpus = cluster.table, cluster.uses.owner, Counter[tuple[str, str]]()
+    for role, slots in zip(entry.gang.roles, plan.slots, strict=True):
+        each = sum(amount for name, amount in role.member.request if is_gpu(name))
+        if not each and not cluster.uses.has_owners:
+            continue
+        alike = slots if cluster.uses.has_owners else table.labels.domains(POOL)[0][slots]
+        _, first, counts = np.unique(alike, return_index=True, return_counts=True)
+        for slot, count in zip(slots[first].tolist(), counts.tolist(), strict=True):
+            team = owner(table.names[slot])
+            lender = team if team != entry.lane.team else ""
+            if each or lender:
+                gpus[table.labels.labels(slot).get(POOL, ""), lender] += each * count
+    if set(gpus) <= {("", "")}:
+        return ()
+    return tuple(HeldNodes(pool, lender, count) for (pool, lender), count in sorted(gpus.items()))

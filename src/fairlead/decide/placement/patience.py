@@ -1,0 +1,132 @@
+"""Jobs that ask for less until an instant: for the level of the topology that they prefer, before
+they accept a wider one; for no nodes of other teams, while they back off from borrowing.
+
+While a job waits, its entry in the queue asks for that alone; then it is put into the group of
+those that ask for all. So all jobs of a group ask for the same, and nothing else has to know the
+time. A patient job reserves and preempts nothing: it waits by choice. One that backs off from
+borrowing does both, on the nodes of its own team and on those of none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from fairlead.api.job import Job
+from fairlead.api.meta import find_condition
+from fairlead.api.names import PLACED
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.attempts.backoff import borrower_backoff
+from fairlead.decide.placement.queue import QueueEntry, WaitQueue
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
+
+
+def waiting_since(job: Job, otherwise: float) -> float:
+    """Return since when a job has waited for a place; `otherwise` where its status does not say."""
+    condition = find_condition(job.status.conditions, PLACED)
+    if condition is None or condition.status == "True" or not condition.last_transition_time:
+        return otherwise
+    return parse_time(condition.last_transition_time)
+
+
+def confined_at(job: Job, gang: GangRequest, now: float) -> GangRequest:
+    """Return what a job asks for, without nodes of other teams while it backs off from them."""
+    return gang.confined if now < _borrows_at(job, gang) else gang
+
+
+def with_end(verdict: Verdict, entry: QueueEntry, now: float) -> Verdict:
+    """Add until when the job waits by itself to the verdict that says so."""
+    if isinstance(entry.gang, InvalidGang):
+        return verdict
+    if verdict.reason is Reason.AWAITING_PREFERRED:
+        until = waiting_since(entry.job, now) + entry.gang.topology.preferred_seconds
+        return replace(verdict, facts={**verdict.facts, "until": format_time(until)})
+    found = borrower_backoff(entry.job.status)
+    if verdict.reason is not Reason.BORROW_BACK_OFF or found is None:
+        return verdict
+    return replace(verdict, facts={"times": found.times, "until": format_time(found.until)})
+
+
+def _accepts_at(job: Job, gang: GangRequest) -> float:
+    """Return from when on a job accepts wider levels; -inf where it prefers none."""
+    seconds = gang.topology.preferred_seconds
+    return waiting_since(job, inf) + seconds if seconds else -inf
+
+
+def _borrows_at(job: Job, gang: GangRequest) -> float:
+    """Return from when on a job borrows again; -inf where it does not back off, or never may."""
+    found = borrower_backoff(job.status)
+    return -inf if found is None or not gang.may_borrow else found.until
+
+
+@dataclass(slots=True)
+class Patience:
+    """The waiting jobs that ask for less for a time, and the time that they were looked at."""
+
+    queue: WaitQueue
+    _now: float = -inf
+    #: (until, job), in order: of all such jobs, whether that is over or not.
+    _ends: list[tuple[float, JobKey]] = field(default_factory=list[tuple[float, JobKey]])
+    #: What each job asks for in the end, beside its entry.
+    _entries: dict[JobKey, tuple[QueueEntry, GangRequest]] = field(
+        default_factory=dict[JobKey, tuple[QueueEntry, GangRequest]]
+    )
+
+    def request(self, job: Job, gang: GangRequest | InvalidGang) -> GangRequest | InvalidGang:
+        """Return what a waiting job asks for at this time, given what it asks for in the end."""
+        return gang if isinstance(gang, InvalidGang) else self._request(job, gang)
+
+    def put(self, entry: QueueEntry, gang: GangRequest | InvalidGang, *, waits: bool) -> None:
+        """Follow a job while it waits, in place of what it was before; `gang` as in `request`."""
+        key = entry.age.job_key
+        self.remove(key)
+        if not waits or isinstance(gang, InvalidGang):
+            return
+        for until in _ends(entry.job, gang):
+            self._entries[key] = (entry, gang)
+            insort(self._ends, (until, key))
+
+    def remove(self, key: JobKey) -> None:
+        """Follow a job no longer."""
+        found = self._entries.pop(key, None)
+        if found is not None:
+            for until in _ends(found[0].job, found[1]):
+                self._ends.remove((until, key))
+
+    def next_end(self) -> float | None:
+        """Return when the next job asks for more; None when none is to."""
+        index = bisect_right(self._ends, self._now, key=_until)
+        return (
+            self._ends[index][0] if index < len(self._ends) and self._ends[index][0] < inf else None
+        )
+
+    def advance(self, now: float) -> None:
+        """Go to another time, later or earlier: put the jobs that ask for something else there
+        into the groups where they belong.
+        """
+        first, last = sorted((self._now, now))
+        low, high = (bisect_right(self._ends, at, key=_until) for at in (first, last))
+        self._now = now
+        for key in dict.fromkeys(key for _, key in self._ends[low:high]):
+            entry, gang = self._entries[key]
+            is_queued = entry.group is not None
+            self.queue.remove(entry)
+            entry.gang = self._request(entry.job, gang)
+            if is_queued:
+                self.queue.add(entry)
+
+    def _request(self, job: Job, gang: GangRequest) -> GangRequest:
+        if self._now < _accepts_at(job, gang):
+            gang = gang.patient
+        return confined_at(job, gang, self._now)
+
+
+def _ends(job: Job, gang: GangRequest) -> tuple[float, ...]:
+    return tuple(at for at in (_accepts_at(job, gang), _borrows_at(job, gang)) if at > -inf)
+
+
+def _until(end: tuple[float, JobKey]) -> float:
+    return end[0]

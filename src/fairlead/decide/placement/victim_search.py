@@ -1,0 +1,196 @@
+"""The search for victims: which jobs a gang could make leave, and what room that gives it.
+
+It reads the decision as it stands: what is about to be given back counts as free, but for what may
+stay after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead.decide.placement.capacity import Capacity
+from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.lost_work import Run, run_of, silent_seconds
+from fairlead.decide.placement.neighbours import rules_hold
+from fairlead.decide.placement.order import LaneKey
+from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.search import Plan, members_of, plan_gang
+from fairlead.decide.placement.victims import Candidate, Victims, find_victims
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.claims import Claim
+from fairlead.model.gangs import GangRequest
+from fairlead.model.labels import FOREIGN, OWN
+from fairlead.model.neighbours import marks_in
+from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.phase import Phase, phase_of
+from fairlead.model.requests import Request
+
+#: A pod that should have gone so long ago may never go: its room does not count as leaving.
+_LATE_SECONDS_MAX = 60.0
+#: Phases in which a job can still keep its place when it is not preempted after all.
+KEEPS_PLACE = (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS, Phase.REPAIRING)
+
+
+@dataclass(slots=True)
+class VictimSearch:
+    """The victims that gangs of one decision find."""
+
+    context: Context
+    #: The victims of all nominations that hold or are made.
+    victims: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
+
+    def find(self, entry: QueueEntry, gang: GangRequest) -> tuple[Victims | None, float]:
+        """Return the victims, or None and when protected jobs may become victims."""
+        cluster, lane = self.context.cluster, entry.lane
+        candidates, retry_at = self._candidates(lane)
+        promised = dict(self._promised())
+        shared = {key: claim for key, claim in promised.items() if self.gives_way(claim, lane)}
+        kept = tuple(key for key in promised if key not in shared)
+        room = FreedCapacity.of(cluster, self.leaving_uses(kept), self._barred(lane.team))
+        mark = room.mark()
+        plan = plan_gang(room, cluster.table, gang) if self._is_leaving_any else None
+        if plan is not None:
+            found: Victims | None = Victims((), plan)
+        else:
+            room.rollback_to(mark)
+            found = find_victims(cluster, gang, candidates, room)
+        if found is None:
+            return None, retry_at
+        also = tuple(self._shared(shared.values(), kept, gang, found, team=lane.team))
+        return Victims((*found.victims, *also), found.plan), retry_at
+
+    def _promised(self) -> Iterator[tuple[ObjectKey, Claim]]:
+        """Yield the claims that are to go and may stay after all.
+
+        Those of victims of other gangs, which may find room elsewhere, and of jobs that their users
+        hold, who may release them before they have given it back.
+        """
+        state, ledger = self.context.state, self.context.cluster.ledger
+        for key in {**state.preempted, **self.victims, **state.leaving}:
+            claim, job = ledger.claim(key), state.jobs[key].job
+            phase = phase_of(job)
+            is_stopped = phase is Phase.STOPPING and job.spec.suspend and not job.spec.cancel
+            if claim is not None and (is_stopped or phase in (Phase.HELD, *KEEPS_PLACE)):
+                yield key, claim
+
+    def _shared(
+        self, claims: Iterable[Claim], kept: tuple[ObjectKey, ...], gang: GangRequest,
+        found: Victims, *, team: str,
+    ) -> Iterator[Candidate]:  # fmt: skip
+        """Yield the victims of others that a plan needs to be gone, too: at no further cost."""
+        cluster, plan = self.context.cluster, found.plan
+        for claim in claims:
+            is_needed = np.isin(cluster.ledger.slots(claim.key), plan.distinct_slots).any()
+            if not is_needed and claim.is_marked:
+                uses = self.uses_of(victim.key for victim in found.victims)
+                room = FreedCapacity.of(cluster, [*uses, *self.leaving_uses((*kept, claim.key))])
+                is_needed = not take_places(room, cluster.table, gang, plan)
+            if is_needed:
+                is_borrowed = self._borrows_from(claim, team)
+                yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0, ())
+
+    def _barred(self, team: str) -> Bools | None:
+        """Return the nodes that no job preempts for: those of other teams are lent while idle.
+
+        What is reserved for a job of another team bars no node that is the team's own.
+        """
+        context, cluster = self.context, self.context.cluster
+        barred, head = context.capacity.barred, context.reserved_for
+        if not cluster.uses.has_owners:
+            return barred
+        tiers = cluster.table.labels.tiers(team)
+        if barred is None:
+            return tiers == FOREIGN
+        if head is not None and context.state.jobs[head].lane.team != team:
+            barred = barred & (tiers != OWN)
+        return (tiers == FOREIGN) | barred
+
+    def gives_way(self, claim: Claim, lane: LaneKey) -> bool:
+        """True for a claim of lower priority, and for one that borrows nodes of the lane's team."""
+        return claim.priority < lane.priority or self._borrows_from(claim, lane.team)
+
+    def _borrows_from(self, claim: Claim, team: str) -> bool:
+        uses = self.context.cluster.uses
+        if not team or claim.team == team or not uses.lent[team]:
+            return False
+        return any(uses.owner(node) == team for _, _, nodes in claim.roles for node in nodes)
+
+    def _candidates(self, lane: LaneKey) -> tuple[list[Candidate], float]:
+        """Return the jobs that give way and may be preempted, and when there may be more.
+
+        A job that borrows from the lane's own team is not protected by the time it has run.
+        """
+        context, ledger = self.context, self.context.cluster.ledger
+        runs: list[tuple[Claim, Run]] = []
+        retry_at = float("inf")
+        borrowed: set[ObjectKey] = set()
+        has_lent = context.cluster.uses.lent[lane.team] > 0
+        for claim in ledger.claims_by_priority():
+            if claim.priority >= lane.priority and not has_lent:
+                break
+            entry = context.state.jobs[claim.key]
+            if not self.gives_way(claim, lane) or not self._may_be_victim(claim):
+                continue
+            run = entry.run = entry.run or run_of(entry.job, claim)
+            if self._borrows_from(claim, lane.team):
+                borrowed.add(claim.key)
+            protected_until = run.began_at + context.policy.preemption_min_run_seconds
+            if context.now < protected_until and claim.key not in borrowed:
+                retry_at = min(retry_at, protected_until)
+            else:
+                runs.append((claim, run))
+        bound = silent_seconds((run for _, run in runs), context.now)
+        vector = context.cluster.table.vector
+        candidates = [
+            Candidate(
+                claim.key, claim.uid, claim.priority, claim.key in borrowed,
+                run.lost_gpu_seconds(context.now, bound),
+                tuple((s, n, vector(request)) for s, n, request in ledger.uses_of(claim.key)),
+                tuple(
+                    (s, n, marked)
+                    for s, n, request in ledger.uses_of(claim.key)
+                    if (marked := marks_in(request))
+                ),
+            )
+            for claim, run in runs
+        ]  # fmt: skip
+        return candidates, retry_at
+
+    def _may_be_victim(self, claim: Claim) -> bool:
+        context, key = self.context, claim.key
+        if claim.is_adopted and not context.policy.preempts_adopted:
+            return False
+        if key in self.victims or context.is_left_alone(key) or not context.capacity.holds(key):
+            return False
+        return key in context.state.evictable
+
+    def leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[tuple[Ints, Ints, Request]]:
+        """Yield what is about to be given back: by jobs that stop, and by pods that do."""
+        context, ledger = self.context, self.context.cluster.ledger
+        for key in {**context.state.leaving, **self.victims}:
+            if key not in but and context.capacity.holds(key):
+                yield from ledger.uses_of(key)
+        yield from ledger.leaving_uses(context.now - _LATE_SECONDS_MAX)
+
+    @property
+    def _is_leaving_any(self) -> bool:
+        return any(True for _ in self.leaving_uses(()))
+
+    def uses_of(self, keys: Iterable[ObjectKey]) -> Iterator[tuple[Ints, Ints, Request]]:
+        """Yield what jobs hold."""
+        for key in keys:
+            yield from self.context.cluster.ledger.uses_of(key)
+
+
+def take_places(capacity: Capacity, table: NodeTable, gang: GangRequest, plan: Plan) -> bool:
+    """Take the places of a plan if there is room for all of them; False leaves some taken."""
+    for role, slots in zip(gang.roles, plan.slots, strict=True):
+        distinct, counts = np.unique(slots, return_counts=True)
+        if (capacity.fits(role.member)[distinct] < counts).any():
+            return False
+        capacity.take(distinct, counts, role.member)
+    return rules_hold(capacity.marks, table, members_of(gang, plan))

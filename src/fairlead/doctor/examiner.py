@@ -1,0 +1,165 @@
+"""Examines a cluster again and again, as the controller does: one request at a time, with pauses.
+
+Readers and checks are those of the command. What a controller has no rights or no address for is
+absent, so its checks are unknown. Rates and quantiles are over the time since the page was read
+before; the first examination reads it twice, at its beginning and at its end.
+
+Behind one address there may be several API servers. Two pages belong together only if they name the
+same start of the process, else counters of one would be compared with those of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from fairlead.api import cluster_report
+from fairlead.api.status import ApiError
+from fairlead.decide.doctor.examination import Examination, Found
+from fairlead.doctor.check import Check, Severity
+from fairlead.doctor.examine import Report, examine
+from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
+from fairlead.doctor.readers.budget import Budget, ReadPath, carry_out_async
+from fairlead.doctor.readers.cluster import ClusterReader
+from fairlead.doctor.readers.flags import flags_of_pods
+from fairlead.doctor.readers.pages import Samples, page_target
+from fairlead.doctor.registry import CHECKS, wanted_samples
+from fairlead.runtime.clock import Clock
+
+_SEVERITY: Mapping[Severity, cluster_report.Severity] = {
+    Severity.CRITICAL: cluster_report.Severity.CRITICAL,
+    Severity.WARNING: cluster_report.Severity.WARNING,
+    Severity.INFO: cluster_report.Severity.INFO,
+}
+#: Larger pages are parsed in a thread, so that the controllers go on meanwhile.
+_INLINE_BYTES_MAX = 64 << 10
+_NO_RIGHT = {
+    source: f"{source.value}: the controller does not read it; run `fairlead doctor`"
+    for source in (Source.KUBELET_CONFIG, Source.NODE, Source.AUDIT)
+}
+_API_SERVER = "apiserver"
+#: Pages that are kept to compare the next ones with; the oldest is dropped first.
+_PAGES_MAX = 64
+#: Source, instance, and when its process started.
+_Key = tuple[Source, str, float]
+#: The samples of one page, and when they were read.
+_Scrape = tuple[Samples, float]
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Examiner:
+    """Call it for an examination. It keeps the metrics of the latest one."""
+
+    def __init__(
+        self,
+        read: ReadPath,
+        *,
+        clock: Clock,
+        metrics: Sequence[str] = (),
+        pause_seconds: float = 0.0,
+        counted: Callable[[], Mapping[str, int]] = dict,
+        checks: Sequence[Check] = CHECKS,
+        run: Runner = asyncio.to_thread,
+    ) -> None:
+        """`read` sends a GET. `metrics` are pages as NAME=URL.
+
+        `counted` returns numbers of objects that the process knows, by plural. `run` runs a
+        blocking call elsewhere.
+        """
+        self._read = read
+        self._clock = clock
+        self._targets = [target for each in metrics if (target := page_target(each)) is not None]
+        self._pause_seconds = pause_seconds
+        self._counted = counted
+        self._checks = checks
+        self._run = run
+        self._wanted = wanted_samples()
+        #: None: nothing was examined yet.
+        self._before: dict[_Key, _Scrape] | None = None
+
+    async def __call__(self) -> Examination:
+        """Read, evaluate and return the results."""
+        budget = Budget()
+
+        async def read(path: str, query: Mapping[str, str]) -> bytes:
+            budget.spend()
+            await asyncio.sleep(self._pause_seconds)
+            return await self._read(path, query)
+
+        before = self._before
+        if before is None:
+            before, _ = await self._scrape(read)
+        reader = ClusterReader(self._counted())
+        objects = await carry_out_async(reader.read(), read)
+        now, absent = await self._scrape(read)
+        scrapes, single = _pairs(before, now)
+        kept = {key: each for key, each in before.items() if key not in now} | now
+        self._before = dict(list(kept.items())[-_PAGES_MAX:])
+        facts = Facts(
+            nodes=reader.nodes, objects=objects, scrapes=scrapes,
+            flags=flags_of_pods(objects.control_plane_pods or ()),
+            absent=_NO_RIGHT | reader.absent() | single | absent,
+        )  # fmt: skip
+        report = examine(self._checks, facts)
+        return _examination(report, at=self._clock.now(), requests=budget.requests)
+
+    async def _scrape(self, read: ReadPath) -> tuple[dict[_Key, _Scrape], dict[Source, str]]:
+        """Return the samples of each page that can be read, and why others cannot."""
+        found: dict[_Key, _Scrape] = {}
+        absent: dict[Source, str] = {}
+        keys = [(each.source, each.instance) for each in self._targets]
+        fetches: list[Callable[[], Awaitable[bytes]]] = [
+            partial(self._run, each.fetch) for each in self._targets
+        ]
+        if not any(source is Source.APISERVER for source, _ in keys):
+            keys.append((Source.APISERVER, _API_SERVER))
+            fetches.append(partial(read, "/metrics", {}))
+        for (source, instance), fetch in zip(keys, fetches, strict=True):
+            try:
+                page, at = await fetch(), self._clock.now()
+                samples = await self._parsed(page, source)
+                started = next(iter(samples.get(START, {}).values()), 0.0)
+                found[source, instance, started] = (samples, at)
+            except (OSError, ApiError, BadPage, ValueError) as error:
+                absent[source] = f"{source.value}: {instance}: {str(error)[:200]}"
+        return found, absent
+
+    async def _parsed(self, page: bytes, source: Source) -> Samples:
+        wanted = self._wanted.get(source, frozenset())
+        if len(page) <= _INLINE_BYTES_MAX:
+            return parse_page(page, wanted)
+        return await self._run(partial(parse_page, page, wanted))
+
+
+def _pairs(
+    before: Mapping[_Key, _Scrape], now: Mapping[_Key, _Scrape]
+) -> tuple[dict[Source, tuple[Scrapes, ...]], dict[Source, str]]:
+    """Return the pages that were read twice, and why others do not count yet."""
+    found: dict[Source, tuple[Scrapes, ...]] = {}
+    absent: dict[Source, str] = {}
+    for key, (samples, at) in now.items():
+        source, instance, _ = key
+        if key not in before:
+            absent[source] = f"{source.value}: {instance}: read for the first time"
+            continue
+        earlier, began = before[key]
+        scrapes = pair(instance, samples, before=earlier, seconds=max(at - began, 1e-3), at=at)
+        found[source] = (*found.get(source, ()), scrapes)
+    return found, absent
+
+
+def _examination(report: Report, *, at: float, requests: int) -> Examination:
+    found = tuple(
+        Found(
+            each.check.id, _SEVERITY[each.severity], each.subject, each.check.title, each.evidence
+        )
+        for each in report.findings
+    )
+    return Examination(
+        at, found, tuple(each.check.id for each in report.unknown),
+        tuple(each.check.id for each in report.passed),
+        sum((report.left_out or {}).values()), report.nodes, requests,
+    )  # fmt: skip

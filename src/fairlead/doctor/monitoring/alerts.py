@@ -1,0 +1,248 @@
+"""Alerts: those on Fairlead itself, as data, and one for each level of a check (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.doctor.check import Check, Severity
+from fairlead.doctor.facts import Source
+from fairlead.doctor.monitoring.query import JOBS, query_of
+from fairlead.doctor.registry import CHECKS
+
+#: Time for which a finding must last: a scrape that failed, or one burst, is none.
+_MINUTES = {Severity.CRITICAL: 5, Severity.WARNING: 15, Severity.INFO: 60}
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One rule: it fires when `expression` has had samples for `minutes`."""
+
+    name: str
+    expression: str
+    minutes: int
+    severity: Severity
+    summary: str
+    why: str
+    fix: str
+    #: The check that it comes from; "" for alerts on Fairlead itself.
+    check: str = ""
+
+
+_DECIDE = "fairlead_decide_duration_seconds_bucket"
+_WEBHOOK = "fairlead_webhook_request_duration_seconds_bucket"
+OWN: tuple[Alert, ...] = (
+    Alert(
+        "FairleadMissing", "absent(fairlead_build_info)", 10, Severity.CRITICAL,
+        "No Fairlead controller is scraped",
+        "Either no controller runs, and then no job is placed, or Prometheus does not reach it.",
+        "kubectl get pods -n fairlead-system\n"
+        "then the Service and metrics.serviceMonitor of the installation",
+    ),
+    Alert(
+        "FairleadNoLeader", "sum(fairlead_leader) < 1", 5, Severity.CRITICAL,
+        "No replica of Fairlead leads",
+        "Without a leader no job is placed, started or restarted.",
+        "kubectl get lease -n fairlead-system; kubectl logs -n fairlead-system deploy/"
+        "fairlead-controller",
+    ),
+    Alert(
+        "FairleadSeveralLeaders", "sum(fairlead_leader) > 1", 2, Severity.WARNING,
+        "Several replicas of Fairlead say that they lead",
+        "Writes of an old leader are fenced, so no harm follows; it does not see its lease.",
+        "kubectl get lease -n fairlead-system -o yaml, and the clocks of both nodes",
+    ),
+    Alert(
+        "FairleadCrashes", "sum by (service) (increase(fairlead_service_crashes_total[15m])) > 0",
+        0, Severity.WARNING, "A part of the Fairlead controller was restarted after a fault",
+        "The part starts again with fresh state; while it crashes, its work waits.",
+        "kubectl logs -n fairlead-system deploy/fairlead-controller | grep -A30 crashed",
+    ),
+    Alert(
+        "FairleadMirrorLags", "max by (kind) (fairlead_mirror_lag_seconds) > 180", 5,
+        Severity.WARNING, "Fairlead has not heard of a kind of objects for minutes",
+        "Decisions rest on what the controllers last saw. The API server sends a bookmark at least "
+        "once a minute, so silence means a watch that is cut or refused.",
+        "kubectl logs -n fairlead-system deploy/fairlead-controller\n"
+        "fairlead doctor --only 'API-*'",
+    ),
+    Alert(
+        "FairleadKindUndefined", "max by (kind) (fairlead_kind_undefined) > 0", 15,
+        Severity.WARNING, "The cluster does not define a kind of Fairlead",
+        "The controllers do without it: no teams, or no node pools.",
+        "fairlead install   # or kubectl apply -f deploy/crds",
+    ),
+    Alert(
+        "FairleadTeamLacksNodes", 'sum by (team) (fairlead_team_nodes{kind="missing"}) > 0', 60,
+        Severity.WARNING, "A team has fewer healthy nodes than it was promised",
+        "Nodes of its share are sick or gone, and no others match its selectors.",
+        "fairlead quota TEAM; fairlead nodes",
+    ),
+    Alert(
+        "FairleadNodesFailTogether",
+        'max by (rail) (fairlead_fleet_rail_holds{rail=~"NodesUnready|UnreadyRises"}) > 0', 0,
+        Severity.CRITICAL, "Many nodes of the pools are not ready at once",
+        "Usually the control plane cannot see them, so no node is bought or removed meanwhile. "
+        "Both go on by themselves afterwards.",
+        "fairlead fleet; kubectl get nodes; fairlead doctor",
+    ),
+    Alert(
+        "FairleadFleetBlind",
+        'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
+        Severity.WARNING, "Fairlead removes no node, because it cannot trust what it sees",
+        "The provider's list, the nodes and the records are stale, incomplete or differ; or the "
+        "doctor reports that etcd is nearly full, or the API server degraded.",
+        "fairlead fleet plan",
+    ),
+    Alert(
+        "FairleadFleetFrozen", "max(fairlead_fleet_frozen) == 1", 12 * 60, Severity.INFO,
+        "The fleet has been frozen for half a day",
+        "No node is bought or removed until a person ends the freeze.",
+        "fairlead fleet; fairlead fleet resume",
+    ),
+    Alert(
+        "FairleadPoolLacksNodes",
+        'max by (pool) (fairlead_pool_wanted_nodes{mode="Active"}) > sum by (pool) '
+        '(fairlead_pool_nodes{phase=~"joining|ready|unusable"})', 60,
+        Severity.WARNING, "A node pool has had fewer nodes than it wants for an hour",
+        "Launches are refused or fail, or the controller holds them back.",
+        "fairlead fleet why POOL; fairlead fleet history",
+    ),
+    Alert(
+        "FairleadPoolInvalid", "max by (pool) (fairlead_pool_invalid) == 1", 15, Severity.WARNING,
+        "A node pool breaks a rule and is left alone",
+        "Nothing is bought for it, and nothing of it is removed.",
+        "kubectl describe nodepool POOL",
+    ),
+    Alert(
+        "FairleadLaunchesRefused",
+        'sum by (pool) (increase(fairlead_pool_launches_refused_total{reason="refused"}[1h])) > 0',
+        0, Severity.WARNING, "A provider will never do what a node pool asks",
+        "Usually credentials, a right that is missing, or a wrong reference. Launches that lack "
+        "capacity do not count.",
+        "fairlead fleet why POOL",
+    ),
+    Alert(
+        "FairleadCloudCallsFail",
+        'sum by (provider) (rate(fairlead_fleet_cloud_call_duration_seconds_count{outcome=~'
+        '"failed|refused|fault"}[15m])) > 0.2 * sum by (provider) '
+        "(rate(fairlead_fleet_cloud_call_duration_seconds_count[15m]))", 15,
+        Severity.WARNING, "A fifth of the calls to a provider of machines fail",
+        "Nodes are bought late, and none is removed while lists are stale.",
+        "fairlead fleet; kubectl logs -n fairlead-system deploy/fairlead-controller",
+    ),
+    Alert(
+        "FairleadRemovalsAtCeiling",
+        'sum by (pool) (fairlead_pool_removals_held{rule="Ceiling"}) > 0', 6 * 60, Severity.INFO,
+        "A day's ceiling holds back removals of nodes",
+        "Half of the pool or of the fleet was removed within 24 hours. Idle nodes cost meanwhile.",
+        "fairlead fleet plan; an override in `kubectl edit fleet fleet` if they must go",
+    ),
+    Alert(
+        "FairleadSetAside", "sum by (reader, kind) (fairlead_objects_set_aside) > 0", 15,
+        Severity.WARNING, "Fairlead leaves objects alone that it failed to read or to act on",
+        "The others go on; these wait until they change.",
+        "kubectl get events -A --field-selector reason=SetAside",
+    ),
+    Alert(
+        "FairleadActionsFail",
+        'sum by (controller, action) (rate(fairlead_actions_total{result=~"failed|fault"}[15m])) '
+        "> 0.2 * sum by (controller, action) (rate(fairlead_actions_total[15m]))",
+        15, Severity.WARNING, "A fifth of a controller's writes fail for good",
+        "Usually a right that is missing, a quota, or a policy that refuses the objects.",
+        "kubectl logs -n fairlead-system deploy/fairlead-controller; fairlead install --dry-run",
+    ),
+    Alert(
+        "FairleadDecidesSlowly",
+        f"histogram_quantile(0.99, sum by (controller, le) (rate({_DECIDE}[10m]))) > 3", 15,
+        Severity.WARNING, "A controller of Fairlead takes seconds for a decision",
+        "Jobs wait for it. The usual causes are too little CPU, or a queue of very many jobs.",
+        "raise resources.cpu of the installation; the board Fairlead controllers shows the queue",
+    ),
+    Alert(
+        "FairleadQueueGrows", "min_over_time(fairlead_workqueue_depth[15m]) > 1000", 15,
+        Severity.WARNING, "A controller of Fairlead does not keep up with its queue",
+        "Changes of jobs take effect late.",
+        "look for 429 answers (API-01) and slow decisions (FairleadDecidesSlowly)",
+    ),
+    Alert(
+        "FairleadEventsDropped", "sum(rate(fairlead_events_dropped_total[15m])) > 0.1", 30,
+        Severity.INFO, "Fairlead cannot write its Events",
+        "Users miss explanations in `kubectl describe`; `fairlead why` still has them.",
+        "kubectl auth can-i create events --as system:serviceaccount:fairlead-system:fairlead-"
+        "controller; etcd of events (ETCD-16)",
+    ),
+    Alert(
+        "FairleadWebhookSlow",
+        f"histogram_quantile(0.99, sum by (le) (rate({_WEBHOOK}[10m]))) > 1", 15,
+        Severity.WARNING, "Fairlead's admission webhook is slow",
+        "Every job, and every pod of a gang, waits for it.",
+        "raise resources.cpu of the installation, or add replicas",
+    ),
+    Alert(
+        "FairleadWebhookCertificateEnds",
+        "min(fairlead_webhook_certificate_expiry_timestamp_seconds > 0) - time() < 7 * 86400", 60,
+        Severity.CRITICAL, "The certificate of Fairlead's webhook ends within a week",
+        "It is renewed long before, so the renewal fails. Then the webhook is not reached.",
+        "kubectl logs -n fairlead-system deploy/fairlead-controller | grep -i certificate",
+    ),
+    Alert(
+        "FairleadDoctorCritical",
+        'max by (check) (fairlead_doctor_check_findings{severity="critical"}) > 0', 5,
+        Severity.CRITICAL, "The doctor has a critical finding",
+        "The control plane, or a configuration of it, will take the cluster down. While etcd is "
+        "nearly full or the API server is degraded, no node is removed.",
+        "kubectl describe clusterreport cluster; fairlead doctor --explain CHECK",
+    ),
+    Alert(
+        "FairleadDoctorSilent",
+        "max(time() - fairlead_doctor_examination_timestamp_seconds) > 3600", 15,
+        Severity.WARNING, "The doctor has not examined the control plane for an hour",
+        "Its examinations fail or hang, so its report is stale and no other part acts on it.",
+        "kubectl logs -n fairlead-system deploy/fairlead-controller | grep -i doctor",
+    ),
+    Alert(
+        "FairleadStoreNotCompacted", "max(fairlead_store_compaction_failing) == 1", 15,
+        Severity.WARNING, "The embedded store cannot compact its log",
+        "The log grows until the disk is full.", "free space on the disk of the data directory",
+    ),
+)  # fmt: skip
+
+
+def of_checks(
+    checks: Iterable[Check] = CHECKS, jobs: Mapping[Source, str] = JOBS
+) -> tuple[Alert, ...]:
+    """Return an alert for each level of each check that Prometheus can evaluate."""
+    return tuple(
+        Alert(
+            f"Doctor{check.id.replace('-', '')}", query.violates(check, level),
+            _MINUTES[level.severity], level.severity, check.title, check.why, check.fix, check.id,
+        )
+        for check in checks if (query := query_of(check.measure, jobs)) is not None
+        for level in check.levels
+    )  # fmt: skip
+
+
+def groups(jobs: Mapping[Source, str] = JOBS) -> dict[str, Any]:
+    """Return all rules as a rule file of Prometheus has them, which is a PrometheusRule's spec."""
+    named = {"fairlead": OWN, "fairlead-control-plane": of_checks(jobs=jobs)}
+    return {"groups": [{"name": name, "rules": _rules(each)} for name, each in named.items()]}
+
+
+def _rules(alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+    return [
+        {
+            "alert": each.name,
+            "expr": each.expression,
+            **({"for": f"{each.minutes}m"} if each.minutes else {}),
+            "labels": {"severity": each.severity.word},
+            "annotations": {
+                "summary": each.summary,
+                "description": each.why,
+                "action": each.fix,
+                **({"check": f"fairlead doctor --explain {each.check}"} if each.check else {}),
+            },
+        }
+        for each in alerts
+    ]

@@ -1,0 +1,204 @@
+"""AWS on loopback: moto's server, and the Auto Scaling calls that moto lacks.
+
+`LaunchInstances` and the form of `TerminateInstanceInAutoScalingGroup` with several ids act on
+moto's own groups. `faults` plans errors: each is met once, before or after the effect. moto is
+imported when a server starts: it takes a second of CPU, and every worker collects this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moto.autoscaling.responses import AutoScalingResponse
+    from moto.core.responses import ActionResult, EmptyResult
+
+REGION, ZONE, GROUP = "eu-west-1", "eu-west-1a", "h100"
+
+
+@dataclass(slots=True)
+class Fault:
+    """An error of one call. `after`: the call has had its effect."""
+
+    operation: str
+    code: str
+    after: bool = False
+
+
+@dataclass(slots=True)
+class AwsServer:
+    """What the tests plan and see."""
+
+    url: str | None
+    faults: list[Fault] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    #: Machines that AWS still has, by zone: no limit for a zone that is not named.
+    capacity: dict[str, int] = field(default_factory=dict)
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    clients: dict[str, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def client(self, service: str) -> Any:
+        import boto3
+
+        if service not in self.clients:
+            self.clients[service] = boto3.client(
+                service, region_name=REGION, endpoint_url=self.url,
+                aws_access_key_id="test", aws_secret_access_key="test",
+            )  # fmt: skip
+        return self.clients[service]
+
+    def machines(self) -> dict[str, str]:
+        """Return the machines of the group and their states."""
+        group = _backend().autoscaling_groups[GROUP]
+        return {state.instance.id: state.lifecycle_state for state in group.instance_states}
+
+    def meet(self, operation: str, *, after: bool) -> None:
+        """Raise the planned error of a call, once."""
+        for fault in self.faults:
+            if (fault.operation, fault.after) == (operation, after):
+                self.faults.remove(fault)
+                raise _error(fault.code, "planted")
+
+
+def _error(code: str, message: str) -> Exception:
+    """Return an answer with a code of AWS."""
+    from moto.core.exceptions import ServiceException
+
+    class AwsError(ServiceException):
+        """moto's server takes an error of the base class for a fault of its own."""
+
+    return AwsError(code, message)
+
+
+def _backend() -> Any:
+    from moto.autoscaling.models import autoscaling_backends
+
+    return autoscaling_backends["123456789012"][REGION]
+
+
+def _planned(server: AwsServer, operation: str, act: Any) -> Any:
+    def call(response: AutoScalingResponse) -> Any:
+        with server.lock:
+            server.calls[operation] += 1
+            server.meet(operation, after=False)
+            answer = act(response)
+            server.meet(operation, after=True)
+            return answer
+
+    return call
+
+
+def _launch(server: AwsServer, response: AutoScalingResponse) -> ActionResult:
+    from moto.core.responses import ActionResult
+
+    given = response._get_params()  # pyright: ignore[reportPrivateUsage] # as moto's own do
+    token, count = given["ClientToken"], int(given["RequestedCapacity"])
+    zones = given.get("AvailabilityZones") or [ZONE]
+    asked = (count, tuple(zones))
+    if server.asked.setdefault(token, asked) != asked:
+        raise _error("IdempotentParameterMismatch", "the token was used for something else")
+    if token in server.answers:
+        return ActionResult(server.answers[token])
+    group = _backend().autoscaling_groups[given["AutoScalingGroupName"]]
+    answer = {"AutoScalingGroupName": group.name, "ClientToken": token}
+    left = server.capacity.get(zones[0], count)
+    if left < count:
+        del server.asked[token]
+        error = {"AvailabilityZone": zones[0], "ErrorCode": "InsufficientInstanceCapacity",
+                 "ErrorMessage": "we do not have enough p5.48xlarge capacity"}  # fmt: skip
+        return ActionResult({**answer, "Instances": [], "Errors": [error]})
+    if zones[0] in server.capacity:
+        server.capacity[zones[0]] -= count
+    before = {state.instance.id for state in group.instance_states}
+    group.set_desired_capacity(len(before) + count)
+    made = [s.instance.id for s in group.instance_states if s.instance.id not in before]
+    part = {"AvailabilityZone": zones[0], "InstanceType": "p5.48xlarge", "InstanceIds": made}
+    server.answers[token] = {**answer, "Instances": [part], "Errors": []}
+    return ActionResult(server.answers[token])
+
+
+def _terminate(response: AutoScalingResponse) -> EmptyResult:
+    from moto.core.responses import EmptyResult
+
+    given = response._get_params()  # pyright: ignore[reportPrivateUsage] # as moto's own do
+    group = _backend().autoscaling_groups[given["AutoScalingGroupName"]]
+    there = {state.instance.id for state in group.instance_states}
+    ids = given["InstanceIds"]
+    if not set(ids) <= there:
+        raise _error("ValidationError", "Instance Id not found")
+    for id_ in ids:
+        _backend().terminate_instance(id_, should_decrement=True)
+    return EmptyResult()
+
+
+@contextmanager
+def aws_server() -> Generator[AwsServer]:
+    """Run the server with one empty group that carries the tag of pool h100."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer(port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    try:
+        with _extended(AwsServer(f"http://{host}:{port}")) as server:
+            yield server
+    finally:
+        moto.stop()
+
+
+@contextmanager
+def aws_in_process() -> Generator[AwsServer]:
+    """Answer boto3 within the process, without sockets: for virtual time."""
+    from moto import mock_aws
+
+    with mock_aws(), _extended(AwsServer(None)) as server:
+        yield server
+
+
+@contextmanager
+def _extended(server: AwsServer) -> Generator[AwsServer]:
+    """Add the calls that moto lacks, and make the group."""
+    from moto.autoscaling.responses import AutoScalingResponse
+
+    describe = AutoScalingResponse.describe_auto_scaling_groups
+    planted: dict[str, Any] = {
+        "launch_instances": _planned(server, "launch", partial(_launch, server)),
+        "terminate_instance_in_auto_scaling_group": _planned(server, "terminate", _terminate),
+        "describe_auto_scaling_groups": _planned(server, "list", describe),
+    }
+    before = {name: getattr(AutoScalingResponse, name, None) for name in planted}
+    try:
+        for name, act in planted.items():
+            setattr(AutoScalingResponse, name, act)
+        _make_group(server)
+        yield server
+    finally:
+        for name, act in before.items():
+            if act is None:
+                delattr(AutoScalingResponse, name)
+            else:
+                setattr(AutoScalingResponse, name, act)
+
+
+def _make_group(server: AwsServer) -> None:
+    ec2, scaling = server.client("ec2"), server.client("autoscaling")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20", AvailabilityZone=ZONE)
+    scaling.create_launch_configuration(
+        LaunchConfigurationName="shape", ImageId="ami-12c6146b", InstanceType="p5.48xlarge"
+    )
+    scaling.create_auto_scaling_group(
+        AutoScalingGroupName=GROUP, LaunchConfigurationName="shape", MinSize=0, MaxSize=1000,
+        DesiredCapacity=0, VPCZoneIdentifier=subnet["Subnet"]["SubnetId"],
+        Tags=[{"Key": "fairlead.dev/pool", "Value": "h100", "PropagateAtLaunch": True}],
+    )  # fmt: skip

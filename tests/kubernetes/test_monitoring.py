@@ -1,0 +1,172 @@
+"""The alert rules and boards, by Prometheus' own engine over scrapes of a real run.
+
+A gang runs on a real API server under a real replica of the controllers. The pages of the replica,
+the API server and etcd are scraped three times; the engine (`tools/promql`) gets them as of a
+minute apart and evaluates every query of every rule and panel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.kubernetes.controlplane import ControlPlane, NoControlPlane, find_binaries
+from tests.kubernetes.operating import (
+    ended,
+    http_client,
+    install_kinds,
+    job_body,
+    sweep,
+    until,
+    virtual_nodes,
+)
+from tests.kubernetes.replicas import leader, replicas
+
+from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS
+from fairlead.api.status import NotFound
+from fairlead.doctor.monitoring.alerts import OWN, groups
+from fairlead.doctor.monitoring.boards import boards
+from fairlead.kube.client import HttpClient
+
+pytestmark = pytest.mark.kubernetes
+SCRAPES, SECONDS = 3, 60.0
+#: Panels that a healthy run without teams and without a webhook leaves empty.
+EMPTY = {
+    "Nodes owned", "Nodes missing", "Nodes used", "Nodes lent", "Nodes borrowed", "GPUs held",
+    "Jobs placed", "Jobs waiting", "Restarts after faults", "Objects set aside", "Why jobs wait",
+    "Time of an answer", "Answers", "Certificate ends in", "Launches refused",
+    "Removals held back", "Part of the limits used",
+}  # fmt: skip
+#: Panels of checks that every control plane must fill.
+FILLED = ("ETCD-04", "ETCD-09B", "ETCD-01", "ETCD-02", "ETCD-15", "API-18", "API-04", "API-07")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Path:
+    try:
+        binary = find_binaries() / "promql"
+    except NoControlPlane as reason:
+        pytest.skip(f"no promql: {reason}")
+    if not binary.exists():
+        pytest.skip("promql not built: make kubernetes")
+    return binary
+
+
+@pytest.fixture
+async def client(plane: ControlPlane) -> AsyncIterator[HttpClient]:
+    client = http_client(plane)
+    await install_kinds(client)
+    yield client
+    await sweep(client)
+    await client.close()
+
+
+def evaluate(engine: Path, pages: list[dict[str, Any]], queries: list[str]) -> list[dict[str, Any]]:
+    """Return the series of each query right after the last page; fails on any error."""
+    at = max(page["seconds"] for page in pages) + 1
+    request = {"pages": pages, "at": at, "queries": queries, "rules": yaml.safe_dump(groups())}
+    done = subprocess.run(
+        [engine], input=json.dumps(request), capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["rules"] == []
+    errors = {q: each["error"] for q, each in zip(queries, answer["results"], strict=True)}
+    assert {query: error for query, error in errors.items() if error} == {}
+    return [each["series"] for each in answer["results"]]
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    """Yield the title and the query of each line of each panel."""
+    for board in boards().values():
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                yield panel["title"], target["expr"].replace("$__rate_interval", "5m")
+
+
+async def scrape(
+    client: HttpClient, plane: ControlPlane, own: Any, seconds: float
+) -> list[dict[str, Any]]:
+    answer = await client.request("GET", "/metrics")
+    etcd = await asyncio.to_thread(
+        subprocess.run, ["curl", "-sf", f"{plane.etcd_url}/metrics"], capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    texts = {"apiserver": bytes(answer).decode(), "kube-etcd": etcd.stdout, "fairlead": own}
+    return [
+        {"labels": {"job": job, "instance": "127.0.0.1"}, "seconds": seconds, "text": text}
+        for job, text in texts.items()
+    ]
+
+
+@asynccontextmanager
+async def static_pool(client: HttpClient, directory: Path) -> AsyncGenerator[None]:
+    """A pool of machines that all sleep."""
+    power, inventory = directory / "power", directory / "inventory.json"
+    power.write_text("#!/bin/sh\necho []\n")
+    power.chmod(0o755)
+    inventory.write_text(json.dumps({"machines": [{"id": "one"}], "power": str(power)}))
+    spec = {
+        "provider": {"type": "Static", "reference": str(inventory)}, "max": 1, "mode": "Active",
+        "template": {"resources": {"example.com/none": 1}},
+    }  # fmt: skip
+    await client.create(NODE_POOLS, {"metadata": {"name": "static"}, "spec": spec})
+    yield
+    await client.delete(NODE_POOLS, "static")
+
+
+async def sees_clearly(client: HttpClient) -> bool:
+    try:
+        fleet = await client.get(FLEETS, FLEET_NAME)
+    except NotFound:
+        return False
+    return fleet.status.since is not None and not fleet.status.blind
+
+
+async def test_every_rule_and_panel_is_answered_by_prometheus_engine(
+    plane: ControlPlane, client: HttpClient, engine: Path, tmp_path: Path
+) -> None:
+    pages: list[dict[str, Any]] = []
+    async with virtual_nodes(client, 2), static_pool(client, tmp_path), replicas(plane) as world:
+        await world.start()
+        replica = await leader(client, world)
+        await until(lambda: sees_clearly(client), 120)
+
+        async def has_examined() -> bool:
+            return "fairlead_doctor_findings" in (await replica.get("/metrics"))[1]
+
+        await until(has_examined, 120)
+        for number in range(SCRAPES):
+            name = f"scraped-{number}"
+            await client.create(JOBS, job_body(name, 2, seconds=0.5), namespace="default")
+            await ended(client, name)
+            own = (await replica.get("/metrics"))[1]
+            pages += await scrape(client, plane, own, number * SECONDS)
+    shown = list(panels())
+    found = evaluate(engine, pages, [query for _, query in shown])
+    filled = {title for (title, _), series in zip(shown, found, strict=True) if series}
+    own_titles = {
+        panel["title"] for name, board in boards().items() if name != "fairlead-control-plane.json"
+        for panel in board["panels"] if panel["type"] != "row"
+    }  # fmt: skip
+    assert own_titles - filled == EMPTY
+    assert [each for each in FILLED if not any(t.startswith(f"{each} ") for t in filled)] == []
+
+    alerts = [each.expression for each in OWN]
+    firing = evaluate(engine, pages, alerts)
+    assert [each.name for each, series in zip(OWN, firing, strict=True) if series] == []
+
+    others = [page for page in pages if page["labels"]["job"] != "fairlead"]
+    firing = evaluate(engine, others, alerts)
+    assert [each.name for each, series in zip(OWN, firing, strict=True) if series] == [
+        "FairleadMissing"
+    ]

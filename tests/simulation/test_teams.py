@@ -1,0 +1,421 @@
+"""Teams in whole simulated worlds, and a planted bug for each promise that their checkers watch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace as changed
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.core import Node, Taint
+from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.names import SUBMITTED_BY, TEAM
+from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.team import Share, Team, TeamSpec
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.placement.borrowing import Borrowing
+from fairlead.decide.placement.job_limits import QueueLimits, RunningLimits
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.teams.decide import Sharing
+from fairlead.model.teams import TeamTable
+from fairlead.sim.checkers import PromiseBroken, unwrap_broken
+from fairlead.sim.faults import PERFECT
+from fairlead.sim.loop import run
+from fairlead.sim.preemption_checker import PreemptionChecker
+from fairlead.sim.team_changes import TeamChange, draw_changes
+from fairlead.sim.team_checker import TeamChecker
+from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.world import World
+from fairlead.sim.world_options import WorldOptions
+from fairlead.testing.builders import make_job, make_node, make_placement
+
+HOUR = 3600.0
+
+
+def team(name: str, nodes: int, **more: Any) -> TeamChange:
+    spec = {"namespaces": [name], "shares": [{"nodes": nodes}], **more}
+    return TeamChange(0.0, name, spec)
+
+
+def arrival(at: float, space: str, name: str, members: int, seconds: float) -> Arrival:
+    body = job_body(name, members=members, gpus=8, run_seconds=seconds)
+    body["metadata"]["namespace"] = space
+    return Arrival(at, name, body)
+
+
+def world_of(
+    *arrivals: Arrival, changes: tuple[TeamChange, ...], seconds: float = HOUR, **more: Any
+) -> World:
+    """Four nodes of 8 GPUs, without faults; all teams have what they ask for from 200 s on."""
+    workload = WorkloadOptions(0, seconds, teams=("blue", "red"))
+    options = WorldOptions(
+        nodes=4, workload=workload, faults=PERFECT, calls_between_kills_mean=0.0,
+        steps_between_crashes_mean=0.0, node_failures_per_day=0.0, drains_per_day=0.0,
+        user_acts_per_day=0.0, team_changes=changes,
+    )  # fmt: skip
+    return World(changed(options, **more), 1, arrivals=arrivals)
+
+
+def run_world(make: Callable[[], World]) -> World:
+    """Run a world that is made inside the loop, to its end or to a broken promise."""
+    made: list[World] = []
+
+    async def main() -> None:
+        made.append(make())
+        await made[0].run()
+
+    try:
+        run(main())
+    except BaseExceptionGroup as group:
+        raise unwrap_broken(group) from group
+    return made[0]
+
+
+def reclaiming(**more: Any) -> World:
+    """A gang of red takes all four nodes; two of them are blue's, which needs them later."""
+    return world_of(
+        arrival(400.0, "red", "borrower", 4, 3 * HOUR),
+        arrival(900.0, "blue", "owner", 2, 60.0),
+        changes=(team("blue", 2), team("red", 2)),
+        **more,
+    )
+
+
+def visited() -> World:
+    """Blue's jobs come to its only node every 100 s for 2000 s, where red's job would run an hour.
+
+    The three nodes of red have a gang of its own until all is over.
+    """
+    return world_of(
+        arrival(300.0, "red", "own", 3, 3 * HOUR),
+        arrival(400.0, "red", "borrower", 1, HOUR),
+        *(arrival(500.0 + 100.0 * n, "blue", f"visit-{n:02}", 1, 30.0) for n in range(20)),
+        changes=(team("blue", 1), team("red", 3)),
+    )
+
+
+def single_jobs(*changes: TeamChange) -> World:
+    """Four jobs of red, each of one node, one after the other."""
+    jobs = [arrival(400.0 + i, "red", f"job-{i}", 1, 600.0) for i in range(4)]
+    return world_of(*jobs, changes=changes)
+
+
+def limited_users(limits: dict[str, int]) -> World:
+    """Six jobs of red by two users, each of one node, on four nodes, at about the same time."""
+    jobs = [arrival(400.0 + i, "red", f"job-{i}", 1, 600.0) for i in range(6)]
+    for number, each in enumerate(jobs):
+        each.body["metadata"]["annotations"] = {SUBMITTED_BY: ("ana", "ben")[number % 2]}
+    return world_of(*jobs, changes=(team("blue", 1), team("red", 3, userLimits=limits)))
+
+
+def test_an_owner_has_its_nodes_back_within_a_minute_and_the_borrower_runs_again_after_it() -> None:
+    world = run_world(reclaiming)
+    assert (world.preemptions.reclaims, world.preemptions.preemptions) == (1, 1)
+    assert world.teams.borrowed >= 4  # two nodes, twice
+    jobs = {key[1]: job for key, job in world.checkers.finished.items()}
+    assert [a.reason for a in jobs["borrower"].status.attempts] == ["Preempted", "Succeeded"]
+    owner = jobs["owner"].status
+    assert owner.started_at is not None
+    assert owner.submitted_at is not None
+    assert parse_time(owner.started_at) - parse_time(owner.submitted_at) <= 60.0
+
+
+def test_a_world_in_which_teams_come_change_and_go_ends_with_all_shares_met() -> None:
+    gone = TeamChange(1200.0, "blue", None)
+    more = changed(team("blue", 3), at_seconds=2000.0)
+    jobs = [arrival(100.0 * i, ("blue", "red")[i % 2], f"job-{i}", 1 + i % 3, 300.0)
+            for i in range(12)]  # fmt: skip
+    world = run_world(
+        lambda: world_of(*jobs, changes=(team("blue", 1), team("red", 1), gone, more))
+    )
+    assert world.teams.compared > 0
+    assert list(world.teams.model.owner.values()).count("blue") == 3
+
+
+def test_drawn_changes_begin_with_every_team_and_end_with_teams_that_may_borrow() -> None:
+
+    for number in range(20):
+        changes = draw_changes(random.Random(number), 10, HOUR)
+        names = {change.name for change in changes}
+        first, last = changes[: len(names)], changes[-len(names) :]
+        assert {c.name for c in first} == {c.name for c in last} == names
+        assert all(c.spec is not None and c.spec["borrowPriorityMax"] == 10 for c in last)
+        assert [c.at_seconds for c in changes] == sorted(c.at_seconds for c in changes)
+
+
+# Planted bugs in the code, each reported by its own checker
+
+
+def test_a_planner_that_takes_nothing_back_is_reported() -> None:
+    policy = PlacementPolicy(preempts=False)
+    with pytest.raises(PromiseBroken, match=r"^4: .*'owner'.* has waited .* that others borrow"):
+        run_world(lambda: reclaiming(policy=policy))
+
+
+def test_a_borrower_whose_owner_comes_twenty_times_gives_way_six_times() -> None:
+    world = run_world(visited)
+    assert (world.preemptions.preemptions, world.preemptions.borrowed_again) == (6, 5)
+    jobs = {key[1]: job for key, job in world.checkers.finished.items()}
+    reasons = [a.reason for a in jobs["borrower"].status.attempts]
+    assert reasons == [*["Preempted"] * 6, "Succeeded"]
+
+
+def test_a_borrower_that_never_backs_off_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.decide.placement.patience.borrower_backoff", lambda _status: None)
+    with pytest.raises(PromiseBroken, match=r"^5: .*'borrower'.* borrows again .* takes 60 s"):
+        run_world(visited)
+
+
+def test_a_planner_without_borrow_limits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = (team("blue", 3), team("red", 1, borrowLimitNodes=1))
+    assert run_world(lambda: single_jobs(*changes)).teams.borrowed == 2
+    monkeypatch.setattr(Borrowing, "limited", lambda _self, capacity, *_: capacity)
+    with pytest.raises(PromiseBroken, match=r"^4: .* team red borrows 2 nodes, its limit is 1"):
+        run_world(lambda: single_jobs(*changes))
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [({"running": 1}, "jobs with nodes, its limit is 1"), ({"gpus": 8}, "16 GPUs, its limit is 8")],
+)
+def test_a_planner_without_limits_of_jobs_is_reported(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], words: str
+) -> None:
+    world = run_world(lambda: limited_users(limits))
+    assert world.teams.limited > 0
+    assert len(world.checkers.finished) == 6
+    monkeypatch.setattr(RunningLimits, "verdict", lambda *_: None)
+    with pytest.raises(PromiseBroken, match=rf"^4: .* user 'ana' of team red has .*{words}"):
+        run_world(lambda: limited_users(limits))
+
+
+def test_a_planner_that_queues_what_was_submitted_beyond_the_limit_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.decide.admission.jobs.limit_causes", lambda *_: ())
+    assert len(run_world(lambda: limited_users({"submitted": 1})).checkers.finished) == 6
+    monkeypatch.setattr(QueueLimits, "__contains__", lambda *_: False)
+    with pytest.raises(PromiseBroken, match=r"^4: .* has 2 unfinished jobs that started, its limi"):
+        run_world(lambda: limited_users({"submitted": 1}))
+
+
+def test_a_job_that_admission_refuses_is_taken_once_another_one_has_ended() -> None:
+    world = run_world(lambda: limited_users({"submitted": 2}))
+    assert world.submission.refused > 0
+    assert len(world.checkers.finished) == 6
+
+
+def test_a_planner_without_lend_limits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = (team("blue", 3, lendLimitNodes=1), team("red", 1))
+    assert run_world(lambda: single_jobs(*changes)).teams.borrowed == 2
+    monkeypatch.setattr(Borrowing, "limited", lambda _self, capacity, *_: capacity)
+    with pytest.raises(PromiseBroken, match=r"^4: .* team blue lends 2 nodes, its limit is 1"):
+        run_world(lambda: single_jobs(*changes))
+
+
+def test_a_job_that_borrows_without_the_right_to_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = (team("blue", 2), team("red", 2, borrowPriorityMax=-1))
+    assert run_world(lambda: single_jobs(*changes)).teams.borrowed == 0
+    monkeypatch.setattr(TeamTable, "may_borrow", lambda *_: True)
+    with pytest.raises(PromiseBroken, match=r"^4: .* of team red may not borrow, and does"):
+        run_world(lambda: single_jobs(*changes))
+
+
+def test_a_teams_controller_that_adds_a_second_taint_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.controllers.teams.is_team_taint", lambda _taint: False)
+    gone = TeamChange(600.0, "blue", None)
+    more = changed(team("red", 4), at_seconds=700.0)
+    with pytest.raises(PromiseBroken, match=r"^4: node v\d+ has the taints of teams"):
+        run_world(lambda: world_of(changes=(team("blue", 4), gone, more), seconds=1200.0))
+
+
+def test_a_teams_controller_that_stands_still_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.controllers.teams.share_out", lambda *_: Sharing((), {}))
+    with pytest.raises(PromiseBroken, match=r"^4: team blue has 0 healthy nodes, .* are 2"):
+        run_world(lambda: world_of(changes=(team("blue", 2),), seconds=1200.0))
+
+
+# The checkers alone
+
+
+class History:
+    """Two nodes, of which red has one; a gang of blue that borrows it, and a job of red."""
+
+    def __init__(self) -> None:
+        self.teams = TeamChecker({})
+        self.checker = PreemptionChecker({}, self.teams.model)
+        self.now = 1000.0
+        for name in ("blue", "red"):
+            spec = TeamSpec(namespaces=(name,), shares=(Share(nodes=1),))
+            self.teams.team(Team(metadata=ObjectMeta(name=name), spec=spec), name, self.now)
+        self.node("n1", "blue")
+        self.node("n2", "red")
+        self.now += 1000.0
+        placed = replace(make_placement(["n1", "n2"]), team="blue", may_borrow=True)
+        self.low = make_job("low", namespace="blue", count=2, placement=placed,
+                            status={"attempts": (Attempt(1),)})  # fmt: skip
+        self.high = make_job("high", namespace="red", count=1)
+        self.put(self.low)
+        self.put(self.high)
+
+    def node(self, name: str, *teams: str) -> None:
+        taints = tuple(Taint(TEAM, "NoSchedule", each) for each in teams)
+        node: Node = make_node(name, taints=taints)
+        for checker in (self.teams, self.checker):
+            checker.node(node, name, self.now)
+
+    def put(self, job: Job, **status: object) -> Job:
+        after = replace(job, status=replace(job.status, **status))
+        for checker in (self.teams, self.checker):
+            checker.job(after, after.metadata.key, self.now)
+        return after
+
+    def nominate(self) -> None:
+        meta = self.low.metadata
+        victim = Victim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        roles = (RolePlacement(role="worker", nodes=("n2",)),)
+        self.high = self.put(self.high, nomination=Nomination(roles, (victim,)))
+
+    def request(self) -> None:
+        meta = self.high.metadata
+        request = Preemption(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        self.low = self.put(self.low, preemption=request)
+
+    def end(self) -> None:
+        ended = replace(self.low.status.attempts[-1], reason="Preempted")
+        self.low = self.put(self.low, attempts=(*self.low.status.attempts[:-1], ended))
+        self.low = self.put(self.low, placement=None, preemption=None)
+
+    def again(self, *nodes: str) -> None:
+        number = self.low.status.attempt + 1
+        placed = make_placement(nodes or ("n1", "n2"), attempt=number)
+        placed = replace(placed, team="blue", may_borrow=True)
+        attempts = (*self.low.status.attempts, Attempt(number))
+        self.low = self.put(self.low, placement=placed, attempt=number, attempts=attempts)
+
+    def give_way(self, reason: str = "Preempted") -> None:
+        """End the attempt for the job of red, which gets the node for a while."""
+        self.now += 1000.0
+        self.nominate()
+        self.request()
+        ended = replace(self.low.status.attempts[-1], reason=reason,
+                        finished_at=format_time(self.now))  # fmt: skip
+        self.low = self.put(self.low, attempts=(*self.low.status.attempts[:-1], ended))
+        self.low = self.put(self.low, placement=None, preemption=None)
+        placed = replace(make_placement(["n2"]), team="red")
+        self.high = self.put(self.high, nomination=None, placement=placed)
+        self.high = self.put(self.high, placement=None)
+
+    def give_way_often(self) -> None:
+        """Let it give way four times in a row, long after each other."""
+        self.give_way()
+        for _ in range(3):
+            self.now += 100_000.0
+            self.again()
+            self.give_way()
+
+
+def test_a_sound_reclaim_from_a_job_of_equal_priority_is_not_reported() -> None:
+    history = History()
+    history.nominate()
+    history.request()
+    history.end()
+    history.high = history.put(
+        history.high, nomination=None, placement=replace(make_placement(["n2"]), team="red")
+    )
+    assert (history.checker.reclaims, history.checker.preemptions) == (1, 1)
+
+
+def equal_priority_on_its_own_nodes(history: History) -> None:
+    history.node("n2", "blue")
+    history.now += 1000.0
+    history.nominate()
+    history.request()
+
+
+def a_loop(history: History) -> None:
+    for _ in range(2):
+        history.nominate()
+        history.request()
+        history.end()
+        history.again()
+
+
+def a_part_of_a_gang(history: History) -> None:
+    history.nominate()
+    history.request()
+    history.put(history.low, placement=replace(make_placement(["n1"]), team="blue"))
+
+
+def borrows_too_early(history: History) -> None:
+    history.give_way_often()
+    history.now += 239.0
+    history.again()
+
+
+@pytest.mark.parametrize(
+    ("planted", "words"),
+    [
+        (equal_priority_on_its_own_nodes, "gives way to one of 0"),
+        (a_loop, "was preempted twice for one place"),
+        (a_part_of_a_gang, "a part of the gang"),
+        (borrows_too_early, "borrows again 239 s after it gave way 4 times .*, which takes 240 s"),
+    ],
+)
+def test_a_planted_reclaim_is_reported(planted: Callable[[History], None], words: str) -> None:
+    with pytest.raises(PromiseBroken, match=rf"^5: .*{words}"):
+        planted(History())
+
+
+def at_its_time(history: History) -> None:
+    history.give_way_often()
+    history.now += 240.0
+
+
+def on_its_own_node(history: History) -> None:
+    history.give_way_often()
+    history.again("n1")
+
+
+def with_a_checkpoint(history: History) -> None:
+    history.give_way_often()
+    history.low = history.put(history.low, progress=Progress(checkpoint_step=7))
+
+
+def after_another_end(history: History) -> None:
+    history.give_way_often()
+    history.now += 240.0
+    history.again()
+    history.give_way("NodeLost")
+
+
+def once(history: History) -> None:
+    history.give_way()
+
+
+@pytest.mark.parametrize(
+    "sound", [at_its_time, on_its_own_node, with_a_checkpoint, after_another_end, once]
+)
+def test_a_borrower_that_may_is_not_reported(sound: Callable[[History], None]) -> None:
+    history = History()
+    sound(history)
+    if sound is not on_its_own_node:
+        history.again()
+    assert len(history.low.status.attempts) > 1
+    assert bool(history.checker.borrowed_again) is (sound is not once)
+
+
+def test_a_node_of_a_team_that_is_gone_is_reported() -> None:
+    history = History()
+    history.teams.team(None, "red", history.now)
+    history.now += 1000.0
+    with pytest.raises(PromiseBroken, match=r"^4: team red is gone, and has 1 nodes"):
+        history.teams.check_by_clock(history.now)

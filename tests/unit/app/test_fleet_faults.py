@@ -1,0 +1,182 @@
+"""A pool that is at fault, or whose provider is, holds up no other pool."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.app.fleet_world import FleetWorld
+
+from fairlead.api.fleet import Override
+from fairlead.api.resources import FLEETS, NODE_POOLS
+from fairlead.api.status import Conflict
+from fairlead.cloud.provider import CloudError, LaunchRequest
+from fairlead.decide.fleet import cycle, purchases
+from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.demand import Offer
+from fairlead.decide.fleet.view import FleetView
+from fairlead.model.machines import Inventory
+from fairlead.sim.loop import run
+
+
+class BadProvider:
+    """Raises, or never answers."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.asked = 0
+
+    async def _fail(self) -> Any:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+    async def instances(self) -> Inventory:
+        return await self._fail()
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        return await self._fail()
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        await self._fail()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RecursionError("planted"), "provider: RecursionError: planted"),
+        (CloudError("x" * 100_000), f"provider: {'x' * 490}"),
+        (None, ""),
+    ],
+)
+def test_a_provider_that_raises_or_hangs_is_its_pools_fault(
+    error: Exception | None, message: str
+) -> None:
+    provider = BadProvider(error)
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            world.provider_makers["bad"] = lambda: provider
+            await world.pool("bad", weight=-1)
+            await world.pool("good")
+            await world.submit("train", gpus=8, count=2)
+
+            async def placed() -> bool:
+                return (await world.job("train")).status.placement is not None
+
+            await world.until(placed, 600)
+            assert provider.asked
+            assert (await world.get_pool("bad")).status.message == message
+            assert world.crashes() == []
+
+    run(main())
+
+
+class LateAnswer:
+    """Refuses a launch in one life of the controllers, whose write that says so is still under way
+    when the launch is sent in the next life."""
+
+    def __init__(self, world: FleetWorld) -> None:
+        self.world = world
+        self.version = ""
+        self.outcomes: list[str] = []
+
+    async def instances(self) -> Inventory:
+        return Inventory(())
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        if not self.version:
+            self.version = (await self.world.get_pool("late")).metadata.resource_version
+            self.world.group.create_task(self.world.kill())
+            await asyncio.Event().wait()
+        body = {"metadata": {"resourceVersion": self.version}, "status": {"launches": []}}
+        try:
+            await self.world.client.patch(NODE_POOLS, "late", body, subresource="status")
+            self.outcomes.append("written")
+        except Conflict:
+            self.outcomes.append("conflict")
+        return ("machine",)
+
+    async def terminate(self, ids: tuple[str, ...]) -> None:
+        raise AssertionError("nothing is ended here")
+
+
+def test_a_launch_is_taken_over_before_it_is_sent_so_late_writes_about_it_conflict() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            provider = LateAnswer(world)
+            world.provider_makers["late"] = lambda: provider
+            await world.pool("late", min=1)
+
+            async def answered() -> bool:
+                launches = (await world.get_pool("late")).status.launches
+                return [launch.instances for launch in launches] == [("machine",)]
+
+            await world.until(answered, 600)
+            assert provider.outcomes == ["conflict"]
+            assert (await world.get_pool("late")).status.launches[0].takeovers == 1
+            assert world.crashes() == []
+
+    run(main())
+
+
+def test_a_pool_that_code_of_ours_raises_over_is_left_alone_until_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = purchases._offers_of
+
+    def broken(view: FleetView, census: Census) -> list[Offer]:
+        is_bad = census.view.name == "bad" and not census.view.pool.spec.headroom_nodes
+        if is_bad and not census.view.mistakes:
+            raise ValueError("planted")
+        return plan(view, census)
+
+    monkeypatch.setattr(purchases, "_offers_of", broken)
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool("bad", weight=1)
+            await world.pool("good")
+            await world.submit("train", gpus=8, count=2)
+
+            async def placed() -> bool:
+                return (await world.job("train")).status.placement is not None
+
+            await world.until(placed, 600)
+            assert "set aside: ValueError: planted" in (await world.get_pool("bad")).status.message
+            assert (await world.get_pool("good")).status.nodes == 2
+            await world.client.patch(NODE_POOLS, "bad", {"spec": {"headroomNodes": 1}})
+            await world.until(lambda: _has_nodes(world, "bad", 1), 600)
+            assert (await world.get_pool("bad")).status.message == ""
+            assert world.crashes() == []
+
+    run(main())
+
+
+def test_a_fault_that_no_pool_explains_still_ends_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_override: Override) -> float:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(cycle, "_end_of", broken)
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            override = {"name": "x", "nodes": ["n"], "by": "me", "reason": "a test",
+                        "expiresAt": "2099-01-01T00:00:00Z"}  # fmt: skip
+            fleet = {"metadata": {"name": "fleet"}, "spec": {"overrides": [override]}}
+            await world.client.create(FLEETS, fleet)
+            await asyncio.sleep(60)
+            assert world.crashes() == []
+            await world.pool("good")
+            await asyncio.sleep(60)
+            assert world.crashes() == ["fleet: ValueError: planted"]
+
+    run(main())
+
+
+async def _has_nodes(world: FleetWorld, pool: str, count: int) -> bool:
+    return (await world.get_pool(pool)).status.nodes >= count

@@ -1,0 +1,52 @@
+"""What the commands that people type all day import: half of their time is loading modules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+#: For servers, for files in YAML, for decisions of a whole cycle, and for numbers.
+HEAVY = (
+    "aiohttp", "asyncio", "boto3", "cryptography", "google.cloud", "logging", "numba", "numpy",
+    "prometheus_client", "structlog", "uvloop", "yaml", "fairlead.controllers", "fairlead.embedded",
+    "fairlead.decide.fleet", "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
+    "fairlead.sim",
+)  # fmt: skip
+#: Module by module in one process; so each line allows what the lines before it allow.
+ALLOWED: dict[str, set[str]] = {
+    "jobs": set(),
+    "logs": set(),
+    "wait": set(),
+    "change": set(),
+    "history": set(),
+    "nodes": set(),
+    # it asks the planner whether the job fits
+    "submit": {"numpy"},
+    # it asks for all that the planner would do; the controllers' settings are read as a file is
+    "why": {"yaml", "fairlead.decide.fleet", "fairlead.decide.placement.cycle",
+            "fairlead.decide.placement.preempt"},
+}  # fmt: skip
+PROGRAM = """
+import importlib, json, sys
+heavy, modules = json.loads(sys.argv[1])
+found = {}
+for module in modules:
+    importlib.import_module(f"fairlead.cli.commands.{module}")
+    found[module] = [name for name in heavy if name in sys.modules]
+print(json.dumps(found))
+"""
+
+
+def test_commands_import_only_what_they_need() -> None:
+    given = json.dumps([HEAVY, list(ALLOWED)])
+    done = subprocess.run(
+        [sys.executable, "-c", f"import fairlead.cli.app\n{PROGRAM}", given],
+        capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    expected: dict[str, list[str]] = {}
+    allowed: set[str] = set()
+    for module, more in ALLOWED.items():
+        allowed |= more
+        expected[module] = [name for name in HEAVY if name in allowed]
+    assert json.loads(done.stdout) == expected

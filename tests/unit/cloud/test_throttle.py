@@ -1,0 +1,47 @@
+"""The throttle of calls to a cloud, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fairlead.cloud.calls import Throttle
+from fairlead.cloud.provider import CloudError
+from fairlead.sim.loop import run
+
+
+def test_calls_stay_within_the_bucket() -> None:
+    async def main() -> None:
+        throttle, loop = Throttle("AWS", 25.0, 2.5), asyncio.get_running_loop()
+        for _ in range(25):
+            await throttle.take()
+        assert loop.time() == 0.0
+        for _ in range(10):
+            await throttle.take()
+        assert loop.time() == pytest.approx(10 / 2.5)
+        await asyncio.sleep(1000)
+        assert throttle.per_second == 2.5
+        started = loop.time()
+        await asyncio.gather(*(throttle.take() for _ in range(35)))
+        assert loop.time() - started == pytest.approx(10 / 2.5), "side by side, too"
+
+    run(main())
+
+
+def test_the_pause_after_a_throttled_call_doubles_and_ends_with_one_that_passes() -> None:
+    async def main() -> None:
+        throttle = Throttle("AWS", 25.0, 2.5)
+        for seconds in (2, 4, 8, 16, 32, 64, 120, 120):
+            throttle.refused()
+            await asyncio.sleep(seconds - 0.5)
+            with pytest.raises(CloudError, match="AWS throttles"):
+                await throttle.take()
+            await asyncio.sleep(0.5)
+            await throttle.take()
+        throttle.passed()
+        throttle.refused()
+        await asyncio.sleep(2)
+        await throttle.take()
+
+    run(main())

@@ -1,0 +1,78 @@
+"""Calls to the providers of pools: what was refused is not asked again under the same token."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_pool import (
+    Launch,
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+    NodeTemplate,
+    Provider,
+    ProviderType,
+)
+from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
+from fairlead.controllers.pool_providers import PoolProviders
+from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.runtime.logs import SILENT
+from fairlead.sim.loop import run
+
+FIRST = Launch("token-1", "a", 1, "2026-01-01T00:00:00Z")
+SECOND = Launch("token-2", "b", 1, "2026-01-01T00:00:01Z")
+SPEC = NodePoolSpec(Provider(ProviderType.SIMULATED), NodeTemplate({"cpu": "1"}), max=2)
+POOL = NodePool(ObjectMeta(name="pool"), SPEC, NodePoolStatus(launches=(FIRST,)))
+
+
+class Fickle:
+    """Fails once, and has room from then on."""
+
+    def __init__(self, error: CloudError) -> None:
+        self.error = error
+        self.asked: list[str] = []
+
+    async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
+        self.asked.append(request.token)
+        if len(self.asked) == 1:
+            raise self.error
+        return (f"machine-of-{request.token}",)
+
+
+def providers_of(provider: Fickle) -> PoolProviders:
+    unused: Any = None
+    return PoolProviders(
+        unused, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=unused,
+        log=SILENT,
+    )  # fmt: skip
+
+
+def test_a_launch_that_was_refused_is_not_sent_again_when_the_write_of_it_is_repeated() -> None:
+    provider = Fickle(OutOfCapacity("full"))
+    providers = providers_of(provider)
+
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(OutOfCapacity, match="full"):
+                await providers.launch(POOL, FIRST)
+        assert provider.asked == ["token-1"]
+        later = replace(POOL, status=NodePoolStatus(launches=(SECOND,)))
+        assert await providers.launch(later, SECOND) == ("machine-of-token-2",)
+
+    run(main())
+
+
+def test_a_launch_without_an_answer_is_sent_again() -> None:
+    provider = Fickle(CloudError("timeout"))
+    providers = providers_of(provider)
+
+    async def main() -> None:
+        with pytest.raises(CloudError, match="timeout"):
+            await providers.launch(POOL, FIRST)
+        assert await providers.launch(POOL, FIRST) == ("machine-of-token-1",)
+
+    run(main())

@@ -1,0 +1,67 @@
+"""What other shares would change, before they are applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.api.core import Node, Taint
+from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import Condition
+from fairlead.api.names import TEAM
+from fairlead.api.times import format_time
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.decide.teams.whatif import Cluster, NodeMove, Reclaim, SharesPlan, plan_shares
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
+
+NOW = EPOCH + 3600
+
+
+def owned(name: str, team: str) -> Node:
+    return make_node(name, taints=[Taint(TEAM, "NoSchedule", team)] if team else [])
+
+
+def running(name: str, team: str, *nodes: str) -> Job:
+    return make_job(
+        name, namespace=team, count=len(nodes), gpus=8, placement=make_placement(list(nodes)),
+        conditions=[Condition("Admitted", "True"), Condition("Running", "True")],
+        status={"attempts": (Attempt(1, started_at=format_time(NOW - 600)),)},
+    )  # fmt: skip
+
+
+def planned(cluster: Cluster, *after: object) -> SharesPlan:
+    teams: list[Any] = list(after)
+    return plan_shares(cluster, teams, NOW, shares=TeamsPolicy(), planner=PlacementPolicy())
+
+
+BEFORE = [make_team("a", nodes=2), make_team("b", nodes=0)]
+
+
+def test_jobs_on_nodes_that_change_hands_borrow_and_those_that_the_new_owner_waits_for_go() -> None:
+    nodes = [owned("n0", "a"), owned("n1", "a")]
+    jobs = [running("gang", "a", "n0", "n1"), make_job("own", namespace="b", gpus=8)]
+    found = planned(Cluster(nodes, jobs, (), BEFORE), make_team("a"), make_team("b", nodes=1))
+    assert {(move.before, move.after) for move in found.moves} == {("a", ""), ("a", "b")}
+    assert found.borrowers == (("a", "gang"),)
+    assert found.reclaimed == (Reclaim(("a", "gang"), ("b", "own")),)
+    assert found.started == ()
+
+
+def test_the_plan_of_the_teams_that_there_are_changes_nothing() -> None:
+    nodes = [owned("n0", "a"), owned("n1", "a")]
+    jobs = [running("gang", "a", "n0", "n1")]
+    found = planned(Cluster(nodes, jobs, (), BEFORE), *BEFORE)
+    assert (found.moves, found.borrowers, found.reclaimed) == ((), (), ())
+    assert [share.nodes for share in found.results["a"]] == [2]
+
+
+def test_a_job_starts_where_its_team_gets_a_node_and_one_that_loses_its_team_waits() -> None:
+    before = [make_team("a", nodes=1, borrow_priority_max=-1), make_team("b")]
+    nodes = [owned("n0", "a")]
+    jobs = [make_job("mine", namespace="b", gpus=8, spec={"team": "b"})]
+    after = make_team("b", nodes=1)
+    found = planned(Cluster(nodes, jobs, (), before), after)
+    assert found.moves == (NodeMove("n0", "a", "b"),)
+    assert found.started == (("b", "mine"),)
+    gone = planned(Cluster(nodes, jobs, (), before), before[0])
+    assert gone.teamless == (("b", "mine"),)

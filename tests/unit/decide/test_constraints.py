@@ -1,0 +1,333 @@
+"""Host ports, anti-affinity and spread: where members may be beside other pods."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from fairlead.api import names
+from fairlead.api.affinity import PodAffinityTerm, PodAntiAffinity
+from fairlead.api.core import (
+    Affinity,
+    NodeAffinity,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
+    Taint,
+    Toleration,
+)
+from fairlead.api.core_env import ContainerPort
+from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import LabelSelector
+from fairlead.api.topology import Topology
+from fairlead.api.validate import validate_job
+from fairlead.decide.placement.actions import NominateJob, PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Reason
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_anti_affinity,
+    make_job,
+    make_member_pod,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_pod,
+    make_role,
+    make_spread,
+)
+
+POLICY = PlacementPolicy()
+PORT = ContainerPort(container_port=29500, host_port=29500)
+RACKS = [make_node(f"n{i}", labels={"rack": f"r{i // 2}"}) for i in range(6)]
+
+
+def placed(state: PlacementState) -> dict[str, list[str]]:
+    """The nodes of every job that is placed now, with what is written applied."""
+    found: dict[str, list[str]] = {}
+    for action in decide(state, POLICY, EPOCH).actions:
+        if isinstance(action, PlaceJob):
+            roles = action.placement.roles
+            found[action.job.metadata.name] = [node for role in roles for node in role.nodes]
+        state.cluster.job_changed(as_written(action))
+    return found
+
+
+def reason(state: PlacementState, name: str) -> tuple[Reason, str]:
+    verdict = decide(state, POLICY, EPOCH).verdicts["default", name]
+    return verdict.reason, verdict.message
+
+
+def small(name: str, count: int = 1, **more: object) -> Job:
+    return make_job(name, count=count, gpus=1, **more)
+
+
+def test_members_that_ask_for_one_host_port_go_to_different_nodes() -> None:
+    state = PlacementState.of(make_nodes(3), [small("a", 3, ports=[PORT])])
+    assert len(set(placed(state)["a"])) == 3
+
+
+def test_a_host_port_that_another_job_or_pod_has_is_not_given_twice() -> None:
+    taken = make_pod("web", node="node-0000", ports=[PORT])
+    state = PlacementState.of(make_nodes(3), [small("a", ports=[PORT])], [taken])
+    assert placed(state)["a"] == ["node-0001"]
+    state.cluster.job_changed(small("b", 2, ports=[PORT]))
+    assert placed(state) == {}
+    kind, message = reason(state, "b")
+    assert kind is Reason.NEIGHBOURS_IN_THE_WAY
+    assert message == (
+        "there are free nodes, but host ports of its pods and of those that run allow only 1 of 2 "
+        "members"
+    )
+    state.cluster.pod_deleted(("default", "web"))
+    assert sorted(placed(state)["b"]) == ["node-0000", "node-0002"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "conflict"),
+    [
+        (PORT, structs.replace(PORT, protocol="UDP"), False),
+        (PORT, structs.replace(PORT, host_port=29501), False),
+        (PORT, structs.replace(PORT, host_ip="10.0.0.1"), True),
+        (structs.replace(PORT, host_ip="0.0.0.0"), structs.replace(PORT, host_ip="10.0.0.1"), True),
+        (structs.replace(PORT, host_ip="10.0.0.1"), PORT, True),
+        (structs.replace(PORT, host_ip="10.0.0.1"), structs.replace(PORT, host_ip="::1"), False),
+        (PORT, ContainerPort(container_port=29500), False),
+    ],
+)
+def test_ports_conflict_by_protocol_number_and_address(
+    ours: ContainerPort, theirs: ContainerPort, conflict: bool
+) -> None:
+    taken = make_pod("web", node="node-0000", ports=[theirs])
+    state = PlacementState.of(make_nodes(1), [small("a", ports=[ours])], [taken])
+    assert (placed(state) == {}) is conflict
+
+
+def test_on_the_nodes_own_network_every_port_is_one_of_the_node() -> None:
+    job = small("a", 2, ports=[ContainerPort(container_port=8080)])
+    role = job.spec.roles[0]
+    spec = structs.replace(role.template.spec, host_network=True)
+    template = structs.replace(role.template, spec=spec)
+    roles = (structs.replace(role, template=template),)
+    job = structs.replace(job, spec=structs.replace(job.spec, roles=roles))
+    assert len(set(placed(PlacementState.of(make_nodes(2), [job]))["a"])) == 2
+
+
+def test_too_many_members_for_one_port_can_never_run() -> None:
+    state = PlacementState.of(make_nodes(3), [small("a", 4, ports=[PORT])])
+    assert reason(state, "a") == (
+        Reason.TOO_FEW_APART,
+        "host ports of its pods allow only 3 of 4 members on all matching nodes, empty",
+    )
+
+
+def test_members_keep_apart_by_host_and_by_rack() -> None:
+    by_host = small("a", 2, pod_labels={"app": "x"}, affinity=make_anti_affinity(app="x"))
+    assert len(set(placed(PlacementState.of(RACKS, [by_host]))["a"])) == 2
+    by_rack = small("b", 3, pod_labels={"app": "x"}, affinity=make_anti_affinity("rack", app="x"))
+    racks = {int(node[1]) // 2 for node in placed(PlacementState.of(RACKS, [by_rack]))["b"]}
+    assert racks == {0, 1, 2}
+    too_many = small("c", 4, pod_labels={"app": "x"}, affinity=make_anti_affinity("rack", app="x"))
+    assert reason(PlacementState.of(RACKS, [too_many]), "c")[0] is Reason.TOO_FEW_APART
+
+
+def test_a_job_keeps_away_from_the_members_of_others_and_they_from_it() -> None:
+    shy = small("shy", affinity=make_anti_affinity("rack", app="noisy"))
+    noisy = small("noisy", pod_labels={"app": "noisy"}, placement=make_placement(["n0"]))
+    state = PlacementState.of(RACKS, [noisy, shy])
+    assert placed(state)["shy"] == ["n2"]
+    # It is symmetric: who is shunned keeps away as well, and shy jobs do not mind each other.
+    later = make_job("late", count=2, gpus=8, pod_labels={"app": "noisy"})
+    state.cluster.job_changed(later)
+    state.cluster.job_changed(small("shy-too", affinity=make_anti_affinity("rack", app="noisy")))
+    found = placed(state)
+    assert found["late"] == ["n1", "n4"]
+    assert found["shy-too"] == ["n2"]
+
+
+def test_a_term_is_about_its_own_namespace_unless_it_names_others() -> None:
+    pods = [make_pod("p", namespace="other", node="n0", labels={"app": "x"})]
+    near = small("near", affinity=make_anti_affinity("rack", app="x"))
+    assert placed(PlacementState.of(RACKS, [near], pods))["near"] == ["n0"]
+    named = small("far", affinity=make_anti_affinity("rack", namespaces=["other"], app="x"))
+    assert placed(PlacementState.of(RACKS, [named], pods))["far"] == ["n2"]
+    term = PodAffinityTerm("rack", LabelSelector({"app": "x"}), namespace_selector=LabelSelector())
+    everywhere = small("all", affinity=Affinity(pod_anti_affinity=PodAntiAffinity((term,))))
+    assert placed(PlacementState.of(RACKS, [everywhere], pods))["all"] == ["n2"]
+    by_label = structs.replace(term, namespace_selector=LabelSelector({"team": "a"}))
+    refused = small("no", affinity=Affinity(pod_anti_affinity=PodAntiAffinity((by_label,))))
+    kind, message = reason(PlacementState.of(RACKS, [refused], pods), "no")
+    assert kind is Reason.INVALID_REQUEST
+    assert "namespaceSelector" in message
+
+
+def test_a_pod_of_others_that_shuns_a_job_is_heeded_whichever_came_first() -> None:
+    shy = make_pod("shy", node="n0", affinity=make_anti_affinity(**{names.JOB_NAME: "a"}))
+    job = small("a")
+    assert placed(PlacementState.of(RACKS, [job], [shy]))["a"] == ["n1"]
+    state = PlacementState.of(RACKS, [job])
+    state.cluster.pod_changed(shy)
+    assert placed(state)["a"] == ["n1"]
+    state = PlacementState.of(RACKS, [job])
+    state.cluster.pod_changed(shy)
+    state.cluster.pod_deleted(("default", "shy"))
+    assert placed(state)["a"] == ["n0"]
+
+
+def test_members_are_spread_evenly_over_racks() -> None:
+    def racks(count: int, skew: int, pods: int = 0) -> list[int]:
+        spread = [make_spread("rack", skew, app="x")]
+        job = small("a", count, pod_labels={"app": "x"}, spreads=spread)
+        others = [make_pod(f"p{i}", node="n0", labels={"app": "x"}) for i in range(pods)]
+        found = placed(PlacementState.of(RACKS, [job], others)).get("a", [])
+        return [sum(int(node[1]) // 2 == rack for node in found) for rack in range(3)]
+
+    assert sorted(racks(7, 1)) == [2, 2, 3]
+    assert max(racks(7, 3)) - min(racks(7, 3)) <= 3
+    assert racks(4, 1, pods=2) == [0, 2, 2], "what runs there counts"
+    assert sum(racks(48, 1)) == 48
+    assert racks(49, 1) == [0, 0, 0]
+
+
+def test_a_rack_that_is_full_bounds_the_others() -> None:
+    full = [make_pod(f"p{i}", node=f"n{i}", gpus=8) for i in range(2)]
+    job = small("a", 3, pod_labels={"app": "x"}, spreads=[make_spread("rack", 1, app="x")])
+    state = PlacementState.of(RACKS, [job], full)
+    assert reason(state, "a") == (
+        Reason.NEIGHBOURS_IN_THE_WAY,
+        "there are free nodes, but topology spread of its pods and of those that run allow only "
+        "2 of 3 members",
+    )
+    soft = make_spread("rack", 1, "ScheduleAnyway", app="x")
+    state.cluster.job_changed(small("b", 3, pod_labels={"app": "x"}, spreads=[soft]))
+    assert len(placed(state)["b"]) == 3
+
+
+def test_nodes_that_the_selector_leaves_out_are_no_domains() -> None:
+    job = small(
+        "a", 4, pod_labels={"app": "x"}, node_selector={"half": "yes"},
+        spreads=[make_spread("rack", 1, app="x")],
+    )  # fmt: skip
+    nodes = [make_node(f"n{i}", labels={"rack": f"r{i}", "half": "yes"}) for i in range(2)]
+    nodes += [make_node("n9", labels={"rack": "r9"})]
+    assert sorted(placed(PlacementState.of(nodes, [job]))["a"]) == ["n0", "n0", "n1", "n1"]
+
+
+def test_rules_hold_together_with_a_required_domain_and_between_roles() -> None:
+    roles = [
+        make_role(name, count=1, gpus=1, pod_labels={"app": "x"},
+                  affinity=make_anti_affinity(app="x"))
+        for name in ("head", "worker")
+    ]  # fmt: skip
+    job = make_job("a", roles=roles, topology=Topology(key="rack", required=True))
+    nodes = placed(PlacementState.of(RACKS, [job]))["a"]
+    assert len(set(nodes)) == 2
+    assert len({int(node[1]) // 2 for node in nodes}) == 1
+
+
+def test_a_replacement_goes_where_the_rules_of_the_gang_allow() -> None:
+    job = small(
+        "a", 2, pod_labels={"app": "x"}, affinity=make_anti_affinity("rack", app="x"),
+        placement=make_placement(["n0", "n2"]), attempt=2,
+        status={"attempts": (Attempt(number=1, nodes_lost=("n2",)),)},
+    )  # fmt: skip
+    nodes = [node for node in RACKS if node.metadata.name != "n3"]
+    assert placed(PlacementState.of(nodes, [job]))["a"] == ["n0", "n4"]
+
+
+def test_a_job_that_is_in_the_way_by_a_rule_alone_is_preempted() -> None:
+    low = small("low", priority=0, ports=[PORT], placement=make_placement(["node-0000"]))
+    other = small("other", priority=0, placement=make_placement(["node-0000"]))
+    low, other = (
+        structs.replace(job, status=structs.replace(job.status, attempts=(
+            Attempt(number=1, begun_at="2025-12-31T00:00:00Z", started_at="2025-12-31T00:00:00Z"),
+        ), conditions=()))
+        for job in (low, other)
+    )  # fmt: skip
+    pods = [make_member_pod(low), make_member_pod(other)]
+    state = PlacementState.of(
+        make_nodes(1), [low, other, small("high", priority=9, ports=[PORT])], pods
+    )
+    actions = decide(state, POLICY, EPOCH).actions
+    [nomination] = [action for action in actions if isinstance(action, NominateJob)]
+    assert [victim.name for victim in nomination.nomination.victims] == ["low"]
+
+
+def test_a_preferred_node_is_taken_where_as_many_devices_are_free() -> None:
+    def prefers(weight: int, rack: str) -> PreferredSchedulingTerm:
+        expression = NodeSelectorRequirement("rack", "In", (rack,))
+        return PreferredSchedulingTerm(weight, NodeSelectorTerm((expression,)))
+
+    wish = Affinity(NodeAffinity(preferred=(prefers(1, "r1"), prefers(50, "r2"))))
+    assert placed(PlacementState.of(RACKS, [small("a", affinity=wish)]))["a"] == ["n4"]
+    three = make_job("a", count=3, gpus=8, affinity=wish)
+    assert placed(PlacementState.of(RACKS, [three]))["a"] == ["n2", "n4", "n5"]
+    fuller = make_pod("p", node="n0", gpus=4)
+    assert placed(PlacementState.of(RACKS, [small("a", affinity=wish)], [fuller]))["a"] == ["n0"]
+    none = make_node("n9", labels={"rack": "r9"})
+    assert placed(PlacementState.of([none], [small("a", affinity=wish)]))["a"] == ["n9"]
+
+
+def test_a_node_that_asks_to_be_left_alone_is_taken_last() -> None:
+    soft = Taint(key="spot", effect="PreferNoSchedule")
+    nodes = [make_node("n0", gpus=8, taints=[soft]), make_node("n1", gpus=8)]
+    pods = [make_pod("p", node="n0", gpus=4)]
+    assert placed(PlacementState.of(nodes, [small("a")], pods))["a"] == ["n1"]
+    assert len(placed(PlacementState.of(nodes, [make_job("a", count=2)]))["a"]) == 2
+    willing = small("a", tolerations=[Toleration(key="spot", operator="Exists")])
+    assert placed(PlacementState.of(nodes, [willing], pods))["a"] == ["n0"]
+    state = PlacementState.of(nodes, [small("a")], pods)
+    state.cluster.node_changed(make_node("n0", gpus=8))
+    assert placed(state)["a"] == ["n0"]
+
+
+def test_marks_leave_nothing_behind() -> None:
+    state = PlacementState.of(RACKS, [small("a", 2, ports=[PORT]), small("b", ports=[PORT])])
+    before = state.cluster.table.marks.copy()
+    decide(state, POLICY, EPOCH)
+    assert state.cluster.table.marks == before
+    placed(state)
+    assert state.cluster.table.marks != before
+    for name in ("a", "b"):
+        state.cluster.job_deleted(("default", name))
+    assert state.cluster.table.marks == before
+
+
+def test_what_a_pod_says_is_heeded_however_odd() -> None:
+    odd = PodAffinityTerm(
+        "rack", LabelSelector({"app": "x"}), namespace_selector=LabelSelector({"team": "a"})
+    )
+    affinity = Affinity(pod_anti_affinity=PodAntiAffinity((odd,) * 40))
+    pod = make_pod("p", namespace="other", node="n0", gpus=8, affinity=affinity, ports=[PORT])
+    state = PlacementState.of(RACKS, [small("a", pod_labels={"app": "x"})], [pod])
+    assert placed(state)["a"] == ["n2"]
+    state.cluster.job_changed(small("b", 6, ports=[PORT]))
+    assert reason(state, "b")[0] is Reason.NEIGHBOURS_IN_THE_WAY
+
+
+def test_jobs_without_rules_stay_equal_however_their_labels_differ() -> None:
+    jobs = [small(name, pod_labels={"app": name}) for name in ("a", "b", "c")]
+    state = PlacementState.of(RACKS, jobs)
+    assert len({entry.gang for entry in state.jobs.values()}) == 1
+    state.cluster.job_changed(small("shy", affinity=make_anti_affinity(app="b")))
+    assert len({state.jobs["default", name].gang for name in ("a", "b", "c")}) == 2
+    state.cluster.job_deleted(("default", "shy"))
+    assert len(state.cluster.terms) == 0
+
+
+def test_mistakes_in_rules_about_pods_are_refused_with_their_paths() -> None:
+    bad = Affinity(
+        pod_anti_affinity=PodAntiAffinity((PodAffinityTerm("", LabelSelector({"a b": "c"})),))
+    )
+    job = small("a", affinity=bad, spreads=[make_spread("rack", 0, "Maybe")])
+    at = "spec.roles[0].template.spec"
+    term = f"{at}.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
+    assert [cause.field for cause in validate_job(job)] == [
+        f"{term}.topologyKey",
+        f"{term}.labelSelector.matchLabels",
+        f"{at}.topologySpreadConstraints[0].maxSkew",
+        f"{at}.topologySpreadConstraints[0].whenUnsatisfiable",
+    ]

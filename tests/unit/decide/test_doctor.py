@@ -1,0 +1,136 @@
+"""The doctor's decisions: what the report says, when it is written, and which Events follow."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.api.cluster_report import (
+    FINDINGS_MAX,
+    ClusterReport,
+    ClusterReportStatus,
+    ReportCondition,
+    Severity,
+)
+from fairlead.api.meta import ObjectMeta, find_condition
+from fairlead.api.times import format_time
+from fairlead.decide.doctor.actions import ChangeKind, CreateReport, WriteReport
+from fairlead.decide.doctor.decide import CONDITIONS, decide_report, report_status
+from fairlead.decide.doctor.examination import Examination, Found
+from fairlead.decide.doctor.policy import DoctorPolicy
+from fairlead.doctor.registry import BY_ID
+from fairlead.testing.builders import EPOCH
+
+POLICY = DoctorPolicy()
+FULL = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.91")
+ODD = Found("ETCD-17", Severity.WARNING, "kube-apiserver", "odd interval", "10m")
+PASSED = tuple(check for checks in CONDITIONS.values() for check in checks)
+
+
+def report_of(examination: Examination) -> ClusterReport:
+    status = report_status(ClusterReportStatus(), examination)
+    return ClusterReport(ObjectMeta("cluster"), status)
+
+
+def written(report: ClusterReport, examination: Examination) -> WriteReport | None:
+    actions = decide_report(report, examination, POLICY)
+    assert len(actions) <= 1
+    action = actions[0] if actions else None
+    assert action is None or isinstance(action, WriteReport)
+    return action
+
+
+def status_of(examination: Examination, type_: ReportCondition) -> str:
+    found = find_condition(report_of(examination).status.conditions, type_.value)
+    assert found is not None
+    return found.status
+
+
+def test_the_report_is_created_before_it_is_written() -> None:
+    assert decide_report(None, Examination(EPOCH), POLICY) == (CreateReport(),)
+
+
+def test_numbers_that_change_are_no_reason_to_write_but_a_confirmation_is_due() -> None:
+    report = report_of(Examination(EPOCH, (FULL,)))
+    other = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.92")
+    assert written(report, Examination(EPOCH + 300, (other,))) is None
+    late = written(report, Examination(EPOCH + 900, (other,)))
+    assert late is not None
+    assert late.changes == ()
+    assert late.status.findings[0].evidence == "0.92"
+    assert late.status.findings[0].since == format_time(EPOCH)
+
+
+def test_a_report_from_the_future_is_replaced() -> None:
+    report = report_of(Examination(EPOCH + 3600, (FULL,)))
+    assert written(report, Examination(EPOCH, (FULL,))) is not None
+
+
+def test_a_finding_begins_worsens_and_ends_once_each() -> None:
+    report = report_of(Examination(EPOCH, (ODD,)))
+    began = written(report, Examination(EPOCH + 300, (FULL, ODD)))
+    assert began is not None
+    assert [(c.kind, c.finding.check) for c in began.changes] == [(ChangeKind.BEGAN, "ETCD-04")]
+    assert (began.status.critical, began.status.warning) == (1, 1)
+    ended = written(replace(report, status=began.status), Examination(EPOCH + 600))
+    assert ended is not None
+    assert [(c.kind, c.finding.check) for c in ended.changes] == [
+        (ChangeKind.ENDED, "ETCD-04"), (ChangeKind.ENDED, "ETCD-17"),
+    ]  # fmt: skip
+    worse = Found("ETCD-17", Severity.CRITICAL, "kube-apiserver")
+    changed = written(report, Examination(EPOCH + 300, (worse,)))
+    assert changed is not None
+    assert changed.changes == ()
+
+
+def test_a_check_that_is_no_longer_seen_has_not_passed_and_its_finding_has_not_ended() -> None:
+    report = report_of(Examination(EPOCH, (FULL,), passed=("ETCD-08",)))
+    blind = Examination(EPOCH + 300, unknown=("ETCD-04",), passed=("ETCD-08",))
+    action = written(report, blind)
+    assert action is not None
+    assert [c.kind for c in action.changes] == [ChangeKind.NOT_SEEN]
+    condition = find_condition(action.status.conditions, "EtcdNearlyFull")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", "NotSeen")
+    assert condition.last_transition_time == format_time(EPOCH + 300)
+
+
+def test_conditions_are_false_only_when_each_of_their_checks_has_passed() -> None:
+    nearly_full = ReportCondition.ETCD_NEARLY_FULL
+    assert status_of(Examination(EPOCH, passed=PASSED), nearly_full) == "False"
+    assert status_of(Examination(EPOCH, (FULL,), unknown=("ETCD-08",)), nearly_full) == "True"
+    assert status_of(Examination(EPOCH, unknown=("ETCD-08",)), nearly_full) == "Unknown"
+    mild = Found("ETCD-04", Severity.WARNING, "etcd-0")
+    assert status_of(Examination(EPOCH, (mild,), passed=("ETCD-08",)), nearly_full) == "False"
+    # A check that is in no result was not evaluated, so nothing is known about it.
+    assert status_of(Examination(EPOCH), nearly_full) == "Unknown"
+
+
+def test_a_condition_keeps_the_instant_of_its_transition() -> None:
+    first = report_status(ClusterReportStatus(), Examination(EPOCH, (FULL,)))
+    second = report_status(first, Examination(EPOCH + 900, (FULL,)))
+    condition = find_condition(second.conditions, "EtcdNearlyFull")
+    assert condition is not None
+    assert condition.last_transition_time == format_time(EPOCH)
+
+
+def test_the_size_is_bounded_and_what_has_no_room_has_not_ended() -> None:
+    many = tuple(
+        Found("API-22", Severity.CRITICAL, f"webhook-{i:04}" + "x" * 900, "t" * 900, "e" * 9000)
+        for i in range(1000)
+    )
+    report = report_of(Examination(EPOCH, many, unknown=tuple(f"X-{i}" for i in range(9999))))
+    assert len(report.status.findings) == FINDINGS_MAX
+    assert report.status.left_out == 1000 - FINDINGS_MAX
+    assert len(msgspec.json.encode(report)) < 100_000
+    before = tuple(Found("API-22", Severity.WARNING, f"old-{i}") for i in range(FINDINGS_MAX))
+    crowded = written(report_of(Examination(EPOCH, before)), Examination(EPOCH + 1, many + before))
+    assert crowded is not None
+    assert {change.kind for change in crowded.changes} == {ChangeKind.BEGAN}
+    assert len(crowded.changes) == POLICY.events_max
+
+
+def test_the_checks_behind_the_conditions_exist_and_reach_the_severity() -> None:
+    for checks in CONDITIONS.values():
+        for id_, severity in checks.items():
+            assert BY_ID[id_].worst.name == severity.name
