@@ -102,11 +102,13 @@ class Recorder:
         self.keep(label, {str(i): event for i, event in enumerate(got)})
         return got
 
-    async def until(self, path: str, holds: Callable[[Answer], bool]) -> Answer:
+    async def until(
+        self, path: str, holds: Callable[[Answer], bool], *, method: str = "GET", **more: Any
+    ) -> Answer:
         """Ask until it holds: for what a server does after it has answered."""
         async with asyncio.timeout(WATCH_SECONDS_MAX):
             while True:
-                answer = await self.target.request("GET", path)
+                answer = await self.target.request(method, path, **more)
                 if holds(answer):
                     return answer
                 await asyncio.sleep(0.02)

@@ -273,13 +273,14 @@ async def p60_p62_definitions(r: Recorder) -> None:
 
 async def p64_p65_admission_and_reviews(r: Recorder) -> None:
     await r("class", "POST", CLASSES, {"metadata": {"name": "high"}, "value": 1000})
-    await r("pod", "POST", PODS, pod("a", priorityClassName="high"))
+    # the real server's admission sees a class a moment later
+    named = pod("a", priorityClassName="high")
+    dry: dict[str, Any] = {"method": "POST", "query": {"dryRun": "All"}}
+    await r.until(PODS, lambda answer: answer.status == 201, body=named, **dry)
+    await r("pod", "POST", PODS, named)
     await r("default-class", "POST", CLASSES,
             {"metadata": {"name": "usual"}, "value": 5, "globalDefault": True})  # fmt: skip
-    for _ in range(50):  # the real server's admission sees the class a moment later
-        tried = await r.quietly("POST", PODS, pod("x"), query={"dryRun": "All"})
-        if tried.json["spec"]["priority"] == 5:
-            break
+    await r.until(PODS, lambda answer: answer.json["spec"]["priority"] == 5, body=pod("x"), **dry)
     await r("by-default", "POST", PODS, pod("b"))
     await r("system-name", "POST", CLASSES, {"metadata": {"name": "system-x"}, "value": 5})
     await r("too-high", "POST", CLASSES, {"metadata": {"name": "top"}, "value": 2_000_000_000})

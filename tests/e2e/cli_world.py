@@ -112,9 +112,14 @@ class Shell:
         assert code in (200, 404), body
         return body if code == 200 else {}
 
+    def status(self, name: str) -> dict[str, Any]:
+        """Return a job's status; {} when there is no such job, or it has none yet."""
+        status: dict[str, Any] = self.job(name).get("status", {})
+        return status
+
     def state(self, name: str) -> str:
         """Return a job's state; "" when there is no such job, or it has none yet."""
-        return str(self.job(name).get("status", {}).get("state", ""))
+        return str(self.status(name).get("state", ""))
 
 
 def eventually(question: Callable[[], Any], expected: Any, *, seconds: float = 20.0) -> None:

@@ -71,7 +71,7 @@ def test_down_ends_local_processes_and_the_next_up_restarts_from_the_checkpoint(
 ) -> None:
     shell.up("--listen", "127.0.0.1:0")
     shell.run("submit", "steps.sh", "--cpus", "100m", "--name", "steps")
-    eventually(lambda: shell.job("steps")["status"].get("progress", {}).get("step", 0) > 3,
+    eventually(lambda: shell.status("steps").get("progress", {}).get("step", 0) > 3,
                expected=True)  # fmt: skip
     pid = shell.pid()
     shell.down()
@@ -81,7 +81,7 @@ def test_down_ends_local_processes_and_the_next_up_restarts_from_the_checkpoint(
     left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if marker in _read(p)]
     assert left == []
     shell.up()
-    eventually(lambda: shell.job("steps")["status"]["attempt"], 2)
+    eventually(lambda: shell.status("steps").get("attempt"), 2)
     eventually(lambda: shell.state("steps"), "Running")
     resumed = shell.job("steps")["status"]["attempts"][-1]["resumedFromStep"]
     assert resumed > 3
