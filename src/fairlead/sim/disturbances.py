@@ -26,8 +26,8 @@ from fairlead.sim.checkers import Checkers
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
 from fairlead.sim.world_options import DAY_SECONDS, WorldOptions
 
-#: The longest run time of a group of another tool.
-GROUP_SECONDS_MAX = 600.0
+#: The longest run time of a group of another tool, and its most members as it arrives.
+GROUP_SECONDS_MAX, GROUP_MEMBERS_MAX = 600.0, 10
 #: Shares of the groups that their users enlarge, and delete, while they wait or run.
 _ENLARGED_SHARE, _DELETED_SHARE = 0.2, 0.2
 
@@ -92,7 +92,10 @@ class Disturbances:
         instants = sorted(rng.random() * until for _ in range(self._options.groups))
         for number, at in enumerate(instants):
             await asyncio.sleep(max(0.0, at - self._elapsed()))
-            name, workers = f"group-{number}", rng.randint(0, max(0, min(nodes, 10) - 2))
+            name, workers = (
+                f"group-{number}",
+                rng.randint(0, max(0, min(nodes, GROUP_MEMBERS_MAX) - 2)),
+            )
             body = owner_body(
                 name, seconds=rng.uniform(5, GROUP_SECONDS_MAX), Master=1, Worker=workers
             )

@@ -14,10 +14,13 @@ import random
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from types import FrameType
+from typing import Any
 
+from fairlead.api.quantity import GPU
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
@@ -25,10 +28,11 @@ from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.disturbances import GROUP_SECONDS_MAX
+from fairlead.sim.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
 from fairlead.sim.faults import FaultRates
 from fairlead.sim.loop import run
-from fairlead.sim.team_changes import draw_changes
+from fairlead.sim.team_changes import TEAM_NAMES, budget_seconds, draw_changes, with_budgets
+from fairlead.sim.training_operator import POD_GPUS
 from fairlead.sim.workload import WorkloadOptions, generate
 from fairlead.sim.world import Outcome, World
 from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
@@ -106,6 +110,7 @@ def options_of(number: int) -> WorldOptions:
         options = replace(options, groups=0)
     options = _with_teams(options, number)
     options = _with_pools(options, number)
+    options = _with_budgets(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -160,16 +165,45 @@ def _with_pools(options: WorldOptions, number: int) -> WorldOptions:
     )  # fmt: skip
 
 
+def _with_budgets(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world of teams with budgets that their jobs exceed, or as it was."""
+    rng = random.Random(f"budgets/{number}")  # noqa: S311 # a simulation, no secret
+    if not options.team_changes or rng.random() < 0.5:
+        return options
+    hours = _gpu_hours(options, number)
+    changes = with_budgets(rng, options.team_changes, hours)
+    return replace(
+        options, team_changes=changes,
+        settle_seconds_max=options.settle_seconds_max + budget_seconds(changes, hours, _ATTEMPTS),
+    )  # fmt: skip
+
+
+def _gpu_hours(options: WorldOptions, seed: int) -> dict[str, float]:
+    """Return what the jobs of each team need: of one attempt each."""
+    seconds = dict.fromkeys(options.workload.teams, 0.0)
+    for body in _bodies(options, seed):
+        role = body["spec"]["roles"][0]
+        gpus = int(role["template"]["spec"]["containers"][0]["resources"]["limits"][GPU])
+        seconds[body["metadata"]["namespace"]] += role["count"] * gpus * _seconds_of(body)
+    # Groups of the other tool are in the namespace that the first team has, too.
+    members = min(options.nodes, GROUP_MEMBERS_MAX)
+    seconds[TEAM_NAMES[0]] += options.groups * members * POD_GPUS * GROUP_SECONDS_MAX
+    return {team: gpu_seconds / 3600.0 for team, gpu_seconds in seconds.items()}
+
+
 def _run_seconds(options: WorldOptions, seed: int) -> float:
     """Return the run time of all jobs of a world together."""
+    return sum(_seconds_of(body) for body in _bodies(options, seed))
+
+
+def _bodies(options: WorldOptions, seed: int) -> Iterator[dict[str, Any]]:
     workload = random.Random(f"{seed}/workload")  # noqa: S311 # as in World
-    templates = (
-        arrival.body["spec"]["roles"][0]["template"]
-        for arrival in generate(options.workload, workload)
-    )
-    return sum(
-        float(template["metadata"]["annotations"][SIMULATE_SECONDS]) for template in templates
-    )
+    return (arrival.body for arrival in generate(options.workload, workload))
+
+
+def _seconds_of(body: dict[str, Any]) -> float:
+    template = body["spec"]["roles"][0]["template"]
+    return float(template["metadata"]["annotations"][SIMULATE_SECONDS])
 
 
 class _CutOff(BaseException):

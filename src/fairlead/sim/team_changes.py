@@ -2,13 +2,15 @@
 
 Drawn shares may ask for more nodes than there are, or for those of one rack, in nodes or in GPUs.
 In the end every team exists, may borrow without a limit and limits no jobs, so that each can run.
+It may have a budget then: what was used counts half after a day, so its jobs run in time.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.api import names
@@ -23,7 +25,7 @@ _VANISHING_SHARE = 0.25
 _RACK: Spec = {"nodeSelector": {RACK: "rack-00000"}}
 #: What the shares of a team select.
 _SELECTORS: tuple[tuple[Spec, ...], ...] = ((), ({},), ({},), (_RACK,), (_RACK, {}))
-_OPTIONAL = ("borrowLimitNodes", "lendLimitNodes", "limits", "userLimits")
+_OPTIONAL = ("borrowLimitNodes", "lendLimitNodes", "limits", "userLimits", "budget")
 _JOB_LIMITS = ("running", "waiting", "submitted", "gpus")
 
 
@@ -88,6 +90,48 @@ def _spec(rng: random.Random, team: str, nodes: int) -> Spec:
             names_drawn = rng.sample(_JOB_LIMITS, rng.randint(1, 2))
             spec[limits] = {name: _job_limit(rng, name) for name in names_drawn}
     return spec
+
+
+def with_budgets(
+    rng: random.Random, changes: tuple[TeamChange, ...], gpu_hours: Mapping[str, float]
+) -> tuple[TeamChange, ...]:
+    """Return the changes with budgets, most of them smaller than what the jobs of the team need.
+
+    `gpu_hours` says what that is, by team.
+    """
+    last = {change.name: number for number, change in enumerate(changes)}
+    drawn: list[TeamChange] = []
+    for number, change in enumerate(changes):
+        needed = gpu_hours.get(change.name, 0.0)
+        is_last = number == last[change.name]
+        if change.spec is None or rng.random() < (0.75 if is_last else 0.3):
+            drawn.append(change)
+            continue
+        part = rng.choice((0.7, 1.5) if is_last else (0.0, 0.02, 0.02, 0.1, 0.1, 0.3))
+        days = 1 if is_last else rng.choice((1, 1, 7))
+        budget = {"gpuHours": math.ceil(needed * part), "halfLifeDays": days}
+        if is_last and not budget["gpuHours"]:
+            budget["gpuHours"] = 1
+        drawn.append(replace(change, spec={**change.spec, "budget": budget}))
+    return tuple(drawn)
+
+
+def budget_seconds(
+    changes: tuple[TeamChange, ...], gpu_hours: Mapping[str, float], attempts: int
+) -> float:
+    """Return how long the jobs of all teams wait at most for the budgets that teams have at last.
+
+    Where each job runs `attempts` times, and alone: from the sum S = L + g, with the job's g above
+    the budget L, to L it takes log2(S / L) half-lives, less than g / (L ln 2).
+    """
+    last = {change.name: change.spec or {} for change in changes}
+    seconds = 0.0
+    for name, spec in last.items():
+        if "budget" in spec:
+            ratio = attempts * gpu_hours.get(name, 0.0) / spec["budget"]["gpuHours"]
+            half_lives = math.log2(max(1.0, ratio)) + ratio / math.log(2)
+            seconds += half_lives * spec["budget"]["halfLifeDays"] * 86_400.0
+    return seconds
 
 
 def _job_limit(rng: random.Random, name: str) -> int:

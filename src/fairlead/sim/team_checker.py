@@ -3,7 +3,8 @@
     taints     no node has those of two teams; they meet the shares while healthy nodes suffice
     jobs       no placement exceeds a limit of the team's or the user's jobs or GPUs
     limits     no placement takes nodes of other teams beyond what its team may borrow and they lend
-    reclaim    a team's first waiting job does not wait for nodes of the team that others borrow
+    reclaim    a team's first waiting job does not wait for nodes of the team that others borrow,
+               where the team has no budget or limit that may keep it from them
 
 It knows the objects only, and shares no code with the planner or the teams controller.
 """
@@ -18,7 +19,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job, Role
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.quantity import GPU, resources_to_base
-from fairlead.api.team import JobLimits, Share, Team
+from fairlead.api.team import JobLimits, Share, Team, TeamSpec
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
@@ -277,7 +278,7 @@ class TeamChecker:
             name for name, node in self._nodes.items()
             if self.model.owner.get(name) == team and is_healthy(node)
         )  # fmt: skip
-        if first is None or not own:
+        if first is None or not own or _keeps_waiting(self.model.specs[team]):
             return
         key, job = first
         is_kept_out = not self._has_room(job, own, self._jobs.values())
@@ -323,6 +324,12 @@ class TeamChecker:
                     return False
                 _take(left[found], request)
         return True
+
+
+def _keeps_waiting(spec: TeamSpec) -> bool:
+    """True where a job of the team may wait although it would fit."""
+    is_unlimited = spec.limits == spec.user_limits == JobLimits()
+    return spec.budget.gpu_hours is not None or not is_unlimited
 
 
 def _take(room: dict[str, int], request: Mapping[str, int]) -> None:

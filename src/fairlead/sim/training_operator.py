@@ -15,6 +15,7 @@ from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, Wire
+from fairlead.api.quantity import GPU
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError
 from fairlead.decide.pinning import pinned_node
@@ -25,6 +26,8 @@ from fairlead.runtime.client import Client
 from fairlead.sim.checkers import PromiseBroken
 
 SPACE = names.DEFAULT_NAMESPACE
+#: Of each pod of a group.
+POD_GPUS = 8
 _PREFIX = "training.kubeflow.org"
 _TEND_SECONDS = 1.0
 
@@ -154,7 +157,7 @@ class TrainingOperator:
 
 
 def _owned_pod(owner: Owner, role: str, index: int, pod: dict[str, Any]) -> dict[str, Any]:
-    amounts = {"cpu": "1", "nvidia.com/gpu": "8"}
+    amounts = {"cpu": "1", GPU: str(POD_GPUS)}
     container = {"name": "main", "image": "train:1", "resources": {"limits": amounts}}
     return {
         "metadata": {

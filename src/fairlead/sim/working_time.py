@@ -46,6 +46,10 @@ class WorkingTime:
         if idle is not None and idle.until == math.inf:
             idle.until = now + self._waits[controller]
 
+    def began_at(self, controller: str) -> float:
+        """Return when the present process first decided; infinity before its first decision."""
+        return self._idle[controller].until - self._waits[controller]
+
     def seconds(self, controller: str, now: float) -> float:
         """Return the instant `now` on the clock of a controller."""
         return now - self._idle[controller].before(now)

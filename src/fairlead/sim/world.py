@@ -53,6 +53,7 @@ from fairlead.model.machines import Instance
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
+from fairlead.sim.budget_checker import BudgetChecker
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
 from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.faults import FaultSwitch
@@ -205,6 +206,7 @@ class World:
         self.submission = Submission(self.client, self._elapsed)
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
+        self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
         self.preemptions = PreemptionChecker(
             priorities, self.teams.model, clock_error_seconds=clock_error
         )
@@ -213,7 +215,8 @@ class World:
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
         self._observers += [
-            self.disturbances, self.teams, self.preemptions, self.neighbours, self.topology,
+            self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
+            self.topology,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -263,7 +266,9 @@ class World:
                 for observer in self._observers:
                     observer.node(node, key_name, now)
             elif name == TEAMS.name:
-                self.teams.team(_typed(current, Team), key_name, now)
+                team = _typed(current, Team)
+                self.teams.team(team, key_name, now)
+                self.budgets.team(team, key_name, now)
             for observer in self._observers:
                 observer.wrote(name)
         self._on_writes()
