@@ -34,13 +34,16 @@ RESOURCES = {"cpu": "128", "memory": "1Ti", "nvidia.com/gpu": "8"}
 
 def offer(
     pool: str = "p", room: int = 100, *, domain: str = "", rack: str = "",
-    pool_room: int | None = None, **more: bool,
+    pool_room: int | None = None, is_unavailable: bool = False, headroom: int = 0,
 ) -> Offer:  # fmt: skip
     where = PoolDomain(domain, {"rack": rack} if rack else {}) if domain else None
     spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 1000)
     made = NodePool(ObjectMeta(pool), spec)
     of_pool = room if pool_room is None else pool_room
-    return Offer(pool, domain, template_of(made, where), room, of_pool, **more)
+    return Offer(
+        pool, domain, template_of(made, where), room, of_pool,
+        is_unavailable=is_unavailable, headroom=headroom,
+    )  # fmt: skip
 
 
 def ask(
@@ -76,6 +79,16 @@ def test_what_is_coming_is_not_bought_twice() -> None:
     demand = ask([make_job("a", gpus=8, count=8)], [offer()], coming={("p", ""): 8})
     assert bought(demand) == {}
     assert demand.coming_used == {("p", ""): 8}
+
+
+def test_headroom_that_is_coming_is_used_last_so_no_pool_buys_it_again_and_again() -> None:
+    offers = [offer("buys"), offer("spare", headroom=2)]
+    gangs = [make_job("a", gpus=8, count=3), make_job("b", gpus=8, count=2)]
+    coming = {("buys", ""): 3, ("spare", ""): 4}
+    demand = ask(gangs, offers, coming=coming)
+    assert (bought(demand), demand.coming_used) == ({}, {("buys", ""): 3, ("spare", ""): 2})
+    demand = ask([*gangs, make_job("c", gpus=8, count=2)], offers, coming=coming)
+    assert (bought(demand), demand.coming_used) == ({}, {("buys", ""): 3, ("spare", ""): 4})
 
 
 def test_a_gang_that_no_offer_holds_completely_is_not_bought_for() -> None:

@@ -57,6 +57,8 @@ class Offer:
     pool_room: int
     weight: int = 0
     is_unavailable: bool = False
+    #: Nodes of the pool, in all domains together, that are to stay free.
+    headroom: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -152,6 +154,8 @@ class _Buyer:
         self._barred: Bools = np.zeros(0, dtype=np.bool_)
         #: How many nodes of each offer were added the last time.
         self._portion: dict[tuple[str, str], int] = {}
+        #: Slots of nodes that are coming to be free: gangs use them last.
+        self._headroom: list[int] = []
 
     def run(
         self,
@@ -161,9 +165,13 @@ class _Buyer:
         """Try all gangs."""
         self._probe(gangs[:GANGS_MAX])
         by_key = {offer.key: offer for offer in self._offers}
+        headroom = {offer.pool: offer.headroom for offer in self._offers}
         for key, count in sorted(coming.items()):
             if key in by_key and count:
-                self._add(by_key[key], count, _Added.COMING)
+                slots = self._add(by_key[key], count, _Added.COMING)
+                kept = min(count, headroom[key[0]])
+                headroom[key[0]] -= kept
+                self._headroom += slots[count - kept :]
         for job, gang in gangs[:GANGS_MAX]:
             self._try(job, gang)
         return self._demand
@@ -193,7 +201,7 @@ class _Buyer:
         if self._failed_at == self._capacity.version and gang in self._failed:
             self._demand.unbought[job] = self._failed[gang]
             return
-        plan = plan_gang(self._capacity, self._state.table, gang)
+        plan = self._plan(gang)
         if plan is not None:
             self._serve(job, plan)
             return
@@ -204,6 +212,20 @@ class _Buyer:
                 self._failed.clear()
                 self._failed_at = self._capacity.version
             self._failed[gang] = why
+
+    def _plan(self, gang: GangRequest) -> Plan | None:
+        """Place a gang on what is there and coming, on headroom only where it must.
+
+        Else a gang that one pool buys for would take what is coming as headroom of another, which
+        would buy more to keep as much free, as long as the gang waits.
+        """
+        if self._headroom:
+            self._bar(self._headroom)
+            plan = plan_gang(self._capacity, self._state.table, gang)
+            self._barred[self._headroom] = False
+            if plan is not None:
+                return plan
+        return plan_gang(self._capacity, self._state.table, gang)
 
     def _serve(self, job: JobKey, plan: Plan) -> None:
         """Note what a gang uses: nodes that are there, coming, or, for the first time, bought."""
@@ -353,9 +375,14 @@ class _Buyer:
         self._portion[offer.key] = 2 * self._portion.get(offer.key, _CHUNK // 2)
         more = min(offer.room - len(hidden), max(lacking, self._portion[offer.key]))
         hidden += self._add(offer, more, _Added.OFFERED)
-        grown = np.zeros(self._state.table.capacity, dtype=np.bool_)
-        grown[: len(self._barred)] = self._barred
-        self._barred = self._capacity.barred = grown
+        self._bar(hidden)
+
+    def _bar(self, slots: Sequence[int]) -> None:
+        """Hide these nodes, in an array that is as long as there are nodes by now."""
+        barred = np.zeros(self._state.table.capacity, dtype=np.bool_)
+        barred[: len(self._barred)] = self._barred
+        barred[slots] = True
+        self._barred = self._capacity.barred = barred
 
     def _show(self, key: tuple[str, str], count: int) -> None:
         """Let a gang see the first so many nodes of an offer, and no more of them."""

@@ -85,7 +85,7 @@ def _offers_of(view: FleetView, census: Census) -> list[Offer]:
         template = template_of(pool, domain)
         out.append(
             Offer(name, where, template, max(0, min(room, in_domain)), room, pool.spec.weight,
-                  where in avoided)
+                  where in avoided, 0 if pool.spec.hold is not None else pool.spec.headroom_nodes)
         )  # fmt: skip
     return out
 
