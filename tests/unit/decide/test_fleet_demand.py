@@ -82,13 +82,13 @@ def test_what_is_coming_is_not_bought_twice() -> None:
 
 
 def test_headroom_that_is_coming_is_used_last_so_no_pool_buys_it_again_and_again() -> None:
-    offers = [offer("buys"), offer("spare", headroom=2)]
+    offers = [offer("buys"), offer("ample", headroom=2)]
     gangs = [make_job("a", gpus=8, count=3), make_job("b", gpus=8, count=2)]
-    coming = {("buys", ""): 3, ("spare", ""): 4}
+    coming = {("buys", ""): 3, ("ample", ""): 4}
     demand = ask(gangs, offers, coming=coming)
-    assert (bought(demand), demand.coming_used) == ({}, {("buys", ""): 3, ("spare", ""): 2})
+    assert (bought(demand), demand.coming_used) == ({}, {("buys", ""): 3, ("ample", ""): 2})
     demand = ask([*gangs, make_job("c", gpus=8, count=2)], offers, coming=coming)
-    assert (bought(demand), demand.coming_used) == ({}, {("buys", ""): 3, ("spare", ""): 4})
+    assert (bought(demand), demand.coming_used) == ({}, {("buys", ""): 3, ("ample", ""): 4})
 
 
 def test_a_gang_that_no_offer_holds_completely_is_not_bought_for() -> None:
