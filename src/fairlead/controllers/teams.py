@@ -58,6 +58,8 @@ class TeamsController:
         self._decided_on: tuple[object, ...] | None = None
         self._wake_at: float | None = None
         self._changes_at = self._use_at = 0.0
+        #: `TeamUses.change_count` that the statuses were decided on.
+        self._uses_seen = -1
         #: Kind and name of objects whose writes are refused, until the loop retries them.
         self._blocked: set[ObjectKey] = set()
         #: Pods that Fairlead does not place and no scheduler has bound; those of them to look at.
@@ -104,8 +106,11 @@ class TeamsController:
         teams = self._world.mirrors.teams
         if teams.is_undefined or not (len(teams) or self._world.state.uses.has_owners):
             return None  # without the kind, the taints that there are stay
-        is_known = self._decided_on == self._versions() and not self._to_judge
-        return self._wake_at if is_known else 0.0
+        if self._decided_on != self._versions() or self._to_judge:
+            return 0.0
+        if self._uses_seen == self._world.state.uses.change_count or self._wake_at is None:
+            return self._wake_at
+        return min(self._wake_at, self._use_at)
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the cluster as the mirrors have it."""
@@ -128,27 +133,33 @@ class TeamsController:
         actions += self._tolerations()
         if self._to_judge:
             wakes.append(now + self._policy.interval_seconds)
-        actions += self._statuses(teams, now)
-        if teams:
-            wakes.append(self._use_at)
+        actions += self._statuses(teams, now, wakes)
         self._wake_at = min(wakes, default=None)
         return Decision(tuple(actions), wake_at=self._wake_at)
 
-    def _statuses(self, teams: Sequence[Team], now: float) -> Iterator[WriteTeamStatus]:
+    def _statuses(
+        self, teams: Sequence[Team], now: float, wakes: list[float]
+    ) -> Iterator[WriteTeamStatus]:
+        """Yield what the status of each team lacks; add to `wakes` when there may be more."""
         self._world.state.advance_shares(now)
+        self._uses_seen = self._world.state.uses.change_count
         self._use_at = now + self._policy.use_seconds
+        if teams:
+            wakes.append(now + self._policy.sums_seconds)
         for team in teams:
             if ("team", team.metadata.name) in self._blocked:
                 continue
             try:
                 status = team_status(self._world.state, team, self._sharing, now)
-                write = changed_status(team, status, self._policy, now)
+                write, due_at = changed_status(team, status, self._policy, now)
             except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
                 self._set_aside.note(TEAMS, team.metadata, Stage.DECIDE, error)
                 continue
             self._set_aside.clear(TEAMS, team.metadata.key, Stage.DECIDE)
             if write is not None:
                 yield write
+            if due_at is not None:
+                wakes.append(due_at)
 
     def _tolerations(self) -> Iterator[AddTolerations]:
         """Yield the pods that lack what admission gives, a bounded number at a time."""

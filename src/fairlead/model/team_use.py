@@ -116,6 +116,8 @@ class TeamUses:
         #: Of the whole cluster's dominant resource, in seconds; and GPU-seconds.
         self.shares = DecayedSums()
         self.gpu_seconds = DecayedSums()
+        #: How often what is held, or whose a node is, has changed.
+        self.change_count = 0
 
     def owner(self, node: str) -> str:
         """Return the team whose taint a node carries; "" for none."""
@@ -149,6 +151,7 @@ class TeamUses:
         """Take in whose a node is; "": nobody's."""
         if self.owner(node) == team:
             return
+        self.change_count += 1
         self._count(node, -1)
         if team:
             self._owners[node] = team
@@ -161,6 +164,7 @@ class TeamUses:
         before = self._jobs.get(key)
         if before == use:
             return
+        self.change_count += 1
         if before is not None:
             self._book(before, -1)
             del self._jobs[key]

@@ -19,6 +19,7 @@ import msgspec
 
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
 from fairlead.cloud.simulated import CloudRates
+from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
 from fairlead.sim.checkers import unwrap_broken
 from fairlead.sim.faults import PERFECT, ROUGH
@@ -217,6 +218,8 @@ def world_options(
         user_acts_per_day=0.0,
         settle_seconds_max=float("inf"),
         look_seconds=max(60.0, seconds / 2000),
+        # It examines every 5 minutes; only node pools act on what it finds.
+        doctor=DoctorPolicy(enabled=is_rough or bool(scenario.cluster.pools)),
         policy=POLICIES[scenario.policy],
         pools=tuple(map(_pool_shape, scenario.cluster.pools)),
         cloud=_cloud_rates(scenario.cluster.cloud),

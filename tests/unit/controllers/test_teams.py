@@ -12,7 +12,7 @@ from fairlead.api import crd
 from fairlead.api.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.api.names import GANG_GATE, TEAM
-from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS, TEAMS
+from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS, TEAMS
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -24,7 +24,7 @@ from fairlead.model.teams import owner_of
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_node, make_team
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_team
 
 THEIRS = Taint("nvidia.com/gpu", "NoSchedule", "present")
 
@@ -33,6 +33,7 @@ class Cluster:
     def __init__(self) -> None:
         self.clock, self.rng = LoopClock(EPOCH), random.Random(1)
         self.writes: list[str] = []
+        self.loops: list[ControllerLoop[Any]] = []
         service = Service(
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{self.rng.getrandbits(128):032x}", rng=self.rng,
@@ -48,6 +49,7 @@ class Cluster:
         world = ClusterWorld.make(self.client, clock=self.clock, rng=self.rng)
         controller = TeamsController(self.client, world, policy=policy)
         loop = ControllerLoop(controller, clock=self.clock, rng=self.rng)
+        self.loops.append(loop)
         others = (world.mirrors.priority_classes,)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each.run()) for each in (*others, loop)]
@@ -143,6 +145,27 @@ def test_nodes_change_hands_at_a_bounded_rate() -> None:
         assert (await cluster.owners())["vision"] == 9
 
     run(cluster.play(main, TeamsPolicy(changes_max=2)))
+
+
+def test_a_job_is_in_the_status_within_seconds_and_quiet_hours_take_few_decisions() -> None:
+    cluster = Cluster()
+    day = 24 * 3600
+
+    async def main() -> None:
+        await cluster.add_nodes(2)
+        await cluster.add_team("vision", 1)
+        await cluster.client.create(NAMESPACES, {"metadata": {"name": "vision"}})
+        await asyncio.sleep(60)
+        before = cluster.loops[0].cycle_count
+        await asyncio.sleep(day)
+        assert cluster.loops[0].cycle_count - before <= day / 300 + 1
+        job = make_job("j", namespace="vision")
+        body = {"metadata": {"name": "j"}, "spec": to_wire(job.spec)}
+        await cluster.client.create(JOBS, body, namespace="vision")
+        await asyncio.sleep(12)
+        assert (await cluster.client.get(TEAMS, "vision")).status.use.jobs_submitted == 1
+
+    run(cluster.play(main))
 
 
 def test_a_taint_that_a_person_writes_is_put_right_and_others_stay() -> None:

@@ -132,22 +132,35 @@ def team_status(cluster: ClusterState, team: Team, sharing: Sharing, now: float)
 
 def changed_status(
     team: Team, status: TeamStatus, policy: TeamsPolicy, now: float
-) -> WriteTeamStatus | None:
-    """Return the write of a status; None where it says nothing new, or its use is not due yet.
+) -> tuple[WriteTeamStatus | None, float | None]:
+    """Return the write of a status, None where it says nothing new; and when its use is due.
 
-    What the fair share has summed up changes all the time, and is written rarely.
+    What a team uses changes often, and its sums all the time: both are written rarely. None: its
+    use says nothing new.
     """
-    before = team.status.use
-    age = now - parse_time(before.as_of) if before.as_of is not None else float("inf")
-    sums = with_fields(
-        status.use, as_of=before.as_of, gpu_hours=before.gpu_hours,
+    due_at = _use_due_at(team.status.use, status.use, policy)
+    if due_at is None or now < due_at:
+        status = with_fields(status, use=team.status.use)
+    else:
+        due_at = None
+    return (None if status == team.status else WriteTeamStatus(team, status)), due_at
+
+
+def _use_due_at(before: TeamUse, use: TeamUse, policy: TeamsPolicy) -> float | None:
+    """Return from when on what a team uses is to be written; None where it says nothing new."""
+    as_of = parse_time(before.as_of) if before.as_of is not None else float("-inf")
+    counts = with_fields(
+        use, as_of=before.as_of, gpu_hours=before.gpu_hours,
         dominant_share_seconds=before.dominant_share_seconds,
     )  # fmt: skip
-    is_due = age >= (policy.use_seconds if sums != before else policy.sums_seconds)
-    has_moved = with_fields(status.use, as_of=before.as_of) != sums
-    if not is_due or (sums == before and not has_moved):
-        status = with_fields(status, use=before)
-    return None if status == team.status else WriteTeamStatus(team, status)
+    if counts != before:
+        return as_of + policy.use_seconds
+    sums = (
+        (before.gpu_hours, use.gpu_hours),
+        (before.dominant_share_seconds, use.dominant_share_seconds),
+    )
+    has_moved = any(abs(new - old) > policy.sums_part * max(new, old) for old, new in sums)
+    return as_of + policy.sums_seconds if has_moved else None
 
 
 def _use(cluster: ClusterState, name: str, now: float) -> TeamUse:

@@ -19,5 +19,7 @@ class TeamsPolicy:
     healthy_part_min: float = 0.5
     #: What a team uses, borrows and lends is written at most this often.
     use_seconds: float = 10.0
-    #: The sums of the fair share are written at most this often.
+    #: The sums of the fair share and of the budget are written at most this often, and only once
+    #: one has changed by this part: a new process follows them from there at the rate it sees.
     sums_seconds: float = 300.0
+    sums_part: float = 0.01

@@ -194,10 +194,37 @@ def test_a_status_that_says_nothing_new_is_not_written() -> None:
     state = cluster([owned("n0", "a")], team)
     sharing = share_out(state, POLICY, [team])
     status = team_status(state, team, sharing, EPOCH)
-    assert changed_status(team, status, POLICY, EPOCH) is not None
+    write, _ = changed_status(team, status, POLICY, EPOCH)
+    assert write is not None
     written = replace(team, status=status)
     again = team_status(state, written, sharing, EPOCH + 60)
-    assert changed_status(written, again, POLICY, EPOCH + 60) is None
+    assert changed_status(written, again, POLICY, EPOCH + 60) == (None, None)
+
+
+def test_what_a_team_uses_is_written_soon_and_its_sums_once_they_have_moved() -> None:
+    team = make_team("a", nodes=1)
+    state = cluster([owned("n0", "a")], team)
+    sharing = share_out(state, POLICY, [team])
+    state.advance_shares(EPOCH)
+    team = replace(team, status=team_status(state, team, sharing, EPOCH))
+
+    def changed(now: float) -> tuple[bool, float | None]:
+        nonlocal team
+        state.advance_shares(now)
+        write, due_at = changed_status(team, team_status(state, team, sharing, now), POLICY, now)
+        team = team if write is None else replace(team, status=write.status)
+        return write is not None, due_at
+
+    state.job_changed(make_job("j", namespace="a", placement=make_placement(["n0"])))
+    assert changed(EPOCH + 4) == (False, EPOCH + POLICY.use_seconds)
+    assert changed(EPOCH + POLICY.use_seconds) == (True, None)
+    first = EPOCH + POLICY.use_seconds
+    assert changed(first + 60) == (False, first + POLICY.sums_seconds)
+    assert changed(first + POLICY.sums_seconds) == (True, None)
+    day = first + 86_400
+    assert changed(day) == (True, None)
+    assert changed(day + POLICY.sums_seconds) == (False, None), "0.4 % more"
+    assert changed(day + 3 * POLICY.sums_seconds) == (True, None), "1.0 % more"
 
 
 def test_the_first_owner_by_name_counts() -> None:
