@@ -5,7 +5,8 @@ The history is that of the Helios cluster Earth (`tests/property/data`): 63 chan
 of whole nodes, and the days follow one another at a fixed distance. In between every tenant that
 has a share wants a drawn part of it, from nothing to twice as much, so that some teams lend nodes
 while others have a queue. A job asks for no more than its team has on every day on which it has
-anything, and no more than is left over in the end where its team is gone by then: so each can run.
+anything. Where its team is gone in the end, what is left to run then has only the nodes that are no
+team's: a job asks for no more than these, and all together want at most half of the share.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ HELIOS = Path(__file__).parents[1] / "property" / "data" / "helios_earth_quota_c
 GPUS = 8
 #: The parts of its share that a tenant wants between two days.
 _WANTED = (0.0, 0.5, 1.0, 2.0)
+_WANTED_BEFORE_GOING = 0.5
 _HIGH_SHARE = 0.1
 #: GPUs of each member; jobs with fewer than all of a node have one member.
 _MEMBER_GPUS = (1, 4, 8, 8, 8)
@@ -112,7 +114,10 @@ def draw_jobs(
     for number, day in enumerate(history.days):
         for team in sorted(day):
             members_max = history.members_max(team)
-            left = rng.choice(_WANTED) * day[team] * day_seconds
+            wanted = rng.choice(_WANTED)
+            if not history.days[-1][team]:
+                wanted = min(wanted, _WANTED_BEFORE_GOING)
+            left = wanted * day[team] * day_seconds
             while members_max and left > 0:
                 gpus = rng.choice(_MEMBER_GPUS)
                 members = rng.randint(1, members_max) if gpus == GPUS else 1
