@@ -177,18 +177,27 @@ class ShareStatus(Wire, frozen=True):
 
 
 class TeamUse(Wire, frozen=True):
-    """What the team's jobs hold, and who holds the team's nodes."""
+    """What the team's jobs and pods hold, and who holds the team's nodes."""
 
     jobs_placed: Annotated[int, Doc(description="Jobs that hold nodes.")] = 0
     jobs_waiting: Annotated[int, Doc(description="Jobs that wait for nodes.")] = 0
     jobs_submitted: Annotated[int, Doc(description="Jobs that have not ended.")] = 0
     gpus: Annotated[int, Doc(description="GPUs that the team's jobs hold.")] = 0
-    nodes_used: Annotated[int, Doc(description="Nodes of the team that its own jobs use.")] = 0
+    nodes_used: Annotated[
+        int, Doc(description="Nodes of the team that its own jobs and pods use.")
+    ] = 0
     nodes_borrowed: Annotated[
-        int, Doc(description="Nodes of other teams that the team's jobs use.")
+        int, Doc(description="Nodes of other teams that the team's jobs and pods use.")
     ] = 0
     nodes_lent: Annotated[
-        int, Doc(description="Nodes of the team that jobs of other teams use.")
+        int, Doc(description="Nodes of the team that jobs and pods of other teams use.")
+    ] = 0
+    nodes_lent_to_pods: Annotated[
+        int,
+        Doc(
+            description="Those of the lent nodes that no job holds, only pods that Fairlead does "
+            "not place: no job of the team takes them back."
+        ),
     ] = 0
     #: Of the fair share: `FairShareOrder` continues from it after a restart.
     dominant_share_seconds: Annotated[

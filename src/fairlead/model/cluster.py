@@ -101,7 +101,7 @@ class ClusterState:
         self.table = NodeTable(self.reader)
         self.fits = FitTable(self.table)
         self.terms = TermTable()
-        self.ledger = Ledger(self.table, self.reader, self.terms)
+        self.ledger = Ledger(self.table, self.reader, self.terms, self._pod_counts)
         self.quotas = QuotaTable()
         self.teams = TeamTable()
         self.uses = TeamUses()
@@ -203,8 +203,20 @@ class ClusterState:
             as_of = parse_time(use.as_of)
             self.uses.shares.restore(name, use.dominant_share_seconds, as_of)
             self.uses.gpu_seconds.restore(name, use.gpu_hours * 3600.0, as_of)
-        if self.teams.remove(name) if found is None else self.teams.put(found):
+        version = self.teams.namespaces_version
+        has_changed = self.teams.remove(name) if found is None else self.teams.put(found)
+        if version != self.teams.namespaces_version:
+            self.uses.forget_pods()
+            for namespace, claim, node in self.ledger.uncovered():
+                self._pod_counts(namespace, claim, node, 1)
+        if has_changed:
             self._take_in_again()
+
+    def _pod_counts(self, namespace: str, claim: str, node: str, sign: int) -> None:
+        """Count a pod that no claim covers for the team of its namespace, or with -1 no more."""
+        team = self.teams.resolve(claim, namespace) if len(self.teams) else ""
+        if isinstance(team, str) and team:
+            self.uses.add_pod(team, node, sign)
 
     def advance_shares(self, now: float) -> None:
         """Take in the time that has passed in what the teams have used of the cluster."""

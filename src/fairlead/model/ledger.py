@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,12 +29,14 @@ from fairlead.api.placement import RolePlacement
 from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim, Member, Owner, adopted_owner
 from fairlead.model.gangs import JobKey
-from fairlead.model.grouping import alone, membership_of
+from fairlead.model.grouping import alone, controller_of, membership_of
 from fairlead.model.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable
 from fairlead.model.requests import CARRIED, Request, RequestError, RequestReader
 
 K = TypeVar("K")
+#: Called with namespace, team that it names and node of a pod that no claim covers; 1 or -1.
+OnUncovered: TypeAlias = Callable[[str, str, str, int], None]
 #: Node and request of a member that has no place.
 _NO_PLACE: tuple[str, Request] = ("", ())
 _NO_SLOTS = np.zeros(0, dtype=np.int64)
@@ -54,6 +56,8 @@ class _PodUse:
     booked: Request = field(compare=False, default=())
     #: It has the place of its member.
     is_seated: bool = field(compare=False, default=False)
+    #: The team that it names, "" for none. None: a pod of a DaemonSet, which no team has chosen.
+    team: str | None = ""
     #: When a pod that is being deleted is to be gone; None: it stays.
     leaves_at: float | None = None
     labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
@@ -63,11 +67,12 @@ class Ledger:
     """Claims and uncovered pods, booked on the node table."""
 
     def __init__(
-        self, table: NodeTable, reader: RequestReader, terms: TermTable | None = None
+        self, table: NodeTable, reader: RequestReader, terms: TermTable, on_uncovered: OnUncovered
     ) -> None:
         self._table = table
+        self._on_uncovered = on_uncovered
         self._reader = reader
-        self._terms = terms if terms is not None else TermTable()
+        self._terms = terms
         self._claims: dict[JobKey, Claim] = {}
         self._claims_by_owner: dict[Owner, Claim] = {}
         self._slots_of_claim: dict[JobKey, Ints] = {}
@@ -211,6 +216,12 @@ class Ledger:
                 slot = self._table.occupy(use.node)
                 yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
 
+    def uncovered(self) -> Iterator[tuple[str, str, str]]:
+        """Yield namespace, team that it names and node of each bound pod that no claim covers."""
+        for use in self._pods.values():
+            if use.node and use.team is not None and not use.is_seated:
+                yield use.key[0], use.team, use.node
+
     def set_pod(self, pod: Pod) -> None:
         """Book a pod, or take its booking back when it is terminal."""
         use = self._read(pod)
@@ -236,7 +247,7 @@ class Ledger:
         if use.owner is not None:
             self._pods_by_owner.setdefault(use.owner, {})[key] = None
             if not use.node:
-                self._unbound[use.owner] += 1
+                _add(self._unbound, use.owner, 1)
             if use.member is not None:
                 self._pods_by_member.setdefault((use.owner, use.member), {})[key] = None
         self._book_pod(use, 1)
@@ -253,7 +264,7 @@ class Ledger:
             return
         _discard(self._pods_by_owner, use.owner, key)
         if not use.node:
-            _subtract(self._unbound, use.owner)
+            _add(self._unbound, use.owner, -1)
         if use.member is not None:
             others = _discard(self._pods_by_member, (use.owner, use.member), key)
             if others:
@@ -352,11 +363,10 @@ class Ledger:
     def _book_pod(self, use: _PodUse, sign: int) -> None:
         if not use.node:
             return
+        if use.team is not None and not use.is_seated:
+            self._on_uncovered(use.key[0], use.team, use.node, sign)
         if use.owner is not None and not use.is_seated:
-            if sign > 0:
-                self._misplaced[use.owner] += 1
-            else:
-                _subtract(self._misplaced, use.owner)
+            _add(self._misplaced, use.owner, sign)
         if not use.booked:
             return
         table = self._table
@@ -395,13 +405,14 @@ class Ledger:
         may_be_bound = meta.deletion_timestamp is None and not spec.scheduling_gates
         if not spec.node_name and (owner is None or not may_be_bound):
             return None
-        labels = meta.labels
-        request = self._request(pod)
+        labels, request = meta.labels, self._request(pod)
+        is_daemon = owner is None and controller_of(pod, "apps/v1", "DaemonSet") is not None
         return _PodUse(
             key=meta.key,
             node=spec.node_name,
             request=request,
             owner=owner,
+            team=None if is_daemon else labels.get(names.TEAM, ""),
             member=_member_of(labels.get(names.ROLE, ""), labels.get(names.INDEX, "")),
             attempt=labels.get(names.ATTEMPT, ""),
             booked=request,
@@ -481,7 +492,7 @@ def _discard(index: dict[K, dict[JobKey, None]], key: K, pod: JobKey) -> dict[Jo
     return keys
 
 
-def _subtract(counts: Counter[Owner], owner: Owner) -> None:
-    counts[owner] -= 1
+def _add(counts: Counter[Owner], owner: Owner, amount: int) -> None:
+    counts[owner] += amount
     if not counts[owner]:
         del counts[owner]

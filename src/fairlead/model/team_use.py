@@ -1,14 +1,15 @@
 """What each team uses, borrows and lends, kept per event in O(what changed).
 
 A team borrows a node that carries the taint of another team and on which one of its jobs has a
-place. A node that several jobs or teams borrow counts once for each team, and once as lent.
+place, or a pod that no claim covers is bound. A node that several jobs or teams borrow counts once
+for each team, and once as lent.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from fairlead.model.gangs import JobKey
 
 #: After so long the past counts half, as Slurm's PriorityDecayHalfLife by default.
 HALF_LIFE_SECONDS = 7 * 86_400.0
+_NONE: Counter[str] = Counter()
 
 
 class Account(NamedTuple):
@@ -92,18 +94,26 @@ class DecayedSums:
 
 
 class TeamUses:
-    """The nodes that jobs hold, against whose they are. Nodes go by name; they may be unknown."""
+    """The nodes that jobs and pods use, against whose they are.
+
+    Nodes go by name; they may be unknown.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, JobUse] = {}
         self._owners: dict[str, str] = {}
         #: By node: how many jobs of each team have a place on it.
         self._holders: dict[str, Counter[str]] = {}
-        #: By team: nodes of its own that it uses, nodes of others that it uses, and nodes of its
-        #: own that others use.
+        #: By node: how many pods of each team no claim covers.
+        self._pods: dict[str, Counter[str]] = {}
+        #: By team: nodes of its own that it uses, nodes of others that it uses, nodes of its own
+        #: that others use, and those of them that jobs of others hold, which can be taken back.
         self.used: Counter[str] = Counter()
         self.borrowed: Counter[str] = Counter()
         self.lent: Counter[str] = Counter()
+        self.lent_to_jobs: Counter[str] = Counter()
+        #: Rises whenever a node may begin or cease to be borrowed.
+        self.borrowed_version = 0
         #: By team: jobs with nodes, jobs that wait for some, GPUs.
         self.placed: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
@@ -131,17 +141,21 @@ class TeamUses:
     def borrows(self, team: str, node: str) -> bool:
         """True where the team uses the node, and it is another's."""
         owner = self.owner(node)
-        return bool(owner) and owner != team and team in self._holders.get(node, ())
+        return bool(owner) and owner != team and team in self._users(node)
 
     def is_lent(self, node: str) -> bool:
         """True where another team than its own uses the node."""
         owner = self.owner(node)
-        return bool(owner) and any(team != owner for team in self._holders.get(node, ()))
+        return bool(owner) and any(team != owner for team in self._users(node))
 
     def is_used_but_by(self, node: str, team: str | None) -> bool:
-        """True where jobs of other teams than this one have places on a node."""
-        holders = self._holders.get(node)
-        return holders is not None and (len(holders) > 1 or team not in holders)
+        """True where jobs or pods of other teams than this one are on a node."""
+        return any(user != team for user in self._users(node))
+
+    def _users(self, node: str) -> KeysView[str]:
+        """Return the teams that use a node."""
+        holders, pods = self._holders.get(node, _NONE), self._pods.get(node, _NONE)
+        return (holders | pods).keys() if holders and pods else (holders or pods).keys()
 
     def job(self, key: JobKey) -> JobUse | None:
         """Return what a job holds; None for one that is not known."""
@@ -172,6 +186,17 @@ class TeamUses:
             self._book(use, 1)
             self._jobs[key] = use
 
+    def add_pod(self, team: str, node: str, sign: int) -> None:
+        """Take in that one more pod of a team is on a node, or one less with -1."""
+        self._hold(self._pods, team, node, sign)
+
+    def forget_pods(self) -> None:
+        """Take back all that `add_pod` took in."""
+        for node in list(self._pods):
+            self._count(node, -1)
+            del self._pods[node]
+            self._count(node, 1)
+
     def _book(self, use: JobUse, sign: int) -> None:
         self.placed[use.team] += sign * bool(use.nodes)
         self.waiting[use.team] += sign * use.waits
@@ -183,24 +208,36 @@ class TeamUses:
         for resource, amount in use.amounts:
             held[resource] += sign * amount
         for node in use.nodes:
-            self._count(node, -1)
-            holders = self._holders.setdefault(node, Counter())
-            holders[use.team] += sign
-            if not holders[use.team]:
-                del holders[use.team]
-            if not holders:
-                del self._holders[node]
-            self._count(node, 1)
+            self._hold(self._holders, use.team, node, sign)
+
+    def _hold(self, users: dict[str, Counter[str]], team: str, node: str, sign: int) -> None:
+        """Count one more user of a team on a node, or one less."""
+        counts = users.get(node, _NONE)
+        if counts[team] > 0 and counts[team] + sign > 0:  # it uses the node before and after
+            counts[team] += sign
+            return
+        self._count(node, -1)
+        counts = users.setdefault(node, Counter())
+        counts[team] += sign
+        if not counts[team]:
+            del counts[team]
+        if not counts:
+            del users[node]
+        self._count(node, 1)
 
     def _count(self, node: str, sign: int) -> None:
         owner = self._owners.get(node)
         if owner is None:
             return
-        others = [team for team in self._holders.get(node, ()) if team != owner]
+        users = self._users(node)
+        others = [team for team in users if team != owner]
         for team in others:
             self.borrowed[team] += sign
+        is_lent_to_jobs = any(team != owner for team in self._holders.get(node, ()))
         self.lent[owner] += sign * bool(others)
-        self.used[owner] += sign * (owner in self._holders.get(node, ()))
+        self.lent_to_jobs[owner] += sign * is_lent_to_jobs
+        self.used[owner] += sign * (owner in users)
+        self.borrowed_version += bool(others)
 
 
 def _add(counts: Counter[Account], account: Account, amount: int) -> None:

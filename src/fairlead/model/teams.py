@@ -49,6 +49,8 @@ class TeamTable:
         self._by_namespace: dict[str, tuple[str, ...]] = {}
         #: Rises with every change of what a team is, as opposed to its status.
         self.version = 0
+        #: Rises with every change of which namespaces belong to which teams.
+        self.namespaces_version = 0
         #: True while some team has a limit on borrowing or lending.
         self.has_limits = False
         #: True while some team limits its jobs or those of each user.
@@ -99,7 +101,9 @@ class TeamTable:
         for team in self:
             for namespace in team.spec.namespaces:
                 found.setdefault(namespace, []).append(team.metadata.name)
-        self._by_namespace = {namespace: tuple(names) for namespace, names in found.items()}
+        by_namespace = {namespace: tuple(names) for namespace, names in found.items()}
+        self.namespaces_version += by_namespace != self._by_namespace
+        self._by_namespace = by_namespace
 
     def open_to(self, namespace: str) -> tuple[str, ...]:
         """Return the teams that a namespace belongs to, by name."""

@@ -134,7 +134,7 @@ class _Scraped(Collector):
             return
         nodes = GaugeMetricFamily(
             "fairlead_team_nodes",
-            "Nodes by team: owned and healthy, missing, used by its own jobs, lent, borrowed.",
+            "Nodes by team: owned and healthy, missing, used by itself, lent, borrowed.",
             labels=["team", "kind"],
         )
         gpus = GaugeMetricFamily("fairlead_team_gpus", "GPUs that its jobs hold.", labels=["team"])

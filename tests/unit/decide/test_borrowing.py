@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from fairlead.api.core import Node, Taint
+from fairlead.api.core import Node, Pod, Taint
 from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import POOL, TEAM
 from fairlead.api.placement import HeldNodes
 from fairlead.api.team import Team
@@ -18,9 +19,12 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.preempt import PotentialRises, check_potential
+from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.victim_search import VictimSearch
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest
 from fairlead.model.team_use import HALF_LIFE_SECONDS, DecayedSums
 from fairlead.testing.builders import (
     EPOCH,
@@ -28,6 +32,7 @@ from fairlead.testing.builders import (
     make_job,
     make_node,
     make_placement,
+    make_pod,
     make_team,
 )
 
@@ -157,6 +162,107 @@ def running(name: str, team: str, nodes: list[str], **more: Any) -> Job:
         conditions=[Condition("Admitted", "True"), Condition("Running", "True")],
         status={"attempts": (Attempt(1, at, at),)}, **more,
     )  # fmt: skip
+
+
+def pod_of(team: str, node_name: str, name: str = "tool", *, kind: str = "", **more: Any) -> Pod:
+    """A pod that kube-scheduler has bound, for a controller of this kind."""
+    pod = make_pod(name, namespace=team, node=node_name, **more)
+    owner = OwnerReference("apps/v1", kind, "x", "x-uid", controller=True)
+    metadata = replace(pod.metadata, owner_references=(owner,) if kind else ())
+    return replace(pod, metadata=metadata)
+
+
+def test_nodes_that_pods_of_other_tools_use_count_for_the_limit_of_their_team() -> None:
+    nodes = [node(f"n{i}", "a") for i in range(3)]
+    jobs = [make_job(f"j{i}", namespace="b", gpus=4) for i in range(2)]
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], jobs)
+    state.cluster.pod_changed(pod_of("b", "n2", gpus=4))
+    uses = state.cluster.uses
+    assert (uses.borrowed["b"], uses.lent["a"], uses.lent_to_jobs["a"]) == (1, 1, 0)
+    decision = decide(state, PlacementPolicy(), NOW)
+    (placed_job,) = (a for a in decision.actions if isinstance(a, PlaceJob))
+    assert placed_job.placement.roles[0].nodes == ("n2",)  # which is borrowed already
+    verdict = decision.verdicts["b", "j1"]
+    assert (verdict.reason, verdict.facts["borrowed"]) == (Reason.BORROW_LIMIT, 1)
+    state.cluster.job_changed(as_written(placed_job))
+    state.cluster.pod_deleted(("b", "tool"))
+    assert placed(state) == {"j1": ["n2"]}
+    assert (uses.borrowed["b"], uses.lent["a"]) == (1, 1)
+
+
+def test_nodes_that_pods_of_other_tools_use_count_for_the_limit_of_their_owner() -> None:
+    teams = [make_team("a", lend_limit_nodes=1), B, make_team("c")]
+    state = state_of([node("n0", "a"), node("n1", "a")], teams, [make_job("job", namespace="c")])
+    state.cluster.pod_changed(pod_of("b", "n0", gpus=8))
+    assert placed(state) == {}
+    state.cluster.pod_changed(pod_of("b", "n0", gpus=8, phase="Succeeded"))
+    assert list(placed(state)) == ["job"]
+
+
+def test_pods_of_daemon_sets_and_of_no_team_use_no_nodes_of_a_team() -> None:
+    state = state_of([node("n0", "a")], [A, B], [])
+    uses = state.cluster.uses
+    state.cluster.pod_changed(pod_of("b", "n0", kind="DaemonSet"))
+    state.cluster.pod_changed(pod_of("kube-system", "n0"))
+    assert (uses.borrowed["b"], uses.lent["a"]) == (0, 0)
+    state.cluster.pod_changed(pod_of("b", "n0", kind="ReplicaSet"))
+    assert (uses.borrowed["b"], uses.lent["a"]) == (1, 1)
+
+
+def test_pods_count_for_another_team_once_their_namespace_belongs_to_it() -> None:
+    state = state_of([node("n0", "a")], [A, B], [])
+    cluster, uses = state.cluster, state.cluster.uses
+    cluster.pod_changed(pod_of("b", "n0"))
+    assert (uses.borrowed["b"], uses.used["a"]) == (1, 0)
+    cluster.team_changed("b", None)
+    cluster.team_changed("a", make_team("a", namespaces=["a", "b"]))
+    assert (uses.borrowed["b"], uses.lent["a"], uses.used["a"]) == (0, 0, 1)
+
+
+def test_an_owner_preempts_jobs_on_its_nodes_and_no_pods_of_other_tools() -> None:
+    nodes = [node("n0", "a"), node("n1", "a")]
+    jobs = [running("borrower", "b", ["n1"], gpus=8), make_job("own", namespace="a", gpus=8)]
+    state = state_of(nodes, [A, B], jobs)
+    state.cluster.pod_changed(pod_of("b", "n0", gpus=8))
+    assert nominated(state) == {"own": ["borrower"]}
+    state = state_of(nodes, [A, B], [jobs[0], make_job("both", namespace="a", count=2)])
+    state.cluster.pod_changed(pod_of("b", "n0", gpus=8))
+    assert nominated(state) == {}
+
+
+def test_a_team_that_lent_to_pods_alone_looks_for_no_victims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[str] = []
+    find = VictimSearch.find
+
+    def watched(self: VictimSearch, entry: QueueEntry, gang: GangRequest) -> Any:
+        searched.append(entry.job.metadata.name)
+        return find(self, entry, gang)
+
+    monkeypatch.setattr(VictimSearch, "find", watched)
+    nodes, own = [node("n0", "a"), node("n1", "b")], make_job("own", namespace="a", gpus=8)
+    teams = [make_team("a", borrow_priority_max=-1), B]
+    with_jobs = state_of(nodes, teams, [running("job", "b", ["n0"], gpus=8), own])
+    assert nominated(with_jobs) == {"own": ["job"]}
+    assert searched == ["own"]
+    with_pods = state_of(nodes, teams, [running("job", "b", ["n1"], gpus=8), own])
+    with_pods.cluster.pod_changed(pod_of("b", "n0", gpus=8))
+    assert nominated(with_pods) == {}
+    assert searched == ["own"]
+
+
+def test_a_job_over_a_limit_is_placed_once_its_team_gives_any_borrowed_node_back() -> None:
+    """The node that is given back is of no use to the job itself."""
+    nodes = [node("n0", "a", labels={POOL: "x"}), node("n1", "a", labels={POOL: "y"})]
+    first = make_job("first", namespace="b", node_selector={POOL: "x"})
+    then = make_job("then", namespace="b", node_selector={POOL: "y"})
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], [first])
+    assert placed(state) == {"first": ["n0"]}
+    state.cluster.job_changed(then)
+    assert placed(state) == {}
+    state.cluster.job_deleted(("b", "first"))
+    assert placed(state) == {"then": ["n1"]}
 
 
 def test_an_owner_takes_its_nodes_back_from_a_borrower_of_the_same_priority() -> None:

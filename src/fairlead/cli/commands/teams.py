@@ -44,8 +44,8 @@ _NO_KIND = ("fairlead install brings the kinds; docs/operations/teams.md shows a
 def teams(common_: Common) -> int:
     """Show teams: their shares, and what they use.
 
-    NODES are the healthy nodes that the team has. IN USE are those that its own jobs use, LENT
-    those that jobs of others use; BORROWED are nodes of other teams that its jobs use.
+    NODES are the healthy nodes that the team has. IN USE are those that its own jobs and pods use,
+    LENT those that others use; BORROWED are nodes of other teams that it uses.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK

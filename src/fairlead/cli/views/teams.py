@@ -155,6 +155,9 @@ def _lent_lines(team: Team, jobs: Sequence[Job], owners: Owners) -> list[str]:
             lent.append(f"{key}{by}: {fold_names(of[name])}")
         if placement is not None and placement.team == name:
             borrowed += [f"{key}, of {other}: {fold_names(n)}" for other, n in of.items()]
+    to_pods = use.nodes_lent_to_pods
+    if to_pods:
+        lent.insert(0, f"{plural(to_pods, 'node')} used by pods only, which are not preempted")
     return [
         _line("lent", _limited(use.nodes_lent, spec.lend_limit_nodes)),
         *_shown(lent),

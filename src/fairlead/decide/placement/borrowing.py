@@ -1,9 +1,9 @@
 """The limits of borrowing: which nodes of other teams a gang may use now.
 
 A team may use at most `borrowLimitNodes` nodes of others at a time, and others at most
-`lendLimitNodes` of its own. Nodes that are borrowed already cost nothing more. Of those that a
-limit still admits the first in packing order are chosen, and all others are barred while the gang
-is planned, so no plan exceeds a limit.
+`lendLimitNodes` of its own; nodes that pods of other tools use count as well. Nodes that are
+borrowed already cost nothing more. Of those that a limit still admits the first in packing order
+are chosen, and all others are barred while the gang is planned, so no plan exceeds a limit.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ class Borrowing:
         out = capacity.unbarred()
         out.barred = barred if capacity.barred is None else barred | capacity.barred
         return out
+
+    def version(self, team: str, priority: int) -> int:
+        """Return a number that differs once a limit may admit what it kept from a gang."""
+        cluster = self._cluster
+        is_limited = cluster.teams.has_limits and cluster.teams.may_borrow(team, priority)
+        return cluster.uses.borrowed_version if is_limited else 0
 
     def note(self, team: str, plan: Plan) -> None:
         """Take in the place of a gang of a team."""

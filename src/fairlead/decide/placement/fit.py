@@ -96,7 +96,8 @@ class Fit:
         assert isinstance(shape.gang, GangRequest)
         if context.limits.verdict(entry) or budget_verdict(context, entry):
             return False
-        basis = context.basis(shape.gang)
+        loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
+        basis = (*context.basis(shape.gang), loans)
         if shape.failed_on != basis:
             self._evaluations += 1
             plan = context.plan(entry, shape.gang)

@@ -239,7 +239,7 @@ class Preempting:
             context.wakes.append(context.now + context.policy.deep_refresh_seconds)
 
     def _has_lent(self, lane: LaneKey) -> bool:
-        return self.context.cluster.uses.lent[lane.team] > 0
+        return self.context.cluster.uses.lent_to_jobs[lane.team] > 0
 
     def _is_due(self, group: Group) -> bool:
         """True unless the last search found no victims, and nothing has changed since."""

@@ -115,7 +115,7 @@ class VictimSearch:
 
     def _borrows_from(self, claim: Claim, team: str) -> bool:
         uses = self.context.cluster.uses
-        if not team or claim.team == team or not uses.lent[team]:
+        if not team or claim.team == team or not uses.lent_to_jobs[team]:
             return False
         return any(uses.owner(node) == team for _, _, nodes in claim.roles for node in nodes)
 
@@ -128,7 +128,7 @@ class VictimSearch:
         runs: list[tuple[Claim, Run]] = []
         retry_at = float("inf")
         borrowed: set[ObjectKey] = set()
-        has_lent = context.cluster.uses.lent[lane.team] > 0
+        has_lent = context.cluster.uses.lent_to_jobs[lane.team] > 0
         for claim in ledger.claims_by_priority():
             if claim.priority >= lane.priority and not has_lent:
                 break

@@ -171,6 +171,7 @@ def _use(cluster: ClusterState, name: str, now: float) -> TeamUse:
         jobs_submitted=uses.submitted[Account(name)],
         gpus=sum(amount for resource, amount in held.items() if is_gpu(resource)),
         nodes_used=uses.used[name], nodes_borrowed=uses.borrowed[name], nodes_lent=uses.lent[name],
+        nodes_lent_to_pods=uses.lent[name] - uses.lent_to_jobs[name],
         dominant_share_seconds=round(uses.shares.at(name, now), 1),
         gpu_hours=round(uses.gpu_seconds.at(name, now) / 3600.0, 4), as_of=format_time(now),
     )  # fmt: skip
