@@ -29,6 +29,23 @@ def test_a_number_names_one_world() -> None:
     assert len({repr(options_of(number)) for number in range(20)}) == 20
 
 
+def test_some_worlds_have_budgets_and_topologies_and_keep_their_promises() -> None:
+    found = explore_one(74)
+    assert found.broken == ""
+    assert min(found.budgeted, found.bound) > 0
+    assert f"{found.budgeted} starts were judged by a budget, {found.bound} " in summary([found])
+
+
+def test_only_worlds_of_nodes_that_stay_have_topologies_and_only_those_of_teams_budgets() -> None:
+    drawn = [options_of(number) for number in range(60)]
+    bound = [options for options in drawn if options.workload.bound_share]
+    budgeted = [o for o in drawn if any("budget" in (c.spec or {}) for c in o.team_changes)]
+    assert len(bound) > 10
+    assert not any(options.pools for options in bound)
+    assert len(budgeted) > 5
+    assert len({o.profile.node.nodes_per_rack for o in bound}) == 3
+
+
 def test_a_gang_that_no_empty_cluster_holds_waits_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from fairlead.api.quantity import GPU
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.jobs.policy import PeerNaming
@@ -49,14 +51,17 @@ _ATTEMPTS = 4
 class Found:
     """What one world came to: `broken` is "" when every promise held.
 
-    `unfit` counts the jobs that no empty cluster of its size could hold. A world that `is_cut_off`
-    had no time to end.
+    `unfit` counts the jobs that no empty cluster of its size could hold; `budgeted` the starts of
+    jobs whose team has a budget, `bound` the placements that a topology binds. A world that
+    `is_cut_off` had no time to end.
     """
 
     number: int
     broken: str = ""
     is_cut_off: bool = False
     unfit: int = 0
+    budgeted: int = 0
+    bound: int = 0
     writes: int = 0
     machines: int = 0
     machine_hours: float = 0.0
@@ -110,6 +115,7 @@ def options_of(number: int) -> WorldOptions:
         options = replace(options, groups=0)
     options = _with_teams(options, number)
     options = _with_pools(options, number)
+    options = _with_topology(options, number)
     options = _with_budgets(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
@@ -162,6 +168,21 @@ def _with_pools(options: WorldOptions, number: int) -> WorldOptions:
         options, nodes=nodes, pools=tuple(pools), cloud=cloud,
         groups=options.groups if nodes else 0,
         settle_seconds_max=options.settle_seconds_max + more,
+    )  # fmt: skip
+
+
+def _with_topology(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world of racks, blocks and zones of other sizes whose jobs ask for them, or not."""
+    rng = random.Random(f"topology/{number}")  # noqa: S311 # a simulation, no secret
+    if options.pools or rng.random() < 0.5:  # nodes that are bought are in no rack
+        return options
+    shape = msgspec.structs.replace(
+        options.profile.node, nodes_per_rack=rng.choice((2, 4, 8)),
+        racks_per_block=rng.choice((1, 2, 4)), blocks_per_zone=rng.choice((1, 2, 32)),
+    )  # fmt: skip
+    return replace(
+        options, profile=msgspec.structs.replace(options.profile, node=shape),
+        workload=replace(options.workload, bound_share=rng.choice((0.3, 1.0))),
     )  # fmt: skip
 
 
@@ -240,7 +261,10 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     assert world is not None
-    found = Found(number, broken, unfit=len(world.unfit), writes=world.writes, met=world.faults_met)
+    found = Found(
+        number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
+        bound=world.topology.checked, writes=world.writes, met=world.faults_met,
+    )  # fmt: skip
     if (fleet := world.fleet) is None:
         return found
     hours = (fleet.use.seconds / 3600, fleet.use.idle_seconds / 3600)
@@ -305,6 +329,10 @@ def summary(done: list[Found]) -> str:
     lines.append(
         f"{len(done)} worlds, {sum(found.writes for found in done)} writes, {met.total()} faults: "
         f"{broken} broke a promise; {unfit} had jobs that can never fit, and waited saying so"
+    )
+    lines.append(
+        f"{sum(found.budgeted for found in done)} starts were judged by a budget, "
+        f"{sum(found.bound for found in done)} placements by a topology"
     )
     if cut_off := sum(found.is_cut_off for found in done):
         lines.append(f"{cut_off} of them had not ended when the time was up, and show nothing")

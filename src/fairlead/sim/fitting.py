@@ -2,7 +2,8 @@
 
 Such a job breaks no promise: it waits, and its verdict must say that it is impossible. The rule
 here is simpler than the planner's and shares no code with it: members of one role need room on
-equal, empty nodes; several roles must have room one by one.
+equal, empty nodes; several roles must have room one by one. Domains are those of the virtual nodes,
+in the order of their names; nodes that are bought have none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,30 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
                 f"a gang of {count} members{gpus} cannot fit: {nodes} nodes with "
                 f"{held.get(GPU, 0)} GPUs hold {room} of them"
             )
+        topology = body["spec"].get("topology")
+        if topology and count > (room := _room_together(topology, per_node, options)):
+            return f"a gang of {count} members cannot be together: its domains hold {room} of them"
     return ""
+
+
+def _room_together(asked: dict[str, Any], per_node: int, options: WorldOptions) -> int:
+    """Return how many members have room in one domain of the level that they require, in slices."""
+    shape, nodes = options.profile.node, options.nodes
+    per_block = shape.nodes_per_rack * shape.racks_per_block
+    per_domain = {
+        "host": 1, "rack": shape.nodes_per_rack, "block": per_block,
+        "zone": per_block * shape.blocks_per_zone,
+    }  # fmt: skip
+    outer = per_domain[asked["key"]] if asked.get("required") else max(nodes, 1)
+    size = asked.get("sliceSize", 1)
+    inner = per_domain[asked["sliceLevel"]] if size > 1 else 1
+    most = 0
+    for start in range(0, nodes, outer):
+        end = min(start + outer, nodes)
+        rooms = [per_node * (min(at + inner, end) - at) for at in range(start, end, inner)]
+        whole = sum(room // size * size for room in rooms)
+        most = max(most, whole + max(room % size for room in rooms))  # the last slice may be less
+    return most
 
 
 def unfit_jobs(arrivals: Iterable[Arrival], options: WorldOptions) -> dict[ObjectKey, str]:

@@ -4,7 +4,8 @@
     jobs       no placement exceeds a limit of the team's or the user's jobs or GPUs
     limits     no placement takes nodes of other teams beyond what its team may borrow and they lend
     reclaim    a team's first waiting job does not wait for nodes of the team that others borrow,
-               where the team has no budget or limit that may keep it from them
+               where neither the team has a budget or limits, nor the job asks for a topology,
+               which may keep it from them
 
 It knows the objects only, and shares no code with the planner or the teams controller.
 """
@@ -281,6 +282,8 @@ class TeamChecker:
         if first is None or not own or _keeps_waiting(self.model.specs[team]):
             return
         key, job = first
+        if job.job.spec.topology is not None:
+            return
         is_kept_out = not self._has_room(job, own, self._jobs.values())
         stay = [other for other in self._jobs.values() if not self._gives_way(other, team)]
         if not is_kept_out or not self._has_room(job, own, stay):

@@ -81,21 +81,26 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
             body["spec"] |= {"team": team} if rng.random() < _NAMING_SHARE else {}
             user = rng.choice(USERS)
             body["metadata"]["annotations"] = {names.SUBMITTED_BY: user} if user else {}
-        if options.ruled_share and rng.random() < options.ruled_share:
+        is_ruled = bool(options.ruled_share) and rng.random() < options.ruled_share
+        if is_ruled:
             _add_rule(body, rng)
         if options.bound_share and rng.random() < options.bound_share:
-            body["spec"]["topology"] = rng.choice(TOPOLOGIES)
+            asked = rng.choice(TOPOLOGIES)
+            if not (is_ruled and "sliceSize" in asked):  # the two do not go together
+                body["spec"]["topology"] = asked
         arrivals.append(Arrival(at, name, body))
     return arrivals
 
 
-#: What jobs of a workload ask of the topology; racks of 8 nodes have room for gangs of 8.
+#: What jobs of a workload ask of the topology; `sim/fitting.py` says which can never have it.
 TOPOLOGIES: tuple[dict[str, Any], ...] = (
     {"key": "rack", "required": True},
     {"key": "host", "preferredSeconds": 60},
     {"key": "block", "required": True, "preferred": "host", "preferredSeconds": 120},
     {"sliceLevel": "rack", "sliceSize": 2},
     {"key": "block", "required": True, "sliceLevel": "rack", "sliceSize": 2},
+    {"key": "zone", "required": True, "preferred": "rack", "preferredSeconds": 600},
+    {"sliceLevel": "block", "sliceSize": 4},
 )
 
 
