@@ -82,8 +82,8 @@ class TeamsController:
         return (seen.teams, seen.nodes, seen.jobs, seen.pods)
 
     def _team_changed(self, change: Change[Team]) -> None:
-        self._decided_on = None
         if change.old is None or change.new is None or change.old.spec != change.new.spec:
+            self._decided_on = None
             self._to_judge.update(dict.fromkeys(self._unbound))
 
     def _pod_changed(self, change: Change[Pod]) -> None:

@@ -83,6 +83,10 @@ class TeamChecker:
     limited: int = 0
     _nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     _jobs: dict[ObjectKey, _JobModel] = field(default_factory=dict[ObjectKey, _JobModel])
+    #: Of them, those of each team that are in the queue.
+    _queued: dict[str, dict[ObjectKey, _JobModel]] = field(
+        default_factory=lambda: defaultdict[str, dict[ObjectKey, _JobModel]](dict)
+    )
     #: When a spec or the health of a node changed last, on the clock of the teams controller.
     _disturbed_at: float = float("-inf")
     _waits: dict[str, _Wait] = field(default_factory=dict[str, _Wait])
@@ -115,11 +119,14 @@ class TeamChecker:
         before = self._jobs.pop(key, None)
         after = self._model_of(new) if new is not None and not new.is_finished else None
         if before is not None:
+            self._queued[before.team].pop(key, None)
             for node in before.distinct - (after.distinct if after is not None else set()):
                 self._left_at[before.team, node] = now
         if new is None or after is None:
             return
         self._jobs[key] = after
+        if phase_of(after.job) is Phase.QUEUED:
+            self._queued[after.team][key] = after
         if before is not None and after.nodes and not before.nodes:
             self._check_job_limits(key, after, now)
         if before is None or after.nodes == before.nodes or new.spec.adopts is not None:
@@ -163,6 +170,8 @@ class TeamChecker:
         """4: with a new place, the jobs of the team and of the user are within their limits."""
         spec = self.model.specs.get(job.team)
         if spec is None or now - self.model.changed_at <= _STALE_SECONDS:
+            return
+        if spec.limits == spec.user_limits == JobLimits():
             return
         of_team = [other for other in self._jobs.values() if other.team == job.team]
         of_user = [other for other in of_team if other.user == job.user]
@@ -301,8 +310,7 @@ class TeamChecker:
     def _first_waiting(self, team: str) -> tuple[ObjectKey, _JobModel] | None:
         waiting = (
             (-job.priority, job.job.metadata.creation_timestamp or "", key)
-            for key, job in self._jobs.items()
-            if job.team == team and phase_of(job.job) is Phase.QUEUED
+            for key, job in self._queued[team].items()
         )
         first = min(waiting, default=None)
         return None if first is None else (first[2], self._jobs[first[2]])
