@@ -147,7 +147,7 @@ def test_nodes_change_hands_at_a_bounded_rate() -> None:
     run(cluster.play(main, TeamsPolicy(changes_max=2)))
 
 
-def test_a_job_is_in_the_status_within_seconds_and_quiet_hours_take_few_decisions() -> None:
+def test_what_is_used_is_in_the_status_within_seconds_and_quiet_hours_take_few_decisions() -> None:
     cluster = Cluster()
     day = 24 * 3600
 
@@ -164,6 +164,12 @@ def test_a_job_is_in_the_status_within_seconds_and_quiet_hours_take_few_decision
         await cluster.client.create(JOBS, body, namespace="vision")
         await asyncio.sleep(12)
         assert (await cluster.client.get(TEAMS, "vision")).status.use.jobs_submitted == 1
+        [own] = [n for n in (await cluster.client.list(NODES)).items if n.spec.taints]
+        pod = {"containers": [{"name": "main", "image": "x"}], "nodeName": own.metadata.name}
+        body = {"metadata": {"name": "p"}, "spec": pod}
+        await cluster.client.create(PODS, body, namespace="vision")
+        await asyncio.sleep(12)
+        assert (await cluster.client.get(TEAMS, "vision")).status.use.nodes_used == 1
 
     run(cluster.play(main))
 
