@@ -20,6 +20,7 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
+from fairlead.model.node_health import is_ready
 from fairlead.model.teams import owner_of
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop
@@ -113,6 +114,26 @@ def test_a_lost_node_is_replaced_within_seconds_and_the_shortage_is_said() -> No
         team = await cluster.client.get(TEAMS, "vision")
         assert (team.status.nodes, team.status.nodes_missing) == (2, 1)
         assert team.status.conditions[0].reason == "SharesUnmet"
+
+    run(cluster.play(main))
+
+
+def test_a_share_that_loses_a_rack_of_32_nodes_has_as_many_others_within_ten_seconds() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(80)
+        await cluster.add_team("vision", 40)
+        await asyncio.sleep(20)
+        owned = [n for n in (await cluster.client.list(NODES)).items if owner_of(n.spec.taints)]
+        assert len(owned) == 40
+        down = to_wire(make_node("any", ready=False).status)
+        for node in owned[:32]:
+            name = node.metadata.name
+            await cluster.client.patch(NODES, name, {"status": down}, subresource="status")
+        await asyncio.sleep(10)
+        owned = [n for n in (await cluster.client.list(NODES)).items if owner_of(n.spec.taints)]
+        assert sum(is_ready(node) for node in owned) == 40
 
     run(cluster.play(main))
 
