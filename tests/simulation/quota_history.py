@@ -5,8 +5,8 @@ The history is that of the Helios cluster Earth (`tests/property/data`): 63 chan
 of whole nodes, and the days follow one another at a fixed distance. In between every tenant that
 has a share wants a drawn part of it, from nothing to twice as much, so that some teams lend nodes
 while others have a queue. A job asks for no more than its team has on every day on which it has
-anything. Where its team is gone in the end, what is left to run then has only the nodes that are no
-team's: a job asks for no more than these, and all together want at most half of the share.
+anything. A job of a team that is gone waits for it (`TeamNotOpen`), so in the end all that are gone
+come back without a share, and may borrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairlead.sim.loop import run
 from fairlead.sim.replicas import Replicas
 from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.team_model import team_taints
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.workload import HIGH, Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World
 from fairlead.sim.world_options import EPOCH, WorldOptions
 
@@ -37,7 +37,6 @@ HELIOS = Path(__file__).parents[1] / "property" / "data" / "helios_earth_quota_c
 GPUS = 8
 #: The parts of its share that a tenant wants between two days.
 _WANTED = (0.0, 0.5, 1.0, 2.0)
-_WANTED_BEFORE_GOING = 0.5
 _HIGH_SHARE = 0.1
 #: GPUs of each member; jobs with fewer than all of a node have one member.
 _MEMBER_GPUS = (1, 4, 8, 8, 8)
@@ -87,7 +86,7 @@ class QuotaHistory:
         return least
 
     def team_changes(self, day_seconds: float) -> Iterator[TeamChange]:
-        """Yield the days as changes of teams, in the order of the teams' names."""
+        """Yield each day's changes by the teams' names, then the teams that come back."""
         for number, (before, after) in enumerate(pairwise((Counter[str](), *self.days))):
             for team in self.teams:
                 if before[team] == after[team]:
@@ -98,12 +97,14 @@ class QuotaHistory:
                     "borrowLimitNodes": 2 * nodes, "borrowPriorityMax": 0,
                 }  # fmt: skip
                 yield TeamChange(number * day_seconds, team, spec if nodes else None)
+        for team in self.teams:
+            if not self.days[-1][team]:
+                spec = {"namespaces": [team], "borrowPriorityMax": HIGH["value"]}
+                yield TeamChange(len(self.days) * day_seconds, team, spec)
 
     def members_max(self, team: str) -> int:
         """Return the nodes that a job of a team may ask for."""
-        last = self.days[-1]
-        left = self.nodes - last.total()
-        return min([day[team] for day in self.days if day[team]] + ([] if last[team] else [left]))
+        return min(day[team] for day in self.days if day[team])
 
 
 def draw_jobs(
@@ -114,11 +115,8 @@ def draw_jobs(
     for number, day in enumerate(history.days):
         for team in sorted(day):
             members_max = history.members_max(team)
-            wanted = rng.choice(_WANTED)
-            if not history.days[-1][team]:
-                wanted = min(wanted, _WANTED_BEFORE_GOING)
-            left = wanted * day[team] * day_seconds
-            while members_max and left > 0:
+            left = rng.choice(_WANTED) * day[team] * day_seconds
+            while left > 0:
                 gpus = rng.choice(_MEMBER_GPUS)
                 members = rng.randint(1, members_max) if gpus == GPUS else 1
                 seconds = rng.uniform(0.2, 1.8) * run_seconds
