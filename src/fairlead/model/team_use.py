@@ -126,7 +126,7 @@ class TeamUses:
         #: Of the whole cluster's dominant resource, in seconds; and GPU-seconds.
         self.shares = DecayedSums()
         self.gpu_seconds = DecayedSums()
-        #: How often what is held, or whose a node is, has changed.
+        #: How often what is used, or whose a node is, has changed.
         self.change_count = 0
 
     def owner(self, node: str) -> str:
@@ -217,6 +217,7 @@ class TeamUses:
         if counts[team] > 0 and counts[team] + sign > 0:  # it uses the node before and after
             counts[team] += sign
             return
+        self.change_count += 1
         self._count(node, -1)
         counts = users.setdefault(node, Counter())
         counts[team] += sign
