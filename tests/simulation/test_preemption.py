@@ -199,3 +199,16 @@ def test_of_two_jobs_that_were_given_a_node_by_decisions_that_cannot_have_seen_e
     for job in (history.high, other):
         with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
             history.put(job, nomination=None)
+
+
+@pytest.mark.parametrize(("apart", "is_broken"), [(100.0, False), (200.0, True)])
+def test_a_place_may_be_lost_to_a_job_whose_placement_was_decided_before_that_could_be_seen(
+    apart: float, is_broken: bool
+) -> None:
+    history = History()
+    history.nominate()
+    history.now += apart
+    history.put(make_job("other"), placement=make_placement(["n2"]))
+    history.now += 1000.0
+    with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
+        history.put(history.high, nomination=None)

@@ -130,6 +130,8 @@ class PreemptionChecker:
                 f"5: a part of the gang {key} gives way, and {len(nodes)} nodes stay"
             )
         model.turns += bool(nodes and not model.nodes)
+        if taken := nodes - model.nodes:
+            self._contests(key, taken, now)
         model.nodes = nodes
         if model.nodes or new.is_finished or new.spec.suspend or new.spec.cancel:
             model.owed_since = None
@@ -182,8 +184,8 @@ class PreemptionChecker:
         model.nominated = nodes or frozenset()
 
     def _contests(self, key: ObjectKey, nodes: frozenset[str], now: float) -> bool:
-        """True where other jobs were given such nodes as late as a write may come; notes it of
-        them, too. The planner then keeps the place of one.
+        """True where such nodes were kept for other jobs as late as a write may come; notes it of
+        them, too. The planner then keeps the place of one, or of none where a job is placed there.
         """
         others = [
             other for name, other in self._jobs.items()
