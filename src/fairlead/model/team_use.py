@@ -188,7 +188,6 @@ class TeamUses:
 
     def add_pod(self, team: str, node: str, sign: int) -> None:
         """Take in that one more pod of a team is on a node, or one less with -1."""
-        self.change_count += 1
         self._hold(self._pods, team, node, sign)
 
     def forget_pods(self) -> None:
