@@ -6,6 +6,7 @@ rules that follow from it.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from msgspec import Meta as Doc
@@ -96,6 +97,13 @@ class Budget(Wire, frozen=True):
     ] = 30
 
 
+class QueueingStrategy(Enum):
+    """Whether a job of the team may start before an earlier one that waits for nodes."""
+
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+    STRICT_FIFO = "StrictFIFO"
+
+
 class TeamSpec(Wire, frozen=True):
     """Who belongs to the team, and what it is promised."""
 
@@ -152,6 +160,14 @@ class TeamSpec(Wire, frozen=True):
             "0: it lends none."
         ),
     ] = None
+    queueing_strategy: Annotated[
+        QueueingStrategy,
+        Doc(
+            description="BestEffortFIFO, the default: a job may start before an earlier one of the "
+            "team that waits for nodes. StrictFIFO: it does not where it could use nodes that the "
+            "earlier one could use."
+        ),
+    ] = QueueingStrategy.BEST_EFFORT_FIFO
     limits: Annotated[JobLimits, Doc(description="Limits of all jobs of the team together.")] = (
         JobLimits()
     )

@@ -87,7 +87,7 @@ BUYABLE = frozenset(
         Reason.NODES_UNAVAILABLE, Reason.NO_MATCHING_NODE, Reason.NO_NODE_SHAPE_FITS,
         Reason.EXCEEDS_CLUSTER, Reason.NO_SUCH_TOPOLOGY, Reason.NO_DOMAIN_FITS,
         Reason.NO_SLICES_FIT,
-        Reason.BEHIND_EARLIER_JOB, Reason.BORROW_BACK_OFF,
+        Reason.BEHIND_EARLIER_JOB, Reason.BEHIND_TEAM_JOB, Reason.BORROW_BACK_OFF,
     )
 )  # fmt: skip
 _SOON_SECONDS = 1.0

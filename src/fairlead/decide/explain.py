@@ -50,6 +50,7 @@ _CAPACITY_REASONS = (
     Reason.AWAITING_PREFERRED,
     Reason.BORROW_BACK_OFF,
     Reason.BEHIND_EARLIER_JOB,
+    Reason.BEHIND_TEAM_JOB,
 )
 #: Of jobs that wait for others of their team or user to end.
 _LIMITS = (Reason.RUNNING_LIMIT, Reason.GPU_LIMIT)
@@ -62,7 +63,7 @@ _WRITTEN = frozenset(
         Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
         Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT, Reason.TEAM_NOT_OPEN,
         Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET,
-        Reason.QUEUE_LIMIT,
+        Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB,
     )
 )  # fmt: skip
 #: Smallest step worth suggesting, in base units.
@@ -283,7 +284,7 @@ def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest
     if written is not None and written.reason in _WRITTEN:
         reason = Reason(written.reason)
         blockers: tuple[ObjectKey, ...] = ()
-        if reason is Reason.BEHIND_EARLIER_JOB:
+        if reason in (Reason.BEHIND_EARLIER_JOB, Reason.BEHIND_TEAM_JOB):
             namespace, _, name = str(written.facts.get("job", "")).partition("/")
             blockers = ((namespace, name),)
         nomination = entry.job.status.nomination

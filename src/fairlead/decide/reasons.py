@@ -34,6 +34,7 @@ class Reason(Enum):
     NEIGHBOURS_IN_THE_WAY = "NeighboursInTheWay"
     NODES_UNAVAILABLE = "NodesUnavailable"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
+    BEHIND_TEAM_JOB = "BehindTeamJob"
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
     SLICES_UNAVAILABLE = "SlicesUnavailable"
     AWAITING_PREFERRED = "AwaitingPreferred"
@@ -138,6 +139,12 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"
+    ),
+    Reason.BEHIND_TEAM_JOB: ReasonInfo(
+        Outcome.WAITING,
+        35,
+        "its team starts jobs in strict order, and job {job}, which is ahead, waits for nodes that "
+        "it could use",
     ),
     Reason.AWAITING_QUOTA: ReasonInfo(
         Outcome.WAITING,

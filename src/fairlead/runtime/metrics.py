@@ -40,7 +40,7 @@ _WITH_ROOM = frozenset(
     reason.value
     for reason in (
         Reason.BEHIND_EARLIER_JOB, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
-        Reason.SLICES_UNAVAILABLE, Reason.AWAITING_PREFERRED,
+        Reason.SLICES_UNAVAILABLE, Reason.AWAITING_PREFERRED, Reason.BEHIND_TEAM_JOB,
         Reason.AWAITING_QUOTA, Reason.QUOTA_EXCEEDED, Reason.BORROW_LIMIT, Reason.BORROW_BACK_OFF,
         Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET, Reason.QUEUE_LIMIT,
     )

@@ -33,7 +33,13 @@ from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
 from fairlead.sim.faults import FaultRates
 from fairlead.sim.loop import run
-from fairlead.sim.team_changes import TEAM_NAMES, budget_seconds, draw_changes, with_budgets
+from fairlead.sim.team_changes import (
+    TEAM_NAMES,
+    budget_seconds,
+    draw_changes,
+    with_budgets,
+    with_strict_order,
+)
 from fairlead.sim.training_operator import POD_GPUS
 from fairlead.sim.workload import WorkloadOptions, generate
 from fairlead.sim.world import Outcome, World
@@ -117,6 +123,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_pools(options, number)
     options = _with_topology(options, number)
     options = _with_budgets(options, number)
+    options = _with_strict_order(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -197,6 +204,14 @@ def _with_budgets(options: WorldOptions, number: int) -> WorldOptions:
         options, team_changes=changes,
         settle_seconds_max=options.settle_seconds_max + budget_seconds(changes, hours, _ATTEMPTS),
     )  # fmt: skip
+
+
+def _with_strict_order(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which some teams start their jobs in strict order, or as it was."""
+    rng = random.Random(f"strict/{number}")  # noqa: S311 # a simulation, no secret
+    if not options.team_changes or rng.random() < 0.5:
+        return options
+    return replace(options, team_changes=with_strict_order(rng, options.team_changes))
 
 
 def _gpu_hours(options: WorldOptions, seed: int) -> dict[str, float]:

@@ -25,7 +25,9 @@ _VANISHING_SHARE = 0.25
 _RACK: Spec = {"nodeSelector": {RACK: "rack-00000"}}
 #: What the shares of a team select.
 _SELECTORS: tuple[tuple[Spec, ...], ...] = ((), ({},), ({},), (_RACK,), (_RACK, {}))
-_OPTIONAL = ("borrowLimitNodes", "lendLimitNodes", "limits", "userLimits", "budget")
+_OPTIONAL = (
+    "borrowLimitNodes", "lendLimitNodes", "limits", "userLimits", "budget", "queueingStrategy",
+)  # fmt: skip
 _JOB_LIMITS = ("running", "waiting", "submitted", "gpus")
 
 
@@ -90,6 +92,18 @@ def _spec(rng: random.Random, team: str, nodes: int) -> Spec:
             names_drawn = rng.sample(_JOB_LIMITS, rng.randint(1, 2))
             spec[limits] = {name: _job_limit(rng, name) for name in names_drawn}
     return spec
+
+
+def with_strict_order(
+    rng: random.Random, changes: tuple[TeamChange, ...]
+) -> tuple[TeamChange, ...]:
+    """Return the changes with strict order for half of the specs."""
+    return tuple(
+        replace(change, spec={**change.spec, "queueingStrategy": "StrictFIFO"})
+        if change.spec is not None and rng.random() < 0.5
+        else change
+        for change in changes
+    )
 
 
 def with_budgets(

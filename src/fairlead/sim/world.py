@@ -66,6 +66,7 @@ from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.stock_scheduler import StockScheduler
+from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.submission import Submission
 from fairlead.sim.team_checker import TeamChecker
 from fairlead.sim.topology_checker import TopologyChecker
@@ -207,6 +208,7 @@ class World:
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
+        self.strict = StrictOrderChecker(self.teams.model, priorities)
         self.preemptions = PreemptionChecker(
             priorities, self.teams.model, clock_error_seconds=clock_error
         )
@@ -216,7 +218,7 @@ class World:
         self.topology = TopologyChecker()
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
-            self.topology,
+            self.topology, self.strict,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]

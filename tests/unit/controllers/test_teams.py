@@ -25,7 +25,7 @@ from fairlead.model.teams import owner_of
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_team
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod, make_team
 
 THEIRS = Taint("nvidia.com/gpu", "NoSchedule", "present")
 
@@ -191,7 +191,24 @@ def test_what_is_used_is_in_the_status_within_seconds_and_quiet_hours_take_few_d
         await cluster.client.create(PODS, body, namespace="vision")
         await asyncio.sleep(12)
         assert (await cluster.client.get(TEAMS, "vision")).status.use.nodes_used == 1
-        await cluster.client.delete(PODS, "p", namespace="vision", grace_period_seconds=0)
+
+    run(cluster.play(main))
+
+
+def test_a_node_that_a_pod_of_another_tool_uses_is_in_the_status_within_seconds() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(1)
+        await cluster.add_team("vision", 1)
+        await cluster.client.create(NAMESPACES, {"metadata": {"name": "vision"}})
+        await asyncio.sleep(60)
+        pod = make_pod("tool", namespace="vision", node="n0")
+        body = {"metadata": {"name": "tool"}, "spec": to_wire(pod.spec)}
+        await cluster.client.create(PODS, body, namespace="vision")
+        await asyncio.sleep(12)
+        assert (await cluster.client.get(TEAMS, "vision")).status.use.nodes_used == 1
+        await cluster.client.delete(PODS, "tool", namespace="vision", grace_period_seconds=0)
         await asyncio.sleep(12)
         assert (await cluster.client.get(TEAMS, "vision")).status.use.nodes_used == 0
 

@@ -3,7 +3,8 @@
     order      `order.py` ranks the lanes of the queue, `queue.py` keeps their jobs
     limits     `job_limits.py`: which jobs their teams and users may have in the queue, and start
     quota      `quota.py`: would the quotas of a job's namespace take its pods?
-    fit        `fit.py` tries gangs in order; `search.py` finds places; `repair.py` next attempts
+    fit        `fit.py` tries gangs in order, `strict_order.py` keeps some teams to it; `search.py`
+               finds places; `repair.py` next attempts
     preempt    `preempt.py`: of the gangs that do not fit, which get the room of others;
                `victim_search.py` and `victims.py` find the cheapest whole gangs for it
     explain    `verdicts.py`: why the others wait; `unplaceable.py` finds the reason

@@ -17,6 +17,7 @@ from fairlead.decide.placement.preempt import Preempting
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.reservation import HeadReservation
 from fairlead.decide.placement.search import Plan
+from fairlead.decide.placement.strict_order import StrictOrder
 from fairlead.model.gangs import GangRequest
 
 #: Called with each job that is placed, and with each one that has a next attempt to place.
@@ -33,6 +34,8 @@ class Fit:
         self._on_plan = on_plan
         self._on_repair = on_repair
         self._head = HeadReservation(context)
+        #: As of the last pass.
+        self.strict = StrictOrder(context)
         self._evaluations = 0
 
     def run(self) -> list[OrderKey]:
@@ -57,6 +60,7 @@ class Fit:
 
     def _pass(self, *, with_repairs: bool) -> list[OrderKey]:
         context = self._context
+        self.strict = StrictOrder(context)
         queue, jobs = context.state.queue, context.state.jobs
         groups = [g for shape in queue.candidates() for g in shape.groups.values()]
         if with_repairs:
@@ -81,13 +85,13 @@ class Fit:
             self._head.reserve_before(order)
             is_kept = key in context.placed or self.preempting.is_nominated(key)
             skipped = is_kept or context.is_left_alone(key)
-            attempt = partial(self._try_first, group, jobs[key])
+            attempt = partial(self._try_first, group, jobs[key], order)
             goes_on = skipped or context.contained(key, attempt, otherwise=True)
             if goes_on and index + 1 < len(group.ages):
                 heapq.heappush(heap, (group.order(index + 1), group, index + 1))
         return []
 
-    def _try_first(self, group: Group, entry: QueueEntry) -> bool:
+    def _try_first(self, group: Group, entry: QueueEntry, order: OrderKey) -> bool:
         """Place the group's next job, or keep a place for it that others leave.
 
         False when neither is possible; then it is not possible for the others either.
@@ -95,6 +99,8 @@ class Fit:
         context, shape = self._context, group.shape
         assert isinstance(shape.gang, GangRequest)
         if context.limits.verdict(entry) or budget_verdict(context, entry):
+            return False
+        if self.strict.verdict(entry, order):
             return False
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
         basis = (*context.basis(shape.gang), loans)

@@ -49,23 +49,24 @@ class HeadReservation:
         context = self._context
         while (order := self._next) is not None and order < before:
             key = order.job_key
-            judge = partial(self._blocks_no_one, context.state.jobs[key])
+            judge = partial(waits_for_room, context, context.state.jobs[key])
             is_kept = key in context.placed or key in context.state.nominees
-            if not is_kept and not context.contained(key, judge, otherwise=True):
+            if not is_kept and context.contained(key, judge, otherwise=False):
                 return order
             self._next = next(self._in_order, None)
         return None
 
-    def _blocks_no_one(self, entry: QueueEntry) -> bool:
-        """True for a job that has no use for the room of others, however long it waits."""
-        assert entry.group is not None
-        context, shape = self._context, entry.group.shape
-        if isinstance(shape.gang, InvalidGang) or shape.gang.topology.is_patient:
-            return True
-        if context.on_empty(shape) is not None:
-            return True
-        if quota_verdict(context.cluster, entry) or context.limits.verdict(entry):
-            return True
-        if budget_verdict(context, entry):
-            return True
-        return context.on_available(shape) is not None
+
+def waits_for_room(context: Context, entry: QueueEntry) -> bool:
+    """True for a waiting job that nothing but the room of others keeps from its place."""
+    assert entry.group is not None
+    shape = entry.group.shape
+    if isinstance(shape.gang, InvalidGang) or shape.gang.topology.is_patient:
+        return False
+    if context.on_empty(shape) is not None:
+        return False
+    if quota_verdict(context.cluster, entry) or context.limits.verdict(entry):
+        return False
+    if budget_verdict(context, entry):
+        return False
+    return context.on_available(shape) is None

@@ -1,0 +1,123 @@
+"""Checks promise 4: no job of a team with strict order passes an earlier one that needs its nodes.
+
+Each first place of a job is judged whose team has no limits and no budget, against the jobs of the
+team that have been ahead of it in the queue for `_STALE_SECONDS`, since the decision may be that
+old. Where it takes nodes of its team or of none, these, empty, must not be enough for such an
+earlier job. Jobs with rules about nodes or pods are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.quantity import resources_to_base
+from fairlead.api.team import JobLimits, QueueingStrategy, TeamSpec
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.phase import Phase, phase_of
+from fairlead.sim.checkers import PromiseBroken, requests_of
+from fairlead.sim.team_model import TeamModel, is_healthy
+
+_STALE_SECONDS = 150.0
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A job in the queue: its place there, and since when."""
+
+    job: Job
+    team: str
+    order: tuple[int, str]
+    since: float
+
+
+@dataclass(slots=True)
+class StrictOrderChecker:
+    """An `Observer`; `model` is fed before it is. `judged` counts the places that were compared."""
+
+    model: TeamModel
+    #: By PriorityClass; 0 for a job without one.
+    priorities: dict[str, int]
+    judged: int = 0
+    _nodes: dict[str, tuple[Node, float]] = field(default_factory=dict[str, tuple[Node, float]])
+    _queued: dict[ObjectKey, _Queued] = field(default_factory=dict[ObjectKey, _Queued])
+
+    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
+        """4: a first place passes no earlier job of a strict team."""
+        before = self._queued.pop(key, None)
+        if new is None:
+            return
+        if phase_of(new) is Phase.QUEUED:
+            priority = self.priorities.get(new.spec.priority_class_name, 0)
+            order = (-priority, new.metadata.creation_timestamp or "")
+            since = now if before is None else before.since
+            self._queued[key] = _Queued(new, self.model.team_of(new), order, since)
+        elif before is not None and before.job.status.nomination is None:
+            self._check(new, before, now)
+
+    def node(self, new: Node | None, name: str, now: float) -> None:
+        """Take in a node, and since when it is what it is."""
+        if new is None:
+            self._nodes.pop(name, None)
+            return
+        known = self._nodes.get(name)
+        same = known is not None and is_healthy(known[0]) == is_healthy(new)
+        self._nodes[name] = (new, known[1] if known is not None and same else now)
+
+    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
+        """Nothing: places are of jobs."""
+
+    def wrote(self, kind: str) -> None:
+        """Nothing: other kinds do not matter."""
+
+    def _check(self, job: Job, queued: _Queued, now: float) -> None:
+        spec, placement = self.model.specs.get(queued.team), job.status.placement
+        if placement is None or spec is None or not _is_judged(spec) or job.spec.adopts:
+            return
+        if now - self.model.changed_at <= _STALE_SECONDS:
+            return
+        usable = self._usable(queued.team, now)
+        if usable.isdisjoint(node for role in placement.roles for node in role.nodes):
+            return
+        self.judged += 1
+        for key, other in sorted(self._queued.items()):
+            is_ahead = other.team == queued.team and other.order < queued.order
+            has_rules = _has_rules(other.job) or other.job.spec.adopts
+            is_seen = now - other.since > _STALE_SECONDS
+            if is_ahead and is_seen and not has_rules and self._could_hold(other.job, usable):
+                raise PromiseBroken(
+                    f"4: {'/'.join(job.metadata.key)} of the strict team {queued.team} passes "
+                    f"{'/'.join(key)}, which is ahead of it and waits for the same nodes"
+                )
+
+    def _usable(self, team: str, now: float) -> frozenset[str]:
+        """Return the nodes of a team and of none, as every decision of late has seen them."""
+        return frozenset(
+            name for name, (node, since) in self._nodes.items()
+            if is_healthy(node) and self.model.owner.get(name, "") in ("", team)
+            and now - max(since, self.model.owned_since.get(name, now)) > _STALE_SECONDS
+        )  # fmt: skip
+
+    def _could_hold(self, job: Job, nodes: frozenset[str]) -> bool:
+        """True when the nodes, empty, hold a job of one role."""
+        [role] = job.spec.roles
+        request = requests_of(role.template.spec.containers)
+        count = 0
+        for name in nodes:
+            room = resources_to_base(self._nodes[name][0].status.allocatable)
+            count += min(room.get(r, 0) // amount for r, amount in request.items() if amount)
+        return count >= role.count
+
+
+def _is_judged(spec: TeamSpec) -> bool:
+    is_strict = spec.queueing_strategy is QueueingStrategy.STRICT_FIFO
+    is_unlimited = spec.limits == spec.user_limits == JobLimits()
+    return is_strict and is_unlimited and spec.budget.gpu_hours is None
+
+
+def _has_rules(job: Job) -> bool:
+    templates = [role.template.spec for role in job.spec.roles]
+    return job.spec.topology is not None or any(
+        t.affinity or t.node_selector or t.topology_spread_constraints for t in templates
+    )
