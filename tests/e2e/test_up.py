@@ -166,7 +166,9 @@ def test_ctrl_c_during_the_start_leaves_no_traceback(shell: Shell, module: str) 
 
 def test_ctrl_c_while_text_is_executed_has_the_same_exit_code(tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text("""
+import threading, time
 import fairlead.cli.app, fairlead.cli.main
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # takes signals, too
 fairlead.cli.app.run = lambda arguments: exec("raise KeyboardInterrupt")
 fairlead.cli.main.main()
 """)

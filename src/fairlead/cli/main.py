@@ -17,14 +17,18 @@ INTERRUPTED = 130
 
 def main() -> NoReturn:
     """Run `fairlead` with `sys.argv` and end the process."""
-    code = guarded(sys.argv[1:])
-    if code == INTERRUPTED:
-        import atexit
-        import signal
+    import atexit
 
+    code = 0
+
+    def leave() -> None:
         # An interrupt inside `exec` of text, as in the making of a data class, leaves a mark for
-        # which `python -m` ends by sending itself SIGINT, and by the code where that is blocked.
-        atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
+        # which `python -m` ends by sending itself SIGINT, which any thread may take.
+        if code == INTERRUPTED:
+            os._exit(code)
+
+    atexit.register(leave)  # the first one, so the last to be called
+    code = guarded(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

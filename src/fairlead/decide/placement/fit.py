@@ -85,13 +85,13 @@ class Fit:
             self._head.reserve_before(order)
             is_kept = key in context.placed or self.preempting.is_nominated(key)
             skipped = is_kept or context.is_left_alone(key)
-            attempt = partial(self._try_first, group, jobs[key], order)
+            attempt = partial(self._try_first, group, jobs[key])
             goes_on = skipped or context.contained(key, attempt, otherwise=True)
             if goes_on and index + 1 < len(group.ages):
                 heapq.heappush(heap, (group.order(index + 1), group, index + 1))
         return []
 
-    def _try_first(self, group: Group, entry: QueueEntry, order: OrderKey) -> bool:
+    def _try_first(self, group: Group, entry: QueueEntry) -> bool:
         """Place the group's next job, or keep a place for it that others leave.
 
         False when neither is possible; then it is not possible for the others either.
@@ -100,7 +100,7 @@ class Fit:
         assert isinstance(shape.gang, GangRequest)
         if context.limits.verdict(entry) or budget_verdict(context, entry):
             return False
-        if self.strict.verdict(entry, order):
+        if self.strict.verdict(entry):
             return False
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
         basis = (*context.basis(shape.gang), loans)

@@ -36,14 +36,15 @@ class StrictOrder:
         #: By team, in order: jobs that wait for room, and bool[N], the nodes that each could use.
         self._heads: dict[str, list[tuple[OrderKey, Bools]]] = {}
 
-    def verdict(self, entry: QueueEntry, order: OrderKey) -> Verdict | None:
+    def verdict(self, entry: QueueEntry) -> Verdict | None:
         """Return that a job waits for an earlier one of its team; None where it does not.
 
-        Every job before `order` must have had its turn.
+        Every job before it must have had its turn.
         """
         team, gang = entry.lane.team, entry.gang
         if team not in self._teams or isinstance(gang, InvalidGang):
             return None
+        order = self._context.state.queue.order_of(entry)
         self._walk(order)
         own: Bools | None = None
         for head, nodes in self._heads.get(team, ()):

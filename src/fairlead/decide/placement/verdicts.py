@@ -105,7 +105,7 @@ class Verdicts:
         verdict = with_end(verdict, entry, self._context.now)
         over = self._context.limits.verdict(entry) or budget_verdict(self._context, entry)
         over = over or quota_verdict(self._context.cluster, entry)
-        over = over or self._fit.strict.verdict(entry, self._context.state.queue.order_of(entry))
+        over = over or self._fit.strict.verdict(entry)
         return over or self._borrow_verdict(entry) or verdict
 
     def _borrow_verdict(self, entry: QueueEntry) -> Verdict | None:
