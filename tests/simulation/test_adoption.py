@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.adoption_world import FAULTS, AdoptionWorld, running
 
 from fairlead.api.job import Job
-from fairlead.api.resources import PODS
+from fairlead.api.resources import JOBS, PODS
 from fairlead.runtime.history import HistoryQuery
 from fairlead.sim.loop import run
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body, owner_name
@@ -235,6 +235,36 @@ def test_a_group_that_loses_a_member_before_its_place_gives_the_queue_up() -> No
     run(main())
 
 
+def test_a_group_that_has_grown_waits_for_all_its_members_when_it_gathers_again() -> None:
+    def group(world: AdoptionWorld) -> list[Job]:
+        return [
+            job for job in world.jobs.values()
+            if job.spec.adopts is not None and job.spec.adopts.name == "train"
+        ]  # fmt: skip
+
+    async def main() -> None:
+        async with running(AdoptionWorld(seed=6, nodes=5)) as world:
+            body = owner_body("train", seconds=3000, Worker=3)
+            await world.client.create(OWNERS, body, namespace=SPACE)
+            await until(lambda: runs(world, "train") == 3, 60)
+            await scale_up(world, "train")
+            await until(lambda: runs(world, "train") == 4, 60)
+            [first] = group(world)
+            assert first.member_count == 3, "the fourth has a job of its own"
+            await world.client.delete(JOBS, first.metadata.name, namespace=SPACE)
+            for number in (0, 1):
+                await world.client.delete(PODS, f"train-worker-{number}", namespace=SPACE)
+            await until(lambda: gated(world, "train") == 2, 60)
+            await world.client.delete(PODS, "train-worker-2", namespace=SPACE)
+            await until(lambda: [j.metadata.uid for j in group(world)] != [first.metadata.uid], 60)
+            await until(lambda: runs(world, "train") == 4, 60)
+            [again] = group(world)
+            assert again.metadata.uid != first.metadata.uid
+            assert again.member_count == 3
+
+    run(main())
+
+
 def owners_of_jobs(world: AdoptionWorld) -> list[str]:
     """Whose groups have jobs; members that were too many have jobs of their own."""
     adopted = [j.spec.adopts for j in world.jobs.values() if j.spec.adopts]
@@ -255,6 +285,11 @@ def admitted(world: AdoptionWorld, name: str) -> bool:
         if j.spec.adopts is not None and j.spec.adopts.name == name
         for c in j.status.conditions
     )
+
+
+def gated(world: AdoptionWorld, name: str) -> int:
+    mine = [p for p in world.pods.values() if owner_name(p) == name]
+    return sum(bool(p.spec.scheduling_gates) for p in mine)
 
 
 def runs(world: AdoptionWorld, name: str) -> int:

@@ -173,7 +173,9 @@ class GroupIndex:
         usual_key = usual.group.key
         if usual_key != group_key and key not in self._left:
             self._left[key] = usual_key
-            self._entry(usual_key).elsewhere[name] = usual.role
+            left = self._entry(usual_key)
+            left.elsewhere[name] = usual.role
+            left.reading = None  # of a time at which the group had no such member
             self._mark(usual_key)
 
     def _entry(self, key: ObjectKey) -> GroupEntry:
