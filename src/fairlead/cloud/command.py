@@ -63,8 +63,9 @@ async def _talk(process: asyncio.subprocess.Process, body: bytes) -> tuple[bytes
     """Return the output, at least what is too much of it, and the end of the error output."""
     assert process.stdin is not None
     assert process.stderr is not None
-    process.stdin.write(body)
-    process.stdin.close()
+    if not process.stdin.is_closing():  # else it has ended without having read anything
+        process.stdin.write(body)
+        process.stdin.close()
     async with asyncio.TaskGroup() as group:
         output = group.create_task(_output(process))
         errors = group.create_task(_tail(process.stderr))
