@@ -44,7 +44,8 @@ class StrictOrder:
         team, gang = entry.lane.team, entry.gang
         if team not in self._teams or isinstance(gang, InvalidGang):
             return None
-        order = self._context.state.queue.order_of(entry)
+        assert entry.group is not None
+        order = OrderKey(entry.group.lane.rank, entry.age)  # the rank by which the queue is walked
         self._walk(order)
         own: Bools | None = None
         for head, nodes in self._heads.get(team, ()):
