@@ -18,12 +18,14 @@ import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.bare_queue import BareJob, bare_waits
 from bench.harness import Report
+from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.run import Run
 from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario, TenantTeams
 from fairlead.sim.traces.readers import read_trace, write_csv
@@ -59,10 +61,7 @@ def run(report: Report) -> None:
     by_tenant = defaultdict[str, list[TraceJob]](list)
     for job in jobs:
         by_tenant[job.tenant].append(job)
-    together = _served(jobs, nodes=TENANTS, gpus=share, teams=TenantTeams(nodes=1))
-    alone = dict[str, _Service]()
-    for own in by_tenant.values():
-        alone |= _served(own, nodes=1, gpus=share, teams=None)
+    together, alone = _all_served(jobs, by_tenant, share)
     report.add("shares.jobs", len(jobs), "jobs")
     bare = [BareJob(job.at_seconds, job.run_seconds, job.members) for job in jobs]
     wait, delay = _mean(jobs, together)
@@ -109,6 +108,26 @@ def _part(jobs: Sequence[TraceJob], every: int, share: int) -> list[TraceJob]:
         for job in days
         if job.members <= share
     ]
+
+
+def _all_served(
+    jobs: Sequence[TraceJob], by_tenant: Mapping[str, Sequence[TraceJob]], share: int
+) -> tuple[dict[str, _Service], dict[str, _Service]]:
+    """Simulate the tenants together and each one alone, on all cores; say when each has ended."""
+    with ProcessPoolExecutor(initializer=end_with_parent) as pool:
+        teams = TenantTeams(nodes=1)
+        shared = pool.submit(_served, jobs, nodes=TENANTS, gpus=share, teams=teams)
+        names = {shared: "all tenants"}
+        for tenant, own in sorted(by_tenant.items(), key=lambda item: -len(item[1])):
+            future = pool.submit(_served, own, nodes=1, gpus=share, teams=None)
+            names[future] = f"tenant {tenant} alone"
+        alone = dict[str, _Service]()
+        for future in as_completed(names):
+            served = future.result()
+            print(f"  {names[future]}: {len(served)} jobs simulated", flush=True)
+            if future is not shared:
+                alone |= served
+        return shared.result(), alone
 
 
 def _served(
