@@ -7,7 +7,7 @@ the last line of the event log is the culprit.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -245,6 +245,13 @@ class Checkers:
                     rest = {r: max(0, amount - held.get(r, 0)) for r, amount in rest.items()}
                 self._uncovered[pod.node][pod_key] = rest
 
+    def free(self, node: str) -> dict[str, int]:
+        """Return what nobody uses of a node, by resource, in base units."""
+        out = Counter(self._capacity.get(node))
+        for used in (self._claimed[node], *self._uncovered[node].values()):
+            out.subtract(used)
+        return dict(out)
+
     # Promises
 
     def _check_node(self, node: str) -> None:
@@ -252,15 +259,10 @@ class Checkers:
         capacity = self._capacity.get(node)
         if capacity is None:
             return
-        used = dict(self._claimed[node])
-        for requests in self._uncovered[node].values():
-            for resource, amount in requests.items():
-                used[resource] = used.get(resource, 0) + amount
-        for resource, amount in sorted(used.items()):
-            if amount > capacity.get(resource, 0):
-                raise PromiseBroken(
-                    f"1: node {node} holds {amount} {resource}, it has {capacity.get(resource, 0)}"
-                )
+        for resource, amount in sorted(self.free(node).items()):
+            if amount < 0:
+                has = capacity.get(resource, 0)
+                raise PromiseBroken(f"1: node {node} holds {has - amount} {resource}, it has {has}")
 
     def _check_attempts(
         self, job: ObjectKey, model: _JobModel, pod: _PodModel, *, is_new: bool

@@ -2,12 +2,14 @@
 
 Each first place of a job is judged whose team has no limits and no budget, against the jobs of the
 team that have been ahead of it in the queue for `_STALE_SECONDS`, since the decision may be that
-old. Where it takes nodes of its team or of none, these, empty, must not be enough for such an
-earlier job. Jobs with rules about nodes or pods are left out.
+old, and were promised no nodes meanwhile. It takes nodes of its team or of none. No such earlier
+job may lack room there that these nodes, empty, have; one that still has room is not passed, it is
+placed too, though its write may come later. Jobs with rules about nodes or pods are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.core import Node, Pod
@@ -24,7 +26,7 @@ _STALE_SECONDS = 150.0
 
 @dataclass(slots=True)
 class _Queued:
-    """A job in the queue: its place there, and since when."""
+    """A job in the queue: its place there, and since when it has waited without nodes."""
 
     job: Job
     team: str
@@ -38,7 +40,9 @@ class StrictOrderChecker:
 
     model: TeamModel
     #: By PriorityClass; 0 for a job without one.
-    priorities: dict[str, int]
+    priorities: Mapping[str, int]
+    #: What nobody uses of a node, by resource, in base units.
+    free: Callable[[str], Mapping[str, int]]
     judged: int = 0
     _nodes: dict[str, tuple[Node, float]] = field(default_factory=dict[str, tuple[Node, float]])
     _queued: dict[ObjectKey, _Queued] = field(default_factory=dict[ObjectKey, _Queued])
@@ -51,7 +55,8 @@ class StrictOrderChecker:
         if phase_of(new) is Phase.QUEUED:
             priority = self.priorities.get(new.spec.priority_class_name, 0)
             order = (-priority, new.metadata.creation_timestamp or "")
-            since = now if before is None else before.since
+            is_promised = new.status.nomination is not None  # it has nodes, and holds up nobody
+            since = now if before is None or is_promised else before.since
             self._queued[key] = _Queued(new, self.model.team_of(new), order, since)
         elif before is not None and before.job.status.nomination is None:
             self._check(new, before, now)
@@ -85,7 +90,10 @@ class StrictOrderChecker:
             is_ahead = other.team == queued.team and other.order < queued.order
             has_rules = _has_rules(other.job) or other.job.spec.adopts
             is_seen = now - other.since > _STALE_SECONDS
-            if is_ahead and is_seen and not has_rules and self._could_hold(other.job, usable):
+            if not is_ahead or not is_seen or has_rules:
+                continue
+            lacks_room = not _holds(other.job, map(self.free, usable))
+            if lacks_room and _holds(other.job, map(self._capacity, usable)):
                 raise PromiseBroken(
                     f"4: {'/'.join(job.metadata.key)} of the strict team {queued.team} passes "
                     f"{'/'.join(key)}, which is ahead of it and waits for the same nodes"
@@ -99,15 +107,18 @@ class StrictOrderChecker:
             and now - max(since, self.model.owned_since.get(name, now)) > _STALE_SECONDS
         )  # fmt: skip
 
-    def _could_hold(self, job: Job, nodes: frozenset[str]) -> bool:
-        """True when the nodes, empty, hold a job of one role."""
-        [role] = job.spec.roles
-        request = requests_of(role.template.spec.containers)
-        count = 0
-        for name in nodes:
-            room = resources_to_base(self._nodes[name][0].status.allocatable)
-            count += min(room.get(r, 0) // amount for r, amount in request.items() if amount)
-        return count >= role.count
+    def _capacity(self, node: str) -> Mapping[str, int]:
+        return resources_to_base(self._nodes[node][0].status.allocatable)
+
+
+def _holds(job: Job, rooms: Iterable[Mapping[str, int]]) -> bool:
+    """True when nodes with so much room hold a job of one role."""
+    [role] = job.spec.roles
+    request = requests_of(role.template.spec.containers)
+    count = sum(
+        min(room.get(r, 0) // amount for r, amount in request.items() if amount) for room in rooms
+    )
+    return count >= role.count
 
 
 def _is_judged(spec: TeamSpec) -> bool:

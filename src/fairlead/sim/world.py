@@ -208,7 +208,7 @@ class World:
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
-        self.strict = StrictOrderChecker(self.teams.model, priorities)
+        self.strict = StrictOrderChecker(self.teams.model, priorities, self.checkers.free)
         self.preemptions = PreemptionChecker(
             priorities, self.teams.model, clock_error_seconds=clock_error
         )
