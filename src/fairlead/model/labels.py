@@ -88,6 +88,8 @@ class LabelTable:
         #: The same for the taints that say PreferNoSchedule.
         self._soft_sets: dict[tuple[Taint, ...], int] = {(): 0}
         self._soft: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+        #: What `tiers` says of each set of hard taints, by team.
+        self._tiers: dict[str, Slots] = {}
 
     def resize(self, capacity: int) -> None:
         """Have so many slots from now on."""
@@ -197,11 +199,14 @@ class LabelTable:
     def tiers(self, team: str) -> Slots:
         """Return int64[N]: OWN for nodes of the team, OPEN for those of no team, else FOREIGN."""
 
-        def tier(taints: tuple[Taint, ...]) -> int:
-            owner = owner_of(taints)
-            return OPEN if not owner else OWN if owner == team else FOREIGN
-
-        return self.by_taints(tier)
+        tiers = self._tiers.get(team)
+        if tiers is None or len(tiers) < len(self._taint_sets):
+            owners = map(owner_of, self._taint_sets)  # in the order of their numbers
+            tiers = self._tiers[team] = np.array(
+                [OPEN if not owner else OWN if owner == team else FOREIGN for owner in owners],
+                dtype=np.int64,
+            )
+        return tiers[self._taints]
 
     def avoided(self, constraints: Constraints) -> Slots | None:
         """Return int64[N]: how many taints of each node ask such a pod to stay away; None: none."""
