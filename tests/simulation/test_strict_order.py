@@ -5,14 +5,24 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from fairlead.api.core import Taint
+from fairlead.api.job import Job
+from fairlead.api.names import TEAM
+from fairlead.api.placement import Nomination, RolePlacement
+from fairlead.api.team import QueueingStrategy
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.strict_order import StrictOrder
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.explore import explore_one, options_of
+from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.team_changes import draw_changes, with_strict_order
+from fairlead.sim.team_model import TeamModel
 from fairlead.sim.world import World
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 
+from .test_canaries import SUCCEEDED
 from .test_teams import HOUR, arrival, run_world, team, world_of
 
 
@@ -41,6 +51,66 @@ def test_a_scheduler_without_strict_order_is_reported(monkeypatch: pytest.Monkey
     monkeypatch.setattr(StrictOrder, "_walk", _walk_nothing)
     with pytest.raises(PromiseBroken, match=r"4: red/small of .* passes red/large"):
         run_world(passing)
+
+
+# The checker alone
+
+
+class History:
+    """Two nodes of a strict team, one of them in use. A gang waits for `large` nodes, and a job
+    that came later for one; both for longer than a decision may be old.
+    """
+
+    def __init__(self, large: int = 2) -> None:
+        model = TeamModel()
+        self.checkers = Checkers()
+        self.checker = StrictOrderChecker(model, {}, self.checkers.free)
+        self.now = EPOCH
+        strict = make_team("red", nodes=2, queueing_strategy=QueueingStrategy.STRICT_FIFO)
+        model.team(strict, "red", self.now)
+        for name in ("n1", "n2"):
+            node = make_node(name, taints=(Taint(TEAM, "NoSchedule", "red"),))
+            model.node(node, name, self.now)
+            self.checkers.node(node, None, self.now)
+            self.checker.node(node, name, self.now)
+        self.now += 1000.0
+        self.other = self.put(self.job("other", 1))
+        self.other = self.put(self.other, placement=make_placement(["n1"]))
+        self.large = self.put(self.job("large", large))
+        self.now += 1.0
+        self.small = self.put(self.job("small", 1))
+        self.now += 1000.0
+
+    def job(self, name: str, count: int) -> Job:
+        return make_job(name, namespace="red", count=count, created=self.now)
+
+    def put(self, job: Job, **status: object) -> Job:
+        after = replace(job, status=replace(job.status, **status))
+        self.checkers.job(after, job, self.now)
+        self.checker.job(after, after.metadata.key, self.now)
+        return after
+
+    def place_small(self) -> None:
+        self.put(self.small, placement=make_placement(["n2"]))
+
+
+def test_a_job_that_takes_room_which_an_earlier_one_lacks_is_reported() -> None:
+    with pytest.raises(PromiseBroken, match=r"4: red/small of .* passes red/large"):
+        History().place_small()
+
+
+def test_a_job_that_leaves_the_earlier_one_its_room_is_not_reported() -> None:
+    history = History(large=1)
+    history.put(history.other, placement=None, conditions=SUCCEEDED)
+    history.place_small()  # one decision placed both, and this write came first
+    assert history.checker.judged == 2
+
+
+def test_a_job_whose_nodes_are_promised_is_not_passed() -> None:
+    history = History()
+    history.put(history.large, nomination=Nomination((RolePlacement("worker", ("n1", "n2")),)))
+    history.place_small()
+    assert history.checker.judged == 2
 
 
 def test_explored_worlds_have_teams_with_strict_order() -> None:

@@ -198,7 +198,6 @@ class LabelTable:
 
     def tiers(self, team: str) -> Slots:
         """Return int64[N]: OWN for nodes of the team, OPEN for those of no team, else FOREIGN."""
-
         tiers = self._tiers.get(team)
         if tiers is None or len(tiers) < len(self._taint_sets):
             owners = map(owner_of, self._taint_sets)  # in the order of their numbers
