@@ -108,6 +108,8 @@ class ClusterState:
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         self._forfeits: dict[JobKey, _Forfeit] = {}
+        #: What `reserve_uncertain` was called with.
+        self._uncertain: dict[JobKey, Placement] = {}
         self._job_observers: list[JobObserver] = []
 
     @classmethod
@@ -262,6 +264,8 @@ class ClusterState:
         entry = self.jobs[key] = JobEntry(job, gang, priority, team, version, may_preempt)
         if key in self._forfeits and self._forfeits[key].is_over(job):
             del self._forfeits[key]
+        if key in self._uncertain and before is not None and before.gang is not gang:
+            self._book_uncertain(entry, self._uncertain[key])  # rules about pods are new
         self._claim(entry)
         self._notify(key, entry)
 
@@ -270,6 +274,7 @@ class ClusterState:
         if self.jobs.pop(key, None) is None:
             return
         self._forfeits.pop(key, None)
+        self._uncertain.pop(key, None)
         self.terms.hold(("job", key), ())
         self.ledger.set_claim(key, None)
         self.ledger.set_nomination(key, None)
@@ -312,12 +317,18 @@ class ClusterState:
         entry = self.jobs.get(job.metadata.key)
         if entry is None or isinstance(entry.gang, InvalidGang):
             return False
-        self.ledger.reserve_uncertain(claim_of(job, entry.gang, placement))
+        self._uncertain[job.metadata.key] = placement
+        self._book_uncertain(entry, placement)
         self._claim(entry)
         return True
 
+    def _book_uncertain(self, entry: JobEntry, placement: Placement) -> None:
+        if not isinstance(entry.gang, InvalidGang):
+            self.ledger.reserve_uncertain(claim_of(entry.job, entry.gang, placement))
+
     def release_uncertain(self, key: JobKey) -> None:
         """End what `reserve_uncertain` began."""
+        self._uncertain.pop(key, None)
         self.ledger.release_uncertain(key)
         if key in self.jobs:
             self._claim(self.jobs[key])

@@ -86,6 +86,16 @@ def test_a_host_port_that_another_job_or_pod_has_is_not_given_twice() -> None:
     assert sorted(placed(state)["b"]) == ["node-0000", "node-0002"]
 
 
+def test_a_rule_that_is_new_counts_for_a_place_that_another_job_may_have_got() -> None:
+    sent = small("sent", pod_labels={"app": "x"})
+    state = PlacementState.of(make_nodes(2), [sent])
+    state.reserve_uncertain(sent, make_placement(["node-0000"]))
+    state.cluster.job_changed(small("shy", affinity=make_anti_affinity(app="x")))
+    assert placed(state) == {"shy": ["node-0001"]}
+    state.release_uncertain(sent.metadata.key)
+    assert placed(state) == {"sent": ["node-0000"]}
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "conflict"),
     [
