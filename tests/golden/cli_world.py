@@ -124,7 +124,17 @@ def jobs() -> list[Job]:
 def nodes() -> list[Node]:
     """Return 24 virtual nodes in every state, and this machine."""
     labels = {names.NODE_TYPE: "virtual"}
-    out = [make_node(f"v{i:05d}", labels=labels) for i in range(20)]
+    windows = {
+        7: f"{format_time(NOW + 7200)}/{format_time(NOW + 10_800)}",
+        8: f"{ago(600)}/{format_time(NOW + 3000)}",
+        9: f"{ago(600)}/{ago(60)}",
+        10: "tomorrow",
+    }
+    out = [
+        make_node(f"v{i:05d}", labels=labels,
+                  annotations={names.MAINTENANCE: windows[i]} if i in windows else {})
+        for i in range(20)
+    ]  # fmt: skip
     out += [
         make_node(
             f"v{i:05d}",

@@ -98,7 +98,7 @@ def test_ps_on_a_narrow_terminal_cuts_the_reason_and_not_the_id() -> None:
 
 
 def test_nodes() -> None:
-    rows = nodes_view.node_rows(nodes_view.node_uses(nodes(), jobs(), ()), NOW)
+    rows = nodes_view.node_rows(nodes_view.node_uses(nodes(), jobs(), (), NOW), NOW)
     check("tables/nodes.txt", render_table(nodes_view.COLUMNS, rows))
     check("tables/nodes-wide.txt", render_table(nodes_view.COLUMNS, rows, wide=True))
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from fairlead.api.core import Node, Pod, Taint, Toleration
 from fairlead.api.job import Attempt, Job
+from fairlead.api.names import MAINTENANCE
+from fairlead.api.times import format_time, parse_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
@@ -47,6 +49,27 @@ TOPOLOGIES = (
     Topology("rack", True, "", 0, "nvlink", 2),
 )
 
+
+def _window(start: float, end: float) -> str:
+    return f"{format_time(EPOCH + start)}/{format_time(EPOCH + end)}"
+
+
+#: Jobs hold their nodes for 31 or 35 s, or for ever.
+WINDOWS = (_window(2, 4), _window(33, 36), _window(-5, 1), _window(100, 101), "never")
+
+
+def runs_into(job: Job, node: Node, now: float) -> bool:
+    """True where an attempt that begins now may still run in the maintenance of the node."""
+    text = node.metadata.annotations.get(MAINTENANCE, "")
+    if text == "never":
+        return True
+    if not text:
+        return False
+    start, end = map(parse_time, text.split("/"))
+    limit = job.spec.time_limit_seconds
+    return now < end and (limit is None or now + limit + 30 > start)
+
+
 node_names = st.sampled_from([f"n{i}" for i in range(7)])
 policies = st.sampled_from([PATIENT, EAGER])
 
@@ -63,6 +86,7 @@ _NODE = {
     "taints": st.sampled_from([(), (), (), (TEAM,), (SICK,)]),
     "ready": st.sampled_from([True, True, True, False]),
     "unschedulable": st.sampled_from([False, False, False, True]),
+    "annotations": st.sampled_from([{}, {}, {}, *({MAINTENANCE: text} for text in WINDOWS)]),
 }  # fmt: skip
 _ROLE = {
     "count": st.integers(1, 5),
@@ -78,6 +102,7 @@ _JOB = {
     "attempt": st.sampled_from([1, 1, 1, 0]),
     "suspend": st.sampled_from([False, False, False, True]),
     "topology": st.sampled_from([None, None, None, *TOPOLOGIES]),
+    "time_limit_seconds": st.sampled_from([None, None, 1, 5]),
 }
 
 
@@ -215,6 +240,7 @@ class World:
         self.jobs: dict[tuple[str, str], Job] = {}
         self.pods: dict[tuple[str, str], Pod] = {}
         self.state = PlacementState()
+        self.now = EPOCH
 
     def put_job(self, job: Job) -> None:
         self.jobs[job.metadata.key] = job
@@ -225,9 +251,13 @@ class World:
         self.state.cluster.pod_changed(pod)
 
     def rebuilt(self) -> PlacementState:
-        return PlacementState.of(self.nodes.values(), self.jobs.values(), self.pods.values())
+        """Return a state of the same objects, at the time of the last decision."""
+        fresh = PlacementState.of(self.nodes.values(), self.jobs.values(), self.pods.values())
+        fresh.advance(self.now)
+        return fresh
 
     def decide(self, policy: PlacementPolicy, now: float) -> Decision[Action]:
+        self.now = now
         decision = decide(self.state, policy, now)
         for job in applied(self.jobs.values(), decision):
             if job is not self.jobs[job.metadata.key]:

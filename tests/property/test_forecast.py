@@ -11,21 +11,22 @@ from msgspec.structs import replace
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
-from fairlead.api.times import parse_time
+from fairlead.api.names import MAINTENANCE
+from fairlead.api.times import format_time, parse_time
 from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import Forecast
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
-from fairlead.decide.placement.completion import GRACE_SECONDS_DEFAULT
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-STEPS_MAX = 200
+STEPS_MAX = 500
 
 
 PREFERRED_SECONDS = 40
@@ -55,7 +56,7 @@ class World:
             wakes = (
                 [] if wake_at is None or not any(self.waiting()) else [max(wake_at, self.now + 1)]
             )
-            instants = [end for end in ends if end is not None]
+            instants = [end for end in (*ends, *self.openings()) if end is not None]
             prefers = [  # to wait for one rack
                 at for at in wakes if at <= EPOCH + PREFERRED_SECONDS
             ]
@@ -82,6 +83,12 @@ class World:
             if not any(isinstance(action, PlaceJob) for action in decision.actions):
                 return decision.wake_at
 
+    def openings(self) -> list[float]:
+        """Return when maintenance ends that has not ended, while a job waits."""
+        texts = [node.metadata.annotations.get(MAINTENANCE) for node in self.nodes]
+        ends = [parse_time(text.split("/")[1]) for text in texts if text]
+        return [end for end in ends if end > self.now and self.waiting()]
+
     def waiting(self) -> list[str]:
         return [n for n, job in self.jobs.items() if n not in self.placed and not job.is_finished]
 
@@ -101,10 +108,22 @@ class World:
         return parse_time(placement.placed_at) + limit + GRACE_SECONDS_DEFAULT
 
 
+#: Nodes that close early, late, or both before and after the end of some jobs.
+WINDOWS = [
+    {MAINTENANCE: f"{format_time(EPOCH + start)}/{format_time(EPOCH + end)}"}
+    for start, end in ((200, 400), (500, 2000), (-10, 90))
+]
+
+
 @st.composite
 def a_world(draw: st.DrawFn) -> World:
     nodes = [
-        make_node(f"n{i}", gpus=draw(st.sampled_from([4, 8, 8])), labels={"rack": f"r{i % 2}"})
+        make_node(
+            f"n{i}",
+            gpus=draw(st.sampled_from([4, 8, 8])),
+            labels={"rack": f"r{i % 2}"},
+            annotations=draw(st.sampled_from([{}, {}, *WINDOWS])),
+        )
         for i in range(draw(st.integers(1, 4)))
     ]
     jobs: dict[str, Job] = {}

@@ -17,6 +17,7 @@ from tests.property.placement_world import (
     packing,
     policies,
     room,
+    runs_into,
     step,
     summary,
     used,
@@ -61,6 +62,7 @@ def test_a_gang_is_placed_whole_on_nodes_that_may_take_it_or_not_at_all(cluster,
                 assert node.status.conditions[0].status == "True"
                 assert not node.spec.unschedulable
                 assert SICK not in node.spec.taints
+                assert not runs_into(job, node, EPOCH)
                 assert TEAM not in node.spec.taints or role.template.spec.tolerations
                 assert role.template.spec.node_selector.get("rack", "r1") in (
                     "r1" if role.template.spec.node_selector else node.metadata.labels["rack"],
@@ -116,6 +118,7 @@ def test_every_waiting_job_gets_a_verdict_whose_numbers_add_up(cluster, policy):
     waiting = {j.metadata.key for j in jobs if j.status.attempt and not j.spec.suspend}
     assert waiting <= decision.verdicts.keys()
     after = PlacementState.of(nodes, applied(jobs, decision), pods)
+    after.advance(EPOCH)
     for key, verdict in decision.verdicts.items():
         facts, gang = verdict.facts, state.jobs[key].gang
         assert isinstance(gang, GangRequest)
@@ -149,6 +152,7 @@ def test_every_waiting_job_gets_a_verdict_whose_numbers_add_up(cluster, policy):
 def test_a_transaction_rolls_back_exactly(cluster, data):
     nodes, jobs, pods = cluster
     state = PlacementState.of(nodes, jobs, pods)
+    state.advance(EPOCH)
     before_used, before_room = state.cluster.table.used.copy(), room(state)
     before_key = state.cluster.table.key.copy()
     gangs = [e.gang for e in state.jobs.values()]

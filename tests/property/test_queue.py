@@ -63,6 +63,7 @@ created = st.sampled_from([f"2026-01-01T00:00:0{i}Z" for i in range(4)])
 def one_by_one(state: PlacementState, now: float) -> list[tuple[str, list[list[str]]]]:
     """Who is placed where if every waiting job is tried, in order, until no more fits."""
     cluster, order = state.cluster, Turns()
+    state.advance(now)
     waiting = [
         (order.rank(entry.lane, now), entry.age, entry.gang)
         for entry in state.jobs.values()

@@ -86,6 +86,7 @@ def check_fit(api: Api, job: Job, now: float) -> str:
         state = read_state(api, nodes, _levels(api, job))
     except Forbidden:
         return line("Place", "not checked: you may not list what the cluster has")
+    state.fits.advance(now)
     gang = state.gang_of(job)
     shape = largest_shape(state)
     if not shape:

@@ -170,6 +170,8 @@ def explain(
         return Explanation(key, verdict, _since(entry.job, verdict))
     verdict = with_end(_waiting_verdict(state, entry, gang), entry, now)
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
+    if verdict.reason is Reason.MAINTENANCE:
+        open_to = open_to.instant
     explanation = Explanation(
         key,
         verdict,
@@ -179,7 +181,7 @@ def explain(
         suggestions=tuple(_suggestions(state.cluster, gang)),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
-    if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS):
+    if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, Reason.MAINTENANCE):
         awaited = forecast(state, key, now, policy or PlacementPolicy())
     elif verdict.reason in _PREEMPTING:
         awaited = Preemption(now, verdict.blockers)

@@ -19,7 +19,7 @@ from math import inf
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.completion import ends_at, longest_run_seconds
+from fairlead.decide.placement.completion import ends_at
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -31,6 +31,7 @@ from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.phase import Phase, phase_of
+from fairlead.model.windows import hold_seconds
 
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
@@ -126,7 +127,9 @@ class _Ahead:
                 return Forecast(context.now, waits_for)
             end = self._capacity.next_end(seen)
             accepts_at = self._state.patience.next_end()
-            steps = [at for at in (end, accepts_at, self._retry_at) if at is not None and at < inf]
+            opens_at = self._state.cluster.table.windows.next_end(context.now)
+            instants = (end, accepts_at, opens_at, self._retry_at)
+            steps = [at for at in instants if at is not None and at < inf]
             if not steps:
                 return self._unknown()
             seen = context.now = max(context.now, min(steps))
@@ -201,8 +204,8 @@ class _Ahead:
 
     def _on_plan(self, entry: QueueEntry, plan: Plan) -> None:
         capacity, job, key = self._capacity, entry.job, entry.age.job_key
-        limit = job.spec.time_limit_seconds
-        until = None if limit is None else self._context.now + longest_run_seconds(job, limit)
+        has_limit = job.spec.time_limit_seconds is not None
+        until = self._context.now + hold_seconds(job) if has_limit else None
         if capacity.holds(key):  # it moves: of old places and new ones only the new stay
             assert isinstance(entry.gang, GangRequest)
             capacity.rollback_to(self._mark)

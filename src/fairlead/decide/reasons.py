@@ -33,6 +33,7 @@ class Reason(Enum):
     FRAGMENTED = "Fragmented"
     NEIGHBOURS_IN_THE_WAY = "NeighboursInTheWay"
     NODES_UNAVAILABLE = "NodesUnavailable"
+    MAINTENANCE = "Maintenance"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
     BEHIND_TEAM_JOB = "BehindTeamJob"
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
@@ -185,10 +186,17 @@ REASONS: dict[Reason, ReasonInfo] = {
         "there are free nodes, but {rules} of its pods and of those that run allow only "
         "{members_fit} of {members} members",
     ),
+    Reason.MAINTENANCE: ReasonInfo(
+        Outcome.WAITING,
+        50,
+        "it cannot start on {nodes} nodes, in whose maintenance it could still run; the first one "
+        "is {window}",
+    ),
     Reason.NODES_UNAVAILABLE: ReasonInfo(
         Outcome.WAITING,
         50,
-        "it cannot use {nodes_unavailable} nodes for now (cordoned, not ready or tainted); the "
+        "it cannot use {nodes_unavailable} nodes for now (cordoned, not ready, tainted or closed "
+        "for maintenance); the "
         "others, empty, hold {members_fit} of {members} members",
     ),
     Reason.DEPENDENCY_FAILED: ReasonInfo(

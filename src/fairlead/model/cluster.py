@@ -40,6 +40,7 @@ from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
+from fairlead.model.windows import hold_seconds
 
 
 class JobEntry(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class JobEntry(msgspec.Struct, frozen=True):
     priority: int | Unresolved
     team: str | UnresolvedTeam = ""
     #: `TeamTable.version` and `TermTable.version` that the gang was read with.
-    version: tuple[int, int] = (0, 0)
+    version: tuple[int, int, bool] = (0, 0, False)
     #: Its PriorityClasses let it preempt jobs of lower priority.
     may_preempt: bool = True
 
@@ -110,6 +111,8 @@ class ClusterState:
         self._forfeits: dict[JobKey, _Forfeit] = {}
         #: What `reserve_uncertain` was called with.
         self._uncertain: dict[JobKey, Placement] = {}
+        #: Some node has a maintenance window: it matters how long jobs may run.
+        self._has_windows = False
         self._job_observers: list[JobObserver] = []
 
     @classmethod
@@ -154,11 +157,13 @@ class ClusterState:
         self.uses.set_owner(node.metadata.name, owner_of(node.spec.taints))
         for resource in self.table.set_node(node):
             self.ledger.book_resource(resource)
+        self._follow_windows()
 
     def node_deleted(self, name: str) -> None:
         """Take in that a node is gone."""
         self.uses.set_owner(name, "")
         self.table.remove_node(name)
+        self._follow_windows()
 
     def pod_changed(self, pod: Pod) -> None:
         """Take in a pod, new or changed."""
@@ -234,6 +239,12 @@ class ClusterState:
         gpus = {each.team: n for each, n in self.uses.gpus.items() if each.user is None}
         self.uses.gpu_seconds.advance(now, gpus)
 
+    def _follow_windows(self) -> None:
+        """Take in the first maintenance window, or that none is left; walks all jobs."""
+        if self._has_windows != bool(self.table.windows):
+            self._has_windows = not self._has_windows
+            self._take_in_again()
+
     def _take_in_again(self) -> None:
         for entry in list(self.jobs.values()):
             if not entry.job.is_finished:
@@ -249,7 +260,7 @@ class ClusterState:
             self.terms.hold(("job", key), ())
         elif before is None or before.job.spec != job.spec:
             self._hold(("job", key), job_terms(job))
-        version = (self.teams.version, self.terms.version)
+        version = (self.teams.version, self.terms.version, self._has_windows)
         if (
             before is not None
             and before.job.spec == job.spec
@@ -379,6 +390,7 @@ class ClusterState:
         return gang_of(
             job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level),
             partial(self._neighbours_of, job), levels=self._levels,
+            hold_seconds=hold_seconds(job) if self._has_windows else None,
         )  # fmt: skip
 
     def _neighbours_of(self, job: Job, role: Role) -> Neighbours | None:

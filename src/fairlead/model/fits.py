@@ -9,6 +9,7 @@ something it could use has changed (scheduling equivalence, Kueue KEP 9694).
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ _UNLIMITED = MEMBERS_PER_NODE_MAX
 _FEW_SLOTS_MAX = 64
 #: The need of a row without waiting gangs: no sum of fits reaches it.
 _NO_NEED = np.iinfo(np.int64).max
+#: No instant is between these.
+_UNKNOWN = (inf, -inf)
 #: An amount that no node has.
 _NEVER = np.iinfo(np.int64).max
 _ROWS_START = 8
@@ -39,12 +42,14 @@ _ROWS_START = 8
 class Mask:
     """Which nodes a set of constraints admits."""
 
-    __slots__ = ("changed_at", "eligible", "keeps_running", "matches")
+    __slots__ = ("changed_at", "eligible", "is_open", "keeps_running", "matches")
 
     def __init__(self, capacity: int) -> None:
         #: The node as such: it exists, labels and lasting taints admit it.
         self.matches: Bools = np.zeros(capacity, dtype=np.bool_)
-        #: It matches and can start pods now: ready, not cordoned, no passing taint.
+        #: No maintenance window closes it now.
+        self.is_open: Bools = np.zeros(capacity, dtype=np.bool_)
+        #: It matches and can start pods now: open, ready, not cordoned, no passing taint.
         self.eligible: Bools = np.zeros(capacity, dtype=np.bool_)
         #: Pods that are there may stay: it exists, is ready, has no NoExecute taint.
         self.keeps_running: Bools = np.zeros(capacity, dtype=np.bool_)
@@ -53,7 +58,7 @@ class Mask:
 
     def resize(self, capacity: int) -> None:
         """Have so many slots from now on."""
-        for name in ("matches", "eligible", "keeps_running"):
+        for name in ("matches", "is_open", "eligible", "keeps_running"):
             setattr(self, name, resized(getattr(self, name), capacity))
 
 
@@ -88,6 +93,10 @@ class FitTable:
         #: How many members of the class one node may have.
         self._most: Ints = np.zeros(0, dtype=np.int64)
         self._changes = 0
+        #: The instant for which the masks are.
+        self._now = -inf
+        #: Between these instants no maintenance window changes a mask.
+        self._steady = _UNKNOWN
         #: `NodeTable.rows_version` that the requests were laid out for.
         self._rows_version = -1
         #: True inside a transaction: changes are not counted, for they will be undone.
@@ -188,6 +197,7 @@ class FitTable:
         if self._rows_version != table.rows_version:
             self._lay_out()
         if table.stale_flags:
+            self._steady = _UNKNOWN
             flagged = np.unique(np.array(table.stale_flags, dtype=np.int64))
             table.stale_flags.clear()
             table.stale_amounts.append(flagged)
@@ -208,6 +218,20 @@ class FitTable:
                     mask.changed_at = self._changes
         if self._index:
             self._refresh(slots)
+
+    def advance(self, now: float) -> None:
+        """Take in the time, which may be earlier than before: windows close and open nodes."""
+        self.sync()
+        before, self._now = self._now, now
+        table, (since, until) = self._table, self._steady
+        if not table.windows or since < now < until:
+            return
+        holds = {c.hold_seconds for c in self._masks if c.hold_seconds is not None}
+        if turned := table.windows.turned(holds, before, now):
+            table.stale_flags.extend(turned)
+            table.nodes_version = table.draw_version()
+            self.sync()
+        self._steady = table.windows.steady(holds, now)
 
     def begin(self) -> None:
         """Count no change of what is in use until `end`: it will be undone."""
@@ -231,6 +255,7 @@ class FitTable:
                 used = {member.constraints for member in self._index}
                 self._masks = {c: m for c, m in self._masks.items() if c in used}
             mask = self._masks[constraints] = Mask(self._table.capacity)
+            self._steady = _UNKNOWN
             self._judge(constraints, mask, np.arange(self._table.capacity))
             mask.changed_at = self._changes
         return mask
@@ -239,10 +264,14 @@ class FitTable:
         table = self._table
         lasting, passing, keeps_running = table.labels.tolerated(constraints, slots)
         matches = table.exists[slots] & table.labels.selected(constraints, slots) & lasting
-        eligible = matches & table.ready[slots] & ~table.cordoned[slots] & passing
+        is_open = np.ones(len(slots), dtype=np.bool_)
+        if constraints.hold_seconds is not None:
+            is_open = ~table.windows.closed(constraints.hold_seconds, slots, self._now)
+        eligible = matches & is_open & table.ready[slots] & ~table.cordoned[slots] & passing
         if (mask.matches[slots] != matches).any() or (mask.eligible[slots] != eligible).any():
             mask.changed_at = self._changes
         mask.matches[slots] = matches
+        mask.is_open[slots] = is_open
         mask.eligible[slots] = eligible
         mask.keeps_running[slots] = table.exists[slots] & table.ready[slots] & keeps_running
 

@@ -93,6 +93,17 @@ class GangRequest:
         return replace(self, topology=replace(self.topology, ladder=(level,)))
 
     @property
+    def hold_seconds(self) -> float | None:
+        """How long an attempt may hold its nodes; None where that does not matter."""
+        return self.roles[0].member.constraints.hold_seconds
+
+    @property
+    def instant(self) -> GangRequest:
+        """The same gang, as if it ran into no maintenance window."""
+        roles = tuple(replace(r, member=_instant(r.member)) for r in self.roles)
+        return replace(self, roles=roles)
+
+    @property
     def unsliced(self) -> GangRequest:
         """The same gang, as if its members need not be together in slices."""
         return replace(self, topology=replace(self.topology, slice_level=ANYWHERE, slice_size=1))
@@ -119,6 +130,10 @@ class GangRequest:
 def _confined(member: MemberClass) -> MemberClass:
     tolerations = tuple(t for t in member.constraints.tolerations if t != BORROWS)
     return replace(member, constraints=replace(member.constraints, tolerations=tolerations))
+
+
+def _instant(member: MemberClass) -> MemberClass:
+    return replace(member, constraints=replace(member.constraints, hold_seconds=None))
 
 
 def _size(member: MemberClass) -> tuple[int, ...]:
@@ -150,11 +165,13 @@ def gang_of(
     neighbours_of: Callable[[Role], Neighbours | None] | None = None,
     *,
     levels: Sequence[Level] = (),
+    hold_seconds: float | None = None,
 ) -> GangRequest | InvalidGang:
     """Return what a job asks for, or the first field that cannot be read.
 
     `tolerations_of` returns what a member tolerates, given what its template does; `neighbours_of`
-    which pods may be near the members of a role. `levels` are those of the topology, widest first.
+    which pods may be near the members of a role. `levels` are those of the topology, widest first;
+    `hold_seconds` how long an attempt may hold its nodes, where maintenance windows are planned.
     """
     if len(spec.roles) > ROLES_MAX:
         return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
@@ -170,7 +187,8 @@ def gang_of(
                 pod = structs.replace(pod, tolerations=tolerations)
         try:
             beside = neighbours_of(role) if neighbours_of is not None else None
-            member = MemberClass(reader.request(pod), constraints_of(pod), beside)
+            constraints = replace(constraints_of(pod), hold_seconds=hold_seconds)
+            member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
         roles.append(RoleRequest(role.name, role.count, member))

@@ -292,7 +292,7 @@ class LabelTable:
         return table[column.cells[slots]]
 
 
-def resized(array: npt.NDArray[N], count: int, *, fill: int = 0) -> npt.NDArray[N]:
+def resized(array: npt.NDArray[N], count: int, *, fill: float = 0) -> npt.NDArray[N]:
     """Return an array whose last axis has `count` cells: cut off, or filled up."""
     out = np.full((*array.shape[:-1], count), fill, dtype=array.dtype)
     kept = min(count, array.shape[-1])

@@ -25,11 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import Node
+from fairlead.api.names import MAINTENANCE
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.labels import LabelTable, resized
 from fairlead.model.neighbours import MarkTable
 from fairlead.model.node_health import is_ready
 from fairlead.model.requests import CARRIED, NAME_COLUMN, SHUNNED, Request, RequestReader
+from fairlead.model.window_table import WindowTable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -88,6 +90,7 @@ class NodeTable:
         #: Name by slot, "" for an empty one.
         self.names: list[str] = [""] * _CAPACITY_START
         self.labels = LabelTable(_CAPACITY_START)
+        self.windows = WindowTable(_CAPACITY_START)
         #: Which pods may be near which: what is booked, by slot.
         self.marks = MarkTable()
         #: int64[D, N], base units.
@@ -180,6 +183,7 @@ class NodeTable:
         changed = self._set_flags(slot, node)
         labels = {**node.metadata.labels, NAME_COLUMN: name}
         changed |= self.labels.set(slot, labels, node.spec.taints)
+        changed |= self.windows.set(slot, node.metadata.annotations.get(MAINTENANCE))
         if changed:
             self.stale_flags.append(slot)
         amounts = self._offered(node)
@@ -195,6 +199,7 @@ class NodeTable:
             return
         self.exists[slot] = self.ready[slot] = self.cordoned[slot] = False
         self.labels.clear(slot)
+        self.windows.set(slot, None)
         self.stale_flags.append(slot)
         if not self._set_amounts(slot, {}):
             self._touch(np.array([slot]))
@@ -243,6 +248,7 @@ class NodeTable:
         for column in ("allocatable", "used", "exists", "ready", "cordoned", "_key", "_rank"):
             setattr(self, column, resized(getattr(self, column), capacity))
         self.labels.resize(capacity)
+        self.windows.resize(capacity)
         slots = [slot for slot in self._free_slots if slot < capacity]
         self._free_slots = sorted([*slots, *range(before, capacity)])
 

@@ -52,6 +52,9 @@ class Constraints:
     tolerations: tuple[Toleration, ...] = ()
     #: Nodes that it would rather have; they decide between nodes that are as good otherwise.
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    #: How long an attempt may hold its nodes, in seconds; None while no node has a maintenance
+    #: window that it could run into.
+    hold_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,8 +14,10 @@ from contextlib import suppress
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.names import MAINTENANCE
 from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
 from fairlead.api.status import Conflict, NotFound
+from fairlead.api.times import format_time
 from fairlead.app.context import Streams
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import DeleteOptions
@@ -24,12 +26,14 @@ from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import Checkers
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
-from fairlead.sim.world_options import DAY_SECONDS, WorldOptions
+from fairlead.sim.world_options import DAY_SECONDS, EPOCH, WorldOptions
 
 #: The longest run time of a group of another tool, and its most members as it arrives.
 GROUP_SECONDS_MAX, GROUP_MEMBERS_MAX = 600.0, 10
 #: Shares of the groups that their users enlarge, and delete, while they wait or run.
 _ENLARGED_SHARE, _DELETED_SHARE = 0.2, 0.2
+#: How long before it begins maintenance is announced at most, and how long it takes, in seconds.
+_AHEAD_SECONDS_MAX, _MAINTENANCE_SECONDS = 3600.0, (60.0, 1800.0)
 
 
 class Disturbances:
@@ -77,6 +81,7 @@ class Disturbances:
             group.create_task(self._break_nodes(until))
             group.create_task(self._break_together(until))
             group.create_task(self._drain_nodes(until))
+            group.create_task(self._maintain_nodes(until))
             group.create_task(self._act_as_users(until))
             group.create_task(self._change_teams())
             if self._options.groups:
@@ -234,6 +239,34 @@ class Disturbances:
         await asyncio.sleep(max(0.0, until - self._elapsed()))
         for name in cordoned:
             await self._cordon(name, value=False)
+
+    async def _maintain_nodes(self, until: float) -> None:
+        """Announce windows of random nodes at exponential intervals; each is gone once it is
+        over.
+        """
+        rng, names = self._streams("maintenances"), self._virtual.node_names()
+        rate = self._options.maintenances_per_day / DAY_SECONDS
+        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
+        planned: dict[str, float] = {}  # name -> until when, in the order of announcing
+        while (now := min([next_at, *planned.values()])) < until:
+            await asyncio.sleep(max(0.0, now - self._elapsed()))
+            for name in [name for name, at in planned.items() if at <= now]:
+                del planned[name]
+                await self._announce(name, None)
+            if next_at <= now:
+                next_at = now + rng.expovariate(rate)
+                name = rng.choice(names)
+                start = now + rng.uniform(0, _AHEAD_SECONDS_MAX)
+                if name not in planned:
+                    planned[name] = start + rng.uniform(*_MAINTENANCE_SECONDS)
+                    instants = (format_time(EPOCH + at) for at in (start, planned[name]))
+                    await self._announce(name, "/".join(instants))
+        await asyncio.sleep(max(0.0, until - self._elapsed()))
+        for name in planned:
+            await self._announce(name, None)
+
+    async def _announce(self, name: str, window: str | None) -> None:
+        await self._client.patch(NODES, name, {"metadata": {"annotations": {MAINTENANCE: window}}})
 
     async def _cordon(self, name: str, *, value: bool) -> None:
         with suppress(NotFound):  # its machine may have been ended

@@ -58,8 +58,8 @@ class Found:
     """What one world came to: `broken` is "" when every promise held.
 
     `unfit` counts the jobs that no empty cluster of its size could hold; `budgeted` the starts of
-    jobs whose team has a budget, `bound` the placements that a topology binds. A world that
-    `is_cut_off` had no time to end.
+    jobs whose team has a budget, `bound` the placements that a topology binds, `dated` the attempts
+    that began while nodes had maintenance windows. A world that `is_cut_off` had no time to end.
     """
 
     number: int
@@ -68,6 +68,7 @@ class Found:
     unfit: int = 0
     budgeted: int = 0
     bound: int = 0
+    dated: int = 0
     writes: int = 0
     machines: int = 0
     machine_hours: float = 0.0
@@ -124,6 +125,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_topology(options, number)
     options = _with_budgets(options, number)
     options = _with_strict_order(options, number)
+    options = _with_maintenance(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -214,6 +216,17 @@ def _with_strict_order(options: WorldOptions, number: int) -> WorldOptions:
     return replace(options, team_changes=with_strict_order(rng, options.team_changes))
 
 
+def _with_maintenance(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world whose nodes have maintenance windows, and some jobs time limits, or not."""
+    rng = random.Random(f"maintenance/{number}")  # noqa: S311 # a simulation, no secret
+    if options.team_changes or options.pools or rng.random() < 0.5:
+        return options  # the checkers of shares and pools know no windows
+    return replace(
+        options, maintenances_per_day=rng.choice((50.0, 500.0, 5000.0)),
+        workload=replace(options.workload, limited_share=rng.choice((0.5, 0.5, 1.0))),
+    )  # fmt: skip
+
+
 def _gpu_hours(options: WorldOptions, seed: int) -> dict[str, float]:
     """Return what the jobs of each team need: of one attempt each."""
     seconds = dict.fromkeys(options.workload.teams, 0.0)
@@ -278,7 +291,8 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     assert world is not None
     found = Found(
         number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
-        bound=world.topology.checked, writes=world.writes, met=world.faults_met,
+        bound=world.topology.checked, dated=world.maintenance.judged,
+        writes=world.writes, met=world.faults_met,
     )  # fmt: skip
     if (fleet := world.fleet) is None:
         return found
@@ -347,7 +361,8 @@ def summary(done: list[Found]) -> str:
     )
     lines.append(
         f"{sum(found.budgeted for found in done)} starts were judged by a budget, "
-        f"{sum(found.bound for found in done)} placements by a topology"
+        f"{sum(found.bound for found in done)} placements by a topology, "
+        f"{sum(found.dated for found in done)} by maintenance windows"
     )
     if cut_off := sum(found.is_cut_off for found in done):
         lines.append(f"{cut_off} of them had not ended when the time was up, and show nothing")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.names import ADMITTED
+from fairlead.api.names import ADMITTED, MAINTENANCE
 from fairlead.api.placement import Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
@@ -147,8 +147,8 @@ class PreemptionChecker:
             self._late[new.spec.node_name][key] = (late_at, float("inf"))
 
     def node(self, new: Node | None, name: str, now: float) -> None:
-        """Note since when a node can start no pods."""
-        is_out = not is_healthy(new)
+        """Note since when a node can start no pods, or none of jobs that take long."""
+        is_out = new is None or not is_healthy(new) or MAINTENANCE in new.metadata.annotations
         changed_hands = self._teams.owned_since.get(name) == now
         if is_out or changed_hands or self._is_unavailable.get(name, False):
             self._unavailable_at[name] = now

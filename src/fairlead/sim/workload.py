@@ -45,6 +45,7 @@ class WorkloadOptions:
     teams: tuple[str, ...] = ()
     bound_share: float = 0.0  # jobs that ask for something of the topology
     ruled_share: float = 0.0  # jobs with a host port, or that are kept apart by host name
+    limited_share: float = 0.0  # jobs with a time limit, longer than they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
             asked = rng.choice(TOPOLOGIES)
             if not (is_ruled and "sliceSize" in asked):  # the two do not go together
                 body["spec"]["topology"] = asked
+        if options.limited_share and rng.random() < options.limited_share:
+            body["spec"]["timeLimitSeconds"] = round(run_seconds * rng.uniform(1.2, 4.0)) + 60
         arrivals.append(Arrival(at, name, body))
     return arrivals
 

@@ -60,6 +60,7 @@ from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
+from fairlead.sim.maintenance_checker import MaintenanceChecker
 from fairlead.sim.neighbour_checker import NeighbourChecker
 from fairlead.sim.observer import Observer
 from fairlead.sim.preemption_checker import PreemptionChecker
@@ -216,9 +217,10 @@ class World:
         self.tool = TrainingOperator(self.client)
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
+        self.maintenance = MaintenanceChecker(clock_error)
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
-            self.topology, self.strict,
+            self.topology, self.strict, self.maintenance,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]

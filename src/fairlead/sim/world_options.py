@@ -65,6 +65,7 @@ class WorldOptions:
     node_repair_seconds: float = 3600.0
     drains_per_day: float = 50.0  # a random node is cordoned and its pods are evicted
     cordon_seconds: float = 1800.0
+    maintenances_per_day: float = 0.0  # windows, announced up to an hour before
     node_repair_sigma: float = 0.0  # of a log-normal repair time with that median; 0: constant
     node_detect_seconds_max: float = 40.0
     outages: tuple[Outage, ...] = ()  # in addition, in the order of their instants

@@ -54,6 +54,7 @@ def make_node(
     memory: Quantity = "1Ti",
     pods: int = 110,
     labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     taints: Sequence[Taint] = (),
     ready: bool = True,
     unschedulable: bool = False,
@@ -72,6 +73,7 @@ def make_node(
             resource_version=str(resource_version),
             creation_timestamp=format_time(EPOCH),
             labels={names.HOSTNAME: name, **(labels or {})},
+            annotations=dict(annotations or {}),
         ),
         spec=NodeSpec(unschedulable=unschedulable, taints=tuple(taints)),
         status=NodeStatus(

@@ -52,6 +52,7 @@ def _show(common_: Common, api: Api, selector: str) -> None:
     found = api.list(NODES, label_selector=selector)
     jobs = api.list(JOBS)
     others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
-    rows = node_rows(node_uses(found, jobs, others), now())
+    at = now()
+    rows = node_rows(node_uses(found, jobs, others, at), at)
     matching = f" match '{selector}'" if selector else ""
     common_.table(COLUMNS, rows, empty=f"no nodes{matching}")

@@ -14,6 +14,7 @@ from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import fold_names
 from fairlead.cli.views.plan import role_amounts
 from fairlead.decide.words import duration
+from fairlead.model.windows import read_window
 
 NONE = "-"
 DEFAULT_POOL = "default"
@@ -40,6 +41,7 @@ class NodeState(Enum):
 
     READY = "ready"
     TAINTED = "tainted"
+    MAINTENANCE = "maintenance"
     CORDONED = "cordoned"
     NOT_READY = "not-ready"
 
@@ -63,8 +65,11 @@ def pool_of(node: Node) -> str:
     return labels.get(names.POOL) or labels.get(names.NODE_TYPE) or DEFAULT_POOL
 
 
-def state_of(node: Node) -> tuple[NodeState, str, float | None]:
-    """Return the state, its reason in words, and since when if that is known."""
+def state_of(node: Node, now: float) -> tuple[NodeState, str, float | None]:
+    """Return the state, its reason in words, and since when if that is known.
+
+    A node whose maintenance is still to come is ready, and the reason says when it begins.
+    """
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
     if ready is None or ready.status != "True":
         reason = ready.reason if ready and ready.reason else "NoReport"
@@ -82,11 +87,18 @@ def state_of(node: Node) -> tuple[NodeState, str, float | None]:
         texts = sorted(f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}"
                        for t in keeping)  # fmt: skip
         return NodeState.TAINTED, ", ".join(texts), None
-    return NodeState.READY, "", None
+    text = node.metadata.annotations.get(names.MAINTENANCE)
+    window = read_window(text) if text is not None else None
+    if window is None or now >= window.end:
+        return NodeState.READY, "", None
+    reason = f"maintenance {window.words}"
+    if now < window.start:
+        return NodeState.READY, reason, None
+    return NodeState.MAINTENANCE, reason, None if window.error else window.start
 
 
 def node_uses(
-    nodes: Iterable[Node], jobs: Iterable[Job], other_pods: Iterable[Pod]
+    nodes: Iterable[Node], jobs: Iterable[Job], other_pods: Iterable[Pod], now: float
 ) -> list[NodeUse]:
     """Return each node's use: the claims of unfinished jobs, and pods that belong to no job."""
     used: dict[str, dict[str, int]] = {}
@@ -110,7 +122,7 @@ def node_uses(
                 take(pod.spec.node_name, quantity.resources_to_base(asked_of))
     out: list[NodeUse] = []
     for node in nodes:
-        state, reason, since = state_of(node)
+        state, reason, since = state_of(node, now)
         total = quantity.resources_to_base(node.status.allocatable)
         out.append(NodeUse(node.metadata.name, pool_of(node), state, reason, since, total,
                            used.get(node.metadata.name, {})))  # fmt: skip

@@ -240,6 +240,7 @@ _NEXT = {
     Reason.HELD: "fairlead release {name}",
     Reason.DEPENDENCY_FAILED: "fairlead cancel {name}, and submit it again after another job",
     Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
+    Reason.MAINTENANCE: "a time limit (--time) by which it ends before the maintenance begins",
     Reason.NO_MATCHING_NODE: "fairlead nodes -o wide shows what there is",
     Reason.NO_NODE_SHAPE_FITS: "ask for less per member; see fairlead nodes -o wide",
     Reason.NO_SUCH_TOPOLOGY: "name a level or a node label: kubectl get nodes --show-labels",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fairlead.api.job import Job
 from fairlead.api.times import parse_time
-
-GRACE_SECONDS_DEFAULT = 30
+from fairlead.model.windows import hold_seconds
 
 
 def ends_at(job: Job) -> float | None:
@@ -14,18 +13,12 @@ def ends_at(job: Job) -> float | None:
     The time limit counts from the start of the attempt, or from its placement until it has started;
     members that do not end by themselves then have their grace period.
     """
-    limit, status = job.spec.time_limit_seconds, job.status
-    if limit is None:
+    status = job.status
+    if job.spec.time_limit_seconds is None:
         return None
     current = [a for a in status.attempts if a.number == status.attempt]
     if any(a.finished_at for a in current):
         return None  # the next attempt has the whole limit again
     placed_at = status.placement.placed_at if status.placement else None
     began = next((at for at in (*(a.started_at for a in current), placed_at) if at), None)
-    return None if began is None else parse_time(began) + longest_run_seconds(job, limit)
-
-
-def longest_run_seconds(job: Job, limit: int) -> float:
-    """Return how long an attempt with this time limit may hold its nodes, from its start."""
-    graces = [role.template.spec.termination_grace_period_seconds for role in job.spec.roles]
-    return limit + max(GRACE_SECONDS_DEFAULT if grace is None else grace for grace in graces)
+    return None if began is None else parse_time(began) + hold_seconds(job)

@@ -64,10 +64,10 @@ def decide(
     With `contains_faults`, a job over which this code raises gets a verdict that says so, and an
     entry in `faults`; nothing else changes by it. It is left alone until it, or a node, changes.
     """
+    # Before the stages begin to read the queue: with ranks of two instants the head of the
+    # queue would be ahead of itself, and wait for its own reservation.
+    state.advance(now)
     with state.cluster.transaction() as transaction:
-        # Before the stages begin to read the queue: with ranks of two instants the head of the
-        # queue would be ahead of itself, and wait for its own reservation.
-        state.advance(now)
         capacity = PresentCapacity(state.cluster, transaction)
         context = Context(state, policy, now, capacity)
         return _Cycle(context, contains_faults=contains_faults).run()
@@ -99,7 +99,8 @@ class _Cycle:
             again_at = self._context.now + self._context.policy.deep_refresh_seconds
             self._context.wakes.append(again_at)
         accepts_at = self._state.patience.next_end()
-        self._context.wakes += [] if accepts_at is None else [accepts_at]
+        opens_at = self._state.cluster.table.windows.next_end(self._context.now)
+        self._context.wakes += [at for at in (accepts_at, opens_at) if at is not None]
         wake_at = min(self._context.wakes, default=None)
         return Decision(tuple(self._actions), self._verdicts, wake_at, self._context.faults)
 

@@ -128,8 +128,8 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
     """Return which members can stay; None when the placement is not one of this gang's shape.
 
     A member stays when its node exists, is ready, is not cordoned, has no NoExecute taint that it
-    does not tolerate and was not lost in the attempt before. Pods of another tool run on while
-    others of their gang move, so a cordoned node keeps them.
+    does not tolerate, is not closed for maintenance and was not lost in the attempt before. Pods of
+    another tool run on while others of their gang move, so a cordoned or closed node keeps them.
     """
     placement = job.status.placement
     assert placement is not None
@@ -139,15 +139,13 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
     slots: list[Ints] = []
     kept: list[Bools] = []
     nodes_lost: dict[str, None] = {}
-    usable = ~state.table.cordoned if job.spec.adopts is None else state.table.exists
     for role, placed in zip(gang.roles, placement.roles, strict=True):
-        keeps_running = state.fits.mask(role.member.constraints).keeps_running
+        mask = state.fits.mask(role.member.constraints)
+        usable = mask.keeps_running
+        if job.spec.adopts is None:
+            usable = usable & mask.is_open & ~state.table.cordoned
         places = np.array([state.table.occupy(n) for n in placed.nodes], dtype=np.int64)
-        stays = (
-            keeps_running[places]
-            & usable[places]
-            & np.array([n not in lost_before for n in placed.nodes])
-        )
+        stays = usable[places] & np.array([n not in lost_before for n in placed.nodes])
         nodes_lost.update((placed.nodes[i], None) for i in np.flatnonzero(~stays))
         slots.append(places)
         kept.append(stays)

@@ -149,6 +149,7 @@ class PlacementState:
 
     def advance(self, now: float) -> None:
         """Put the queue as it stands at a time, which may be earlier than the last one."""
+        self.cluster.fits.advance(now)
         self.patience.advance(now)
         self.queue.reorder(now)
 

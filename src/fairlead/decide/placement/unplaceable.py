@@ -88,6 +88,9 @@ def judge_present(
         gang = gang.accepting
         if _would_fit(capacity, table, gang):
             return Verdict(Reason.BORROW_BACK_OFF)
+    maintenance = _maintenance_verdict(state, capacity, gang)
+    if maintenance is not None:
+        return maintenance
     unbarred = capacity.unbarred()
     if reserved_for is not None and _would_fit(unbarred, table, gang):
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(reserved_for)}, (reserved_for,))
@@ -120,11 +123,31 @@ def judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
         return None
     if is_backing_off:
         return Verdict(Reason.BORROW_BACK_OFF)
+    maintenance = _maintenance_verdict(state, available, gang)
+    if maintenance is not None:
+        return maintenance
     fit = members_fit(available, state.table, gang)
     if fit >= gang.member_count:
         return None
     facts = {"nodes_unavailable": unavailable, "members": gang.member_count, "members_fit": fit}
     return Verdict(Reason.NODES_UNAVAILABLE, facts)
+
+
+def _maintenance_verdict(
+    state: ClusterState, capacity: Capacity, gang: GangRequest
+) -> Verdict | None:
+    """Return that the gang fits but for maintenance windows; None where they do not decide."""
+    if gang.hold_seconds is None or not _would_fit(capacity, state.table, gang.instant):
+        return None
+    closed = np.zeros(state.table.capacity, dtype=np.bool_)
+    for role in gang.roles:
+        mask = state.fits.mask(role.member.constraints)
+        closed |= mask.matches & ~mask.is_open
+    slots = np.flatnonzero(closed).tolist()
+    first = state.table.windows.first(slots)
+    if first is None:
+        return None
+    return Verdict(Reason.MAINTENANCE, {"nodes": len(slots), "window": first.words})
 
 
 def _blockers(
