@@ -219,6 +219,20 @@ def test_a_scenario_takes_a_profile_that_was_imported_from_kwok(
         check_scenario(Scenario(profile="flaky", ideal=True), "s")
 
 
+def test_an_import_never_overwrites_what_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written([BareJob(0.0, 8, 60.0)], tmp_path / "jobs.csv")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "jobs.csv")
+    before = (tmp_path / "jobs.csv").read_bytes()
+    for target in ("jobs.csv", "link.csv"):
+        assert guarded(["sim", "import", str(tmp_path / "jobs.csv"), str(tmp_path / target)]) != 0
+        assert "would be overwritten" in capsys.readouterr().err
+    assert (tmp_path / "jobs.csv").read_bytes() == before
+    assert guarded(["sim", "import", str(tmp_path / "none.csv"), str(tmp_path / "jobs.csv")]) != 0
+    assert guarded(["sim", "import", str(tmp_path / "jobs.csv"), str(tmp_path / "new.csv")]) == 0
+
+
 def test_a_replay_under_another_hash_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -297,6 +297,9 @@ def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
 
     Says what was assumed, and what was left out. CSV is the generic form of traces.
     """
+    if Path(source).exists() and Path(target).exists() and Path(target).samefile(source):
+        message = f"'{target}' is what is to be converted; it would be overwritten"
+        raise fail(Code.DATA_UNWRITABLE, message, help=("name another file for the result",))
     if format_ == _KWOK or (format_ == "auto" and _is_kwok_file(Path(source))):
         _import_stages(common_, source, target)
         return
