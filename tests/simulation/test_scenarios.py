@@ -318,14 +318,14 @@ def test_drawn_jobs_come_in_bursts_as_stated() -> None:
 def test_mistakes_of_pools_and_bursts_are_all_named() -> None:
     pools = (PoolSpec("H100", max=0), PoolSpec("a", max=2, min=3), PoolSpec("a", max=1))
     cluster = ClusterSpec(nodes=0, pools=pools, cloud=CloudSpec(-1.0, refused_share=1.0))
-    load = LoadSpec(bursts_per_day=24, burst_seconds=7200.0)
+    load = LoadSpec(bursts_per_day=24, burst_seconds=7200.0, checkpoint_seconds=0.0)
     with pytest.raises(ScenarioError) as caught:
         check_scenario(Scenario(cluster=cluster, load=load), "it")
     named = [mistake.partition(":")[0] for mistake in caught.value.mistakes]
     assert named == [
         "cluster.pools[0].name", "cluster.pools[0].max", "cluster.pools[1].min",
         "cluster.pools[2].name", "cluster.cloud.refusedShare", "cluster.cloud.launchSeconds",
-        "load.burstSeconds",
+        "load.burstSeconds", "load.checkpointSeconds",
     ]  # fmt: skip
     with pytest.raises(ScenarioError, match="nodes: 0; accepted: 1 to"):
         check_scenario(Scenario(cluster=ClusterSpec(nodes=0)), "it")
@@ -379,6 +379,24 @@ def test_each_tenant_of_a_trace_may_be_a_team_with_an_equal_share(tmp_path: Path
     assert waits["Blue Lab"] is not None
     assert waits["Blue Lab"] <= 60.0
     assert result.summary.attempts == 3  # the gang was preempted once
+
+
+def test_a_job_with_checkpoints_goes_on_from_the_last_one(tmp_path: Path) -> None:
+    """The gang of red gives way 10 minutes after its start, and runs an hour in all."""
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(TENANTS)
+    needed = dict[float | None, float]()
+    for every in (None, 250.0):
+        load = LoadSpec(trace=str(trace), checkpoint_seconds=every)
+        result = run(Scenario(cluster=ClusterSpec(4), load=load, teams=TenantTeams(), ideal=True))
+        assert result.summary.attempts == 3
+        assert result.summary.violations == ()
+        big = next(record for record in result.recorder.jobs.values() if record.tenant == "red")
+        assert big.ended is not None
+        needed[every] = big.ended - big.submitted
+    assert needed[None] == pytest.approx(600 + 60 + 3600, abs=60)
+    # Two checkpoints of 250 s are kept; for a third one the nodes are waited for, 120 s at most.
+    assert needed[None] - needed[250.0] == pytest.approx(500 - 120, abs=30)
 
 
 def test_drawn_jobs_have_no_tenants_to_be_teams() -> None:

@@ -20,7 +20,7 @@ import msgspec
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
-from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile
+from fairlead.embedded.virtual.profile import NodeShape, Profile, ProgressSpec, load_profile
 from fairlead.sim.checkers import unwrap_broken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
@@ -280,7 +280,10 @@ def _profile(scenario: Scenario) -> Profile:
         },
         nodes_per_rack=cluster.nodes_per_rack, racks_per_block=cluster.racks_per_block,
     )  # fmt: skip
-    return msgspec.structs.replace(base, node=shape)
+    every, progress = scenario.load.checkpoint_seconds, base.progress
+    if every is not None:
+        progress = ProgressSpec(every, checkpoint_every_steps=1, report_seconds_min=every)
+    return msgspec.structs.replace(base, node=shape, progress=progress)
 
 
 def load_of(

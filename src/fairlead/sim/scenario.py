@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 SCENARIO_BYTES_MAX = 1 << 20
 _PACKAGE = "fairlead.sim"
+_CHECKPOINT_SECONDS_MAX = 604_800
 _NAME = re.compile("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -122,7 +123,8 @@ class LoadSpec(_Data, frozen=True):
     """The jobs: of a trace, or drawn from the stated distributions. Durations in seconds.
 
     `days` cuts a trace, or says how long jobs arrive. `timeScale` below 1 makes them arrive faster.
-    With `burstsPerDay`, drawn jobs arrive in bursts of `burstSeconds`, evenly over the day.
+    With `burstsPerDay`, drawn jobs arrive in bursts of `burstSeconds`, evenly over the day. With
+    `checkpointSeconds` jobs save a checkpoint so often, and a further attempt goes on from it.
     """
 
     trace: str = ""
@@ -137,6 +139,7 @@ class LoadSpec(_Data, frozen=True):
     members_max: int = 64
     bursts_per_day: int = 0
     burst_seconds: float = 600.0
+    checkpoint_seconds: float | None = None
 
 
 class TenantTeams(_Data, frozen=True):
@@ -246,17 +249,9 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
     if not fewest <= cluster.nodes <= 100_000:
         yield f"cluster.nodes: {cluster.nodes}; accepted: {fewest} to 100,000"
     yield from _pool_mistakes(cluster)
-    yield from _burst_mistakes(load)
     if not 0 <= cluster.gpus <= 1024:
         yield f"cluster.gpus: {cluster.gpus}; accepted: 0 to 1,024 per node"
-    if load.days is not None and not 0 < load.days <= 3650:
-        yield f"load.days: {load.days:g}; accepted: more than 0, up to 3,650"
-    if not 0 < load.time_scale <= 1000:
-        yield f"load.timeScale: {load.time_scale:g}; accepted: more than 0, up to 1,000"
-    if load.jobs_max is not None and load.jobs_max < 1:
-        yield f"load.jobsMax: {load.jobs_max}; accepted: 1 or more"
-    if not 0 < load.jobs_per_day <= 10_000_000:
-        yield f"load.jobsPerDay: {load.jobs_per_day:g}; accepted: more than 0, up to 10,000,000"
+    yield from _load_mistakes(load)
     if scenario.ideal and scenario.profile != PROFILE_DEFAULT:
         yield f"profile: '{scenario.profile}'; accepted: only without ideal, which has no delays"
     if scenario.teams is not None and not load.trace:
@@ -274,6 +269,21 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
             if not 0 <= failure.node < cluster.nodes:
                 where = f"faults.nodeFailures[{number}].node"
                 yield f"{where}: {failure.node}; accepted: 0 to {cluster.nodes - 1}"
+
+
+def _load_mistakes(load: LoadSpec) -> Iterator[str]:
+    yield from _burst_mistakes(load)
+    if load.days is not None and not 0 < load.days <= 3650:
+        yield f"load.days: {load.days:g}; accepted: more than 0, up to 3,650"
+    if not 0 < load.time_scale <= 1000:
+        yield f"load.timeScale: {load.time_scale:g}; accepted: more than 0, up to 1,000"
+    if load.jobs_max is not None and load.jobs_max < 1:
+        yield f"load.jobsMax: {load.jobs_max}; accepted: 1 or more"
+    if not 0 < load.jobs_per_day <= 10_000_000:
+        yield f"load.jobsPerDay: {load.jobs_per_day:g}; accepted: more than 0, up to 10,000,000"
+    every = load.checkpoint_seconds
+    if every is not None and not 1 <= every <= _CHECKPOINT_SECONDS_MAX:
+        yield f"load.checkpointSeconds: {every:g}; accepted: 1 to {_CHECKPOINT_SECONDS_MAX:,}"
 
 
 def _burst_mistakes(load: LoadSpec) -> Iterator[str]:
