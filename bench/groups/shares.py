@@ -2,8 +2,9 @@
 
 All GPUs are one pool, as in the bare queue beside it (`bench/bare_queue.py`): every member asks for
 one GPU, and a team's share is one node that has all its GPUs. A wait ends when the job first runs.
-A job that gives way starts from the beginning, so its delay counts as well: all time from
-submission to the end but for the run itself.
+A job that gives way starts from the beginning, or from its last checkpoint where
+`FAIRLEAD_PHILLY_CHECKPOINT_SECONDS` says how often it saves one, so its delay counts as well: all
+time from submission to the end but for the run itself.
 
 The trace does not come with the project: `FAIRLEAD_PHILLY_TRACE` names the file
 (`philly_jobs_sep_oct.csv.gz`: September and October 2017, 52,849 jobs). The bench takes each eighth
@@ -56,12 +57,13 @@ def run(report: Report) -> None:
         report.skip("shares", "FAIRLEAD_PHILLY_TRACE does not name the Philly trace")
         return
     is_whole = os.environ.get("FAIRLEAD_PHILLY_WHOLE") == "1"
+    checkpoints = float(os.environ.get("FAIRLEAD_PHILLY_CHECKPOINT_SECONDS", "0")) or None
     every, share = WHOLE if is_whole else PART
     jobs = _jobs(path) if is_whole else _part(_jobs(path), every, share)
     by_tenant = defaultdict[str, list[TraceJob]](list)
     for job in jobs:
         by_tenant[job.tenant].append(job)
-    together, alone = _all_served(jobs, by_tenant, share)
+    together, alone = _all_served(jobs, by_tenant, share, checkpoints)
     report.add("shares.jobs", len(jobs), "jobs")
     bare = [BareJob(job.at_seconds, job.run_seconds, job.members) for job in jobs]
     wait, delay = _mean(jobs, together)
@@ -111,12 +113,17 @@ def _part(jobs: Sequence[TraceJob], every: int, share: int) -> list[TraceJob]:
 
 
 def _all_served(
-    jobs: Sequence[TraceJob], by_tenant: Mapping[str, Sequence[TraceJob]], share: int
+    jobs: Sequence[TraceJob],
+    by_tenant: Mapping[str, Sequence[TraceJob]],
+    share: int,
+    checkpoints: float | None,
 ) -> tuple[dict[str, _Service], dict[str, _Service]]:
     """Simulate the tenants together and each one alone, on all cores; say when each has ended."""
     with ProcessPoolExecutor(initializer=end_with_parent) as pool:
         teams = TenantTeams(nodes=1)
-        shared = pool.submit(_served, jobs, nodes=TENANTS, gpus=share, teams=teams)
+        shared = pool.submit(
+            _served, jobs, nodes=TENANTS, gpus=share, teams=teams, checkpoints=checkpoints
+        )
         names = {shared: "all tenants"}
         for tenant, own in sorted(by_tenant.items(), key=lambda item: -len(item[1])):
             future = pool.submit(_served, own, nodes=1, gpus=share, teams=None)
@@ -131,7 +138,12 @@ def _all_served(
 
 
 def _served(
-    jobs: Sequence[TraceJob], *, nodes: int, gpus: int, teams: TenantTeams | None
+    jobs: Sequence[TraceJob],
+    *,
+    nodes: int,
+    gpus: int,
+    teams: TenantTeams | None,
+    checkpoints: float | None = None,
 ) -> dict[str, _Service]:
     """Simulate the jobs on nodes of so many GPUs; return how each was served, by name."""
     run_seconds = {job.name: job.run_seconds for job in jobs}
@@ -139,7 +151,8 @@ def _served(
         file = Path(folder) / "jobs.csv"
         write_csv(Trace("bench", "csv", tuple(jobs)), file)
         scenario = Scenario(
-            cluster=ClusterSpec(nodes=nodes, gpus=gpus), load=LoadSpec(trace=str(file)),
+            cluster=ClusterSpec(nodes=nodes, gpus=gpus),
+            load=LoadSpec(trace=str(file), checkpoint_seconds=checkpoints),
             teams=teams, ideal=True,
         )  # fmt: skip
         result = Run(scenario).run()
