@@ -18,6 +18,7 @@ from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
 from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.placement.borrowing import Borrowing
+from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.job_limits import QueueLimits, RunningLimits
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.decide import Sharing
@@ -241,6 +242,29 @@ def test_a_teams_controller_that_stands_still_is_reported(monkeypatch: pytest.Mo
     monkeypatch.setattr("fairlead.controllers.teams.share_out", lambda *_: Sharing((), {}))
     with pytest.raises(PromiseBroken, match=r"^4: team blue has 0 healthy nodes, .* are 2"):
         run_world(lambda: world_of(changes=(team("blue", 2),), seconds=1200.0))
+
+
+def headed() -> World:
+    """A gang of blue would borrow all nodes, one of which red uses; red's next job comes later."""
+    return world_of(
+        arrival(400.0, "red", "long", 1, 3 * HOUR),
+        arrival(500.0, "blue", "head", 4, 60.0),
+        arrival(2500.0, "red", "own", 1, 60.0),
+        changes=(team("blue", 2), team("red", 2)),
+    )
+
+
+def test_no_head_of_the_queue_keeps_a_team_off_its_own_nodes() -> None:
+    world = run_world(headed)
+    assert world.checkers.finished["red", "own"].status.attempt == 1
+
+
+def test_a_scheduler_that_keeps_a_team_off_its_own_nodes_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Context, "_barred_for", lambda self, _team: self.capacity.barred)
+    with pytest.raises(PromiseBroken, match=r"4: .*own.* nodes of its team that are free"):
+        run_world(headed)
 
 
 # The checkers alone

@@ -293,9 +293,11 @@ class TeamChecker:
         key, job = first
         if job.job.spec.topology is not None:
             return
-        is_kept_out = not self._has_room(job, own, self._jobs.values())
+        is_lent = not self._has_room(job, own, self._jobs.values())
+        if not is_lent and _has_rules(job.job):
+            return  # it may be that other pods are in its way
         stay = [other for other in self._jobs.values() if not self._gives_way(other, team)]
-        if not is_kept_out or not self._has_room(job, own, stay):
+        if is_lent and not self._has_room(job, own, stay):
             return
         since = now
         if waiting is not None and (waiting.key, waiting.nodes) == (key, own):
@@ -304,7 +306,7 @@ class TeamChecker:
         if now - since > self.reclaim_seconds_max:
             raise PromiseBroken(
                 f"4: {key} of team {team} has waited {now - since:.0f} s for nodes of its team "
-                "that others borrow"
+                f"that {'others borrow' if is_lent else 'are free'}"
             )
 
     def _first_waiting(self, team: str) -> tuple[ObjectKey, _JobModel] | None:
@@ -335,6 +337,15 @@ class TeamChecker:
                     return False
                 _take(left[found], request)
         return True
+
+
+def _has_rules(job: Job) -> bool:
+    """True where pods near its own matter, by its own rules or by those of others."""
+    pods = [role.template for role in job.spec.roles]
+    return any(
+        pod.metadata.labels or pod.spec.affinity or any(c.ports for c in pod.spec.containers)
+        for pod in pods
+    )
 
 
 def _keeps_waiting(spec: TeamSpec) -> bool:

@@ -376,3 +376,22 @@ def test_what_was_used_counts_half_after_a_half_life_and_survives_a_restart() ->
     again.restore("a", shares.at("a", 1000.0), 1000.0)
     again.advance(1000.0, {})
     assert again.at("a", later) == pytest.approx(250.0, rel=1e-3)
+
+
+def test_the_head_of_the_queue_keeps_no_team_off_nodes_that_it_would_borrow() -> None:
+    busy = make_job("busy", namespace="b", placement=make_placement(["b1"]),
+                    status={"attempts": (Attempt(1),)})  # fmt: skip
+    waits = Condition("Placed", "False", "Fragmented", last_transition_time=format_time(EPOCH))
+    head = make_job("head", namespace="a", count=3, conditions=(waits,))
+    later = [make_job(name, namespace=name, priority=-1) for name in ("a", "b", "c")]
+    state = state_of(
+        [node("a1", "a"), node("b1", "b"), node("b2", "b")],
+        [make_team(name, nodes=own, borrow_priority_max=10)
+         for name, own in (("a", 1), ("b", 2), ("c", 0))],
+        [busy, head, *later],
+    )  # fmt: skip
+    decision = decide(state, PlacementPolicy(), EPOCH + 900)
+    assert [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)] == ["b"]
+    for name in ("a", "c"):
+        verdict = decision.verdicts[name, name]
+        assert (verdict.reason, verdict.facts) == (Reason.BEHIND_EARLIER_JOB, {"job": "a/head"})

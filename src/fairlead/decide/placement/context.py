@@ -15,7 +15,8 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_available, judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.nodes import Ints
+from fairlead.model.labels import OWN
+from fairlead.model.nodes import Bools, Ints
 
 T = TypeVar("T")
 
@@ -73,8 +74,21 @@ class Context:
         self, entry: QueueEntry, gang: GangRequest, *, but_barred: bool = False
     ) -> PresentCapacity:
         """Return the capacity that limits of borrowing leave a gang, without what is barred."""
-        capacity = self.capacity if but_barred else self.capacity.unbarred()
+        capacity = self.capacity.unbarred()
+        if but_barred:
+            capacity.barred = self._barred_for(entry.lane.team)
         return self.borrowing.limited(capacity, gang, entry.lane.team, entry.lane.priority)
+
+    def _barred_for(self, team: str) -> Bools | None:
+        """Return the nodes that are kept for the head of the queue; a head that would borrow keeps
+        no team off its own.
+        """
+        barred = self.capacity.barred
+        if barred is None or self.reserved_for is None or not team:
+            return barred
+        if self.state.jobs[self.reserved_for].lane.team == team:
+            return barred
+        return barred & (self.cluster.table.labels.tiers(team) != OWN)
 
     def plan(self, entry: QueueEntry, gang: GangRequest) -> Plan | None:
         """Place a gang in the capacity, within the limits of borrowing; None takes nothing."""
