@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from inspect import CORO_CREATED, getcoroutinestate
 from types import FrameType
 from typing import Any
 
@@ -275,9 +276,10 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     broken = ""
     is_limited = seconds_max < _WORLD_SECONDS_MAX
     signal.signal(signal.SIGALRM, _cut_off if is_limited else _give_up)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds_max, _WORLD_SECONDS_MAX))
+    begun = main()
     try:
-        run(main())
+        signal.setitimer(signal.ITIMER_REAL, min(seconds_max, _WORLD_SECONDS_MAX))
+        run(begun)
     except _CutOff:
         return Found(number, is_cut_off=True)
     except BaseException as error:  # whatever it is, it is what was looked for
@@ -288,6 +290,8 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
         broken = _first(error)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if getcoroutinestate(begun) == CORO_CREATED:  # the time was up before it ran
+            begun.close()
     assert world is not None
     found = Found(
         number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
