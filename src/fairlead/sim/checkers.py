@@ -246,7 +246,7 @@ class Checkers:
                 self._uncovered[pod.node][pod_key] = rest
 
     def free(self, node: str) -> dict[str, int]:
-        """Return what nobody uses of a node, by resource, in base units."""
+        """Return what is free on a node, by resource, in base units."""
         out = Counter(self._capacity.get(node))
         for used in (self._claimed[node], *self._uncovered[node].values()):
             out.subtract(used)

@@ -41,7 +41,7 @@ class StrictOrderChecker:
     model: TeamModel
     #: By PriorityClass; 0 for a job without one.
     priorities: Mapping[str, int]
-    #: What nobody uses of a node, by resource, in base units.
+    #: What is free on a node, by resource, in base units.
     free: Callable[[str], Mapping[str, int]]
     judged: int = 0
     _nodes: dict[str, tuple[Node, float]] = field(default_factory=dict[str, tuple[Node, float]])
@@ -55,7 +55,7 @@ class StrictOrderChecker:
         if phase_of(new) is Phase.QUEUED:
             priority = self.priorities.get(new.spec.priority_class_name, 0)
             order = (-priority, new.metadata.creation_timestamp or "")
-            is_promised = new.status.nomination is not None  # it has nodes, and holds up nobody
+            is_promised = new.status.nomination is not None  # it has nodes already
             since = now if before is None or is_promised else before.since
             self._queued[key] = _Queued(new, self.model.team_of(new), order, since)
         elif before is not None and before.job.status.nomination is None:
