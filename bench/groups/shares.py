@@ -9,7 +9,7 @@ time from submission to the end but for the run itself.
 The trace does not come with the project: `FAIRLEAD_PHILLY_TRACE` names the file
 (`philly_jobs_sep_oct.csv.gz`: September and October 2017, 52,849 jobs). The bench takes each eighth
 job of four days on an eighth of the GPUs; with `FAIRLEAD_PHILLY_WHOLE=1` it takes all of them on
-696, which takes hours.
+696, which takes more than an hour on two cores.
 """
 
 from __future__ import annotations
