@@ -58,8 +58,10 @@ def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after
 class History:
     """The checker, a gang of priority 0 on two nodes, and one of priority 10 that needs them."""
 
-    def __init__(self) -> None:
-        self.checker = PreemptionChecker({"high": 10, "higher": 20})
+    def __init__(self, clock_error_seconds: float = 0.0) -> None:
+        self.checker = PreemptionChecker(
+            {"high": 10, "higher": 20}, clock_error_seconds=clock_error_seconds
+        )
         self.now = 1000.0
         for name in ("n1", "n2", "n3"):
             self.checker.node(make_node(name), name, self.now)
@@ -74,11 +76,14 @@ class History:
         self.checker.job(after, after.metadata.key, self.now)
         return after
 
-    def nominate(self, nodes: tuple[str, ...] = ("n1", "n2")) -> None:
+    def nominate(
+        self, nodes: tuple[str, ...] = ("n1", "n2"), decided_at: float | None = None
+    ) -> None:
         meta = self.low.metadata
         victim = Victim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
         roles = (RolePlacement(role="worker", nodes=nodes),)
-        self.high = self.put(self.high, nomination=Nomination(roles, (victim,)))
+        at = None if decided_at is None else format_time(decided_at)
+        self.high = self.put(self.high, nomination=Nomination(roles, (victim,), nominated_at=at))
 
     def request(self) -> None:
         meta = self.high.metadata
@@ -210,5 +215,56 @@ def test_a_place_may_be_lost_to_a_job_whose_placement_was_decided_before_that_co
     history.now += apart
     history.put(make_job("other"), placement=make_placement(["n2"]))
     history.now += 1000.0
+    with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
+        history.put(history.high, nomination=None)
+
+
+@pytest.mark.parametrize(
+    ("decided_before", "placed_before", "is_broken"),
+    [(11.0, 2.0, False), (11.0, 20.0, True), (200.0, 160.0, True)],
+    ids=["placed-since-then", "placed-by-then", "later-than-a-write-may-come"],
+)
+def test_a_nomination_that_arrives_late_may_lose_to_a_job_placed_since_it_was_decided(
+    decided_before: float, placed_before: float, is_broken: bool
+) -> None:
+    history = History()
+    history.now += 1000.0
+    arrives_at = history.now
+    history.now = arrives_at - placed_before
+    history.put(make_job("other"), placement=make_placement(["n2"]))
+    history.now = arrives_at
+    history.nominate(decided_at=arrives_at - decided_before)
+    with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
+        history.put(history.high, nomination=None)
+
+
+def test_a_nomination_that_arrives_late_may_not_be_lost_to_a_job_that_moved_elsewhere() -> None:
+    history = History()
+    other = history.put(make_job("other", count=2), placement=make_placement(["n2", "n4"]))
+    history.now += 1000.0
+    history.put(other, placement=make_placement(["n2", "n3"]))
+    history.nominate(decided_at=history.now - 10.0)
+    with pytest.raises(PromiseBroken, match="lost"):
+        history.put(history.high, nomination=None)
+
+
+def test_a_nomination_that_arrives_late_may_not_be_lost_to_its_own_victim() -> None:
+    history = History()
+    history.now += 1000.0
+    history.put(history.low, placement=make_placement(["n2", "n3"]))
+    history.nominate(("n3", "n3"), decided_at=history.now - 10.0)
+    with pytest.raises(PromiseBroken, match="lost"):
+        history.put(history.high, nomination=None)
+
+
+@pytest.mark.parametrize(("clock_error", "is_broken"), [(0.0, True), (60.0, False)])
+def test_when_a_nomination_was_decided_is_known_as_well_as_the_clock_is_right(
+    clock_error: float, is_broken: bool
+) -> None:
+    history = History(clock_error)
+    history.now += 1000.0
+    history.put(make_job("other"), placement=make_placement(["n2"]))
+    history.now += 5.0
+    history.nominate(decided_at=history.now + 30.0)
     with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
         history.put(history.high, nomination=None)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import ADMITTED, MAINTENANCE
-from fairlead.api.placement import Placement
+from fairlead.api.placement import Nomination, Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
@@ -56,6 +56,8 @@ class _JobModel:
     uid: str
     priority: int
     nodes: frozenset[str] = frozenset()
+    #: Since when it holds each of them.
+    held_since: dict[str, float] = field(default_factory=dict[str, float])
     nominated: frozenset[str] = frozenset()
     nominated_at: float = 0.0
     #: Another job was given a node of it by a decision that had not seen this one, or not that one.
@@ -132,6 +134,8 @@ class PreemptionChecker:
         model.turns += bool(nodes and not model.nodes)
         if taken := nodes - model.nodes:
             self._contests(key, taken, now)
+        if nodes != model.nodes:
+            model.held_since = {node: model.held_since.get(node, now) for node in nodes}
         model.nodes = nodes
         if model.nodes or new.is_finished or new.spec.suspend or new.spec.cancel:
             model.owed_since = None
@@ -170,10 +174,11 @@ class PreemptionChecker:
         nomination = new.status.nomination
         nodes = frozenset(n for r in nomination.roles for n in r.nodes) if nomination else None
         names = {v.uid for v in nomination.victims} if nomination is not None else set[str]()
-        if nodes is not None and nodes != model.nominated:
+        if nomination is not None and nodes is not None and nodes != model.nominated:
             self.nominations += 1
             model.nominated_at = now
-            model.is_contested = self._contests(key, nodes, now)
+            is_contested = self._contests(key, nodes, now)
+            model.is_contested = is_contested or self._comes_late(nomination, nodes, now)
         if not nodes and model.nominated:
             model.turns += 1
             self._check_withdrawn(key, model, new, now)
@@ -195,6 +200,23 @@ class PreemptionChecker:
         for other in others:
             other.is_contested = True
         return bool(others)
+
+    def _comes_late(self, nomination: Nomination, nodes: frozenset[str], now: float) -> bool:
+        """True where the write comes after another job, none of the victims, got a node of it.
+
+        Until the write there is no nomination that a decision could see. A place that a job had
+        before the nomination was decided is no excuse: the plan has counted it.
+        """
+        if nomination.nominated_at is None:
+            return False
+        decided_at = parse_time(nomination.nominated_at) - self._clock_error_seconds
+        since = max(decided_at, now - _STALE_SECONDS)
+        victims = {victim.uid for victim in nomination.victims}
+        return any(
+            other.held_since[node] >= since
+            for other in self._jobs.values() if other.uid not in victims
+            for node in other.nodes & nodes
+        )  # fmt: skip
 
     def _check_withdrawn(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         """5: a place that is kept is given up only by its job, with a node of it, or where a pod
