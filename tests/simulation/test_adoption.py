@@ -265,6 +265,35 @@ def test_a_group_that_has_grown_waits_for_all_its_members_when_it_gathers_again(
     run(main())
 
 
+def test_a_member_that_comes_again_after_the_others_have_ended_well_holds_only_its_own_node() -> (
+    None
+):
+    async def main() -> None:
+        async with running(AdoptionWorld(seed=7, nodes=3)) as world:
+            body = owner_body("train", seconds=60, Worker=2)
+            await world.client.create(OWNERS, body, namespace=SPACE)
+            await until(lambda: runs(world, "train") == 2, 60)
+            await asyncio.sleep(30)
+            await scale_up(world, "train")
+            await until(lambda: runs(world, "train") == 3, 20)
+            await until(lambda: runs(world, "train") == 1, 60)
+            lost = world.pods[SPACE, "train-worker-2"]
+            world.virtual.fail_node(lost.spec.node_name)
+            await until(lambda: not is_of(world, lost.metadata.uid), 60)
+            await until(lambda: runs(world, "train") == 1, 60)
+            await asyncio.sleep(1)
+            states = [(j.status.state, j.member_count) for j in world.jobs.values()]
+            assert states == [("Running", 1)]
+            await have_ended(world, ["train"], 300)
+
+    run(main())
+
+
+def is_of(world: AdoptionWorld, uid: str) -> bool:
+    """True while the pod of a uid is there."""
+    return any(pod.metadata.uid == uid for pod in world.pods.values())
+
+
 def owners_of_jobs(world: AdoptionWorld) -> list[str]:
     """Whose groups have jobs; members that were too many have jobs of their own."""
     adopted = [j.spec.adopts for j in world.jobs.values() if j.spec.adopts]

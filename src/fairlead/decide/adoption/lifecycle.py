@@ -61,9 +61,9 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     job = view.job
     if job is None:
         return _without_job(view, policy, now)
-    group = GroupContext(
-        view, job, take_census(view.members.values(), job.metadata.uid), policy, now
-    )
+    facts = view.reading.facts if view.reading else None
+    census = take_census(view.members.values(), job.metadata.uid, facts)
+    group = GroupContext(view, job, census, policy, now)
     if job.metadata.deletion_timestamp is not None:
         return _deleted(group)
     phase = phase_of(job)
@@ -81,12 +81,14 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
 
 def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decision[Action]:
     """Create the job that represents the group, as soon as its size is known."""
-    gated, group = take_census(view.members.values(), "").gated, view.group
+    reading = view.reading
+    facts = reading.facts if reading else None
+    census, group = take_census(view.members.values(), "", facts), view.group
+    gated = census.gated
     if not gated or group is None:
         return NOTHING
-    source, reading = group.source, view.reading
-    facts = reading.facts if reading else None
-    expected = expected_of(gated, facts, view.elsewhere)
+    source = group.source
+    expected = expected_of(census, facts, view.elsewhere)
     needs_reading = group.tool in _MAY_REFUSE or not expected.is_known
     if source is not None and reading is None and (needs_reading or not source.uid):
         return Decision((read_of(view.key, source),), wake_at=now)
@@ -206,6 +208,9 @@ def _queued(group: GroupContext) -> Decision[Action]:
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
     if not census.released and not is_whole(job, census):
         return _refuse(group, None)  # the scheduler gives back what it may have found
+    unread = group.facts is None and group.source is not None
+    if unread and census.earlier and not census.released:
+        return group.read()  # until then, members that ended for an earlier job fill seats
     if job.spec.suspend or job.spec.cancel:
         return Decision(group.draft.state(JobState.HELD).write())
     if is_placed:

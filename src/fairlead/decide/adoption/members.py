@@ -171,6 +171,10 @@ class Census:
     leaving: list[Member] = field(default_factory=list[Member])
     #: Seats whose members ended well, for this job object or one before it: they stay free.
     done: dict[Seat, None] = field(default_factory=dict[Seat, None])
+    #: Members that ended well for a job object before this one.
+    earlier: list[Member] = field(default_factory=list[Member])
+    #: How many of those, by role, are not in `done`: the job of what is left has no seats for them.
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def is_empty(self) -> bool:
@@ -178,16 +182,19 @@ class Census:
         return not (self.gated or self.released or self.strays or self.leaving)
 
 
-def take_census(members: Iterable[Member], job_uid: str) -> Census:
-    """Sort the members out."""
+def take_census(members: Iterable[Member], job_uid: str, facts: Facts | None) -> Census:
+    """Sort the members out; `facts` is what was read of their owner."""
     census = Census()
     for member in members:
         is_own = member.gate is GateState.RELEASED and member.job_uid == job_uid
         if member.pod.is_terminal:
+            is_good = member.gate is GateState.RELEASED and member.pod.status.phase == "Succeeded"
             if is_own:
                 census.ended.append(member)
-            if member.gate is GateState.RELEASED and member.pod.status.phase == "Succeeded":
+            if is_own and is_good:
                 census.done[member.seat] = None
+            elif is_good:
+                census.earlier.append(member)
         elif not member.is_live:
             census.leaving.append(member)
         elif member.gate is GateState.GATED:
@@ -197,7 +204,30 @@ def take_census(members: Iterable[Member], job_uid: str) -> Census:
         else:
             census.strays.append(member)
     census.gated.sort(key=lambda member: member.order)
+    census.left_out = _left_out(census, facts)
+    for member in census.earlier:
+        if member.membership.role not in census.left_out:
+            census.done[member.seat] = None
     return census
+
+
+def _left_out(census: Census, facts: Facts | None) -> dict[str, int]:
+    """Return, by role, how many members of an earlier job are known not to come again.
+
+    They are known where the owner gives the exact count of their role and numbers its members
+    below that. Where numbers are missing, repeat or reach the count, the gated members may be
+    another round, as large as the one before: none of that role is listed.
+    """
+    size = _whole_size(census.gated, facts)
+    if facts is None or facts.has_more_rounds or size.total is not None:
+        return {}
+    out: dict[str, int] = {}
+    for role, count in size.roles.items():
+        over = {m.membership.index for m in census.earlier if m.membership.role == role}
+        coming = {m.membership.index for m in census.gated if m.membership.role == role}
+        if over and over | coming <= set(range(count)) and not over & coming:
+            out[role] = len(over)
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +254,13 @@ class Expected:
         return Expected(left, None if total is None else max(0, total - sum(roles.values())))
 
 
-def expected_of(
-    gated: Iterable[Member], facts: Facts | None, elsewhere: Mapping[str, int]
-) -> Expected:
+def expected_of(census: Census, facts: Facts | None, elsewhere: Mapping[str, int]) -> Expected:
     """Return the size of a group: what its pods say comes before what its owner says.
 
     `elsewhere` counts, by role, the members that have a job of their own: the group had no room for
     them when they came, and it does not wait for them.
     """
-    return _whole_size(gated, facts).without(elsewhere)
+    return _whole_size(census.gated, facts).without(elsewhere).without(census.left_out)
 
 
 def _whole_size(gated: Iterable[Member], facts: Facts | None) -> Expected:

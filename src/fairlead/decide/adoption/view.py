@@ -126,7 +126,7 @@ class GroupContext:
     @property
     def expected(self) -> Expected:
         """Return how many members there should be, as far as pods or owner say it."""
-        return expected_of(self.census.gated, self.facts, self.view.elsewhere)
+        return expected_of(self.census, self.facts, self.view.elsewhere)
 
     @property
     def next_read_at(self) -> float | None:

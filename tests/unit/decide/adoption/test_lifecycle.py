@@ -75,14 +75,14 @@ def refused_at(pod: Pod) -> float:
 
 
 def stand_in(
-    *, attempt: int = 0, is_open: bool = False, admitted: bool = False, **more: Any
+    *, attempt: int = 0, is_open: bool = False, admitted: bool = False, count: int = 3, **more: Any
 ) -> Job:
     """The job of the set, as the controller makes it."""
     conditions = (Condition("Admitted", "True", "Admitted"),) if admitted or is_open else ()
     status = {"attempts": (Attempt(attempt, begun_at="x"),)} if is_open else {}
     job = make_job(
-        "web", count=3, attempt=attempt, conditions=conditions,
-        placement=make_placement(NODES, attempt=attempt) if is_open else None,
+        "web", count=count, attempt=attempt, conditions=conditions,
+        placement=make_placement(NODES[:count], attempt=attempt) if is_open else None,
         status={**status, **more.pop("status", {})},
         spec={"adopts": Adopts("StatefulSet", "web", "apps/v1", "uid-web")}, **more,
     )  # fmt: skip
@@ -197,11 +197,55 @@ def test_the_next_attempt_of_a_group_that_waited_again_has_the_next_number() -> 
 def test_who_ended_well_before_is_not_waited_for() -> None:
     before = stand_in(attempt=1, uid="a-job-before")
     done = [released(before, i, f"n{i}", phase="Succeeded") for i in range(2)]
-    status = written(view(*done, gated(2), job=stand_in()))
+    status = written(view(*done, gated(2), job=stand_in(count=1)))
     assert (status.attempt, admitted_of(status).status) == (1, "True")
     failed = released(before, 1, "n1", phase="Failed")
-    refused_ = written(view(done[0], failed, gated(2), job=stand_in()))
-    assert admitted_of(refused_).message.startswith("2 of 3 members")
+    refused_ = written(view(done[0], failed, gated(2), job=stand_in(count=2)))
+    assert admitted_of(refused_).message.startswith("1 of 2 members")
+
+
+def test_what_follows_a_finished_job_has_no_seats_for_members_that_ended_well() -> None:
+    before = stand_in(attempt=1, uid="a-job-before")
+    done = [released(before, i, f"n{i}", phase="Succeeded") for i in range(2)]
+    (made,) = acts(CreateJob, view(*done, gated(2)))
+    assert [(r.name, r.count) for r in made.job.spec.roles] == [("worker", 1)]
+    assert len(acts(DeleteJob, view(*done, gated(2), job=stand_in()))) == 1, "too large"
+    job = stand_in(attempt=1, is_open=True, count=1)
+    (seated,) = acts(ReleaseMember, view(*done, gated(2), job=job))
+    assert (seated.index, seated.node) == (0, "n0")
+    again = renamed(released(job, 0, "n0"), "web-2", 2)
+    assert written(view(*done, again, job=job)).state == "Running"
+    over = renamed(released(job, 0, "n0", phase="Succeeded"), "web-2", 2)
+    assert written(view(*done, over, job=job)).state == "Succeeded"
+
+
+def test_what_is_left_of_a_gang_starts_together() -> None:
+    before = stand_in(attempt=1, uid="a-job-before")
+    done = [released(before, i, f"n{i}", phase="Succeeded") for i in range(2)]
+    four = Facts(uid="uid-web", roles={"worker": 4})
+    (made,) = acts(CreateJob, view(*done, gated(2), facts=four))
+    assert made.job.member_count == 2
+    job = stand_in(count=2)
+    waiting = written(view(*done, gated(2), job=job, facts=four))
+    assert admitted_of(waiting).message.startswith("1 of 2 members")
+    assert written(view(*done, gated(2), gated(3), job=job, facts=four)).attempt == 1
+    job = stand_in(attempt=1, admitted=True, count=2)
+    job = replace(job, status=replace(job.status, placement=make_placement(NODES[:2])))
+    assert admitted_of(written(view(*done, gated(2), job=job, facts=four))).status == "False"
+    # A new leader has not read the owner yet.
+    assert len(acts(ReadSource, view(*done, gated(2), job=job, facts=None))) == 1
+    opened = written(view(*done, gated(2), gated(3), job=job, facts=four))
+    assert opened.attempts[-1].number == 1
+
+
+def test_a_new_round_is_as_large_as_the_one_before() -> None:
+    before = stand_in(attempt=1, uid="a-job-before")
+    done = [released(before, i, f"n{i}", phase="Succeeded") for i in range(2)]
+    repeated = renamed(gated(0), "web-again", 0)
+    rounds = replace_facts(has_more_rounds=True)
+    for coming, facts in ((gated(3), THREE), (repeated, THREE), (gated(2), rounds)):
+        (made,) = acts(CreateJob, view(*done, coming, facts=facts))
+        assert made.job.member_count == 3
 
 
 # Queued
