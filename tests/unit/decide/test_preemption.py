@@ -31,6 +31,7 @@ from fairlead.decide.placement.actions import (
     ReleaseJob,
     WithdrawNomination,
     WithdrawPreemption,
+    WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -551,6 +552,83 @@ def test_gangs_that_wait_for_victims_of_their_own_on_one_node_both_keep_their_pl
     world.leave(world.asked[1])
     world.settle()
     assert world.nodes_of("a") == world.nodes_of("b") == {"n0"}
+
+
+def written(world: Cluster, *kinds: type[Action]) -> dict[str, type[Action]]:
+    """Decide once and apply the writes of these kinds alone; return what was decided, by job."""
+    decided = decide(world.state, world.policy, world.now).actions
+    for action in decided:
+        if isinstance(action, kinds):
+            world.put(as_written(action))
+    return {
+        action.job.metadata.name: type(action)
+        for action in decided if not isinstance(action, WriteVerdict)
+    }  # fmt: skip
+
+
+def test_what_was_kept_goes_to_no_other_gang_while_the_withdrawal_is_not_written() -> None:
+    first, second = make_job("first", count=2, priority=1), make_job("second", priority=1)
+    world = cluster(2, running("low", ["n0"]), running("equal", ["n1"]), first)
+    world.settle()
+    assert world.nominated("first") == {"n0", "n1"}
+    world.put(second)
+    world.state.cluster.node_changed(make_node("n1", ready=False))
+    decided = written(world, NominateJob)
+    assert decided["first"] is WithdrawNomination
+    assert "second" not in decided
+    world.state.cluster.node_changed(make_node("n1"))
+    world.settle()
+    assert world.nominated("first") == {"n0", "n1"}
+    assert world.nominated("second") == set()
+    world.state.cluster.node_changed(make_node("n1", ready=False))
+    world.settle()
+    assert world.nominated("first") == set()
+    assert world.nominated("second") == {"n0"}
+
+
+def test_what_was_kept_goes_to_no_other_gang_while_the_place_elsewhere_is_not_written() -> None:
+    first, second = make_job("first", priority=1), make_job("second", priority=1)
+    world = cluster(1, running("low", ["n0"]), first)
+    world.settle()
+    assert world.nominated("first") == {"n0"}
+    world.put(second)
+    world.state.cluster.node_changed(make_node("n1"))
+    assert written(world, NominateJob) == {"first": PlaceJob}
+    world.state.cluster.node_deleted("n1")
+    world.settle()
+    assert world.nominated("first") == {"n0"}
+    assert world.nominated("second") == set()
+
+
+def test_a_nomination_that_ends_is_replaced_in_one_write_by_one_that_uses_its_room() -> None:
+    lows = [running(f"low{i}", [f"n{i}"]) for i in range(3)]
+    world = cluster(3, *lows, make_job("high", count=2, priority=1))
+    world.settle()
+    assert world.nominated("high") == {"n0", "n1"}
+    world.state.cluster.node_changed(make_node("n1", ready=False))
+    assert written(world, NominateJob)["high"] is NominateJob
+    assert world.nominated("high") == {"n0", "n2"}
+
+
+def test_a_gang_keeps_its_place_while_a_nomination_of_the_same_node_ends() -> None:
+    low, equal = running("low", ["n0"]), running("equal", ["n1"])
+    victims = tuple(
+        Victim(j.metadata.namespace, j.metadata.name, j.metadata.uid) for j in (low, equal)
+    )
+    first, second = (
+        Nomination((RolePlacement("worker", nodes),), victims) for nodes in (("n0", "n1"), ("n0",))
+    )
+    world = cluster(
+        2, low, equal,
+        make_job("first", count=2, priority=1, status={"nomination": first}),
+        make_job("second", priority=1, status={"nomination": second}),
+    )  # fmt: skip
+    world.state.cluster.node_changed(make_node("n1", ready=False))
+    decided = written(world)
+    assert decided["first"] is WithdrawNomination
+    assert "second" not in decided
+    world.settle()
+    assert world.nominated("second") == {"n0"}
 
 
 def test_a_victim_with_rules_that_has_gone_elsewhere_is_asked_no_more() -> None:

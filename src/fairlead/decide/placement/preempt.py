@@ -100,6 +100,11 @@ class Preempting:
     _unsettled: dict[ObjectKey, tuple[GangRequest, Plan]] = field(
         default_factory=dict[ObjectKey, tuple[GangRequest, Plan]]
     )
+    #: Nominations that end with this decision. They stay booked: the write may still fail, and what
+    #: another gang was given there would then be given twice.
+    _ending: dict[ObjectKey, tuple[GangRequest, Plan]] = field(
+        default_factory=dict[ObjectKey, tuple[GangRequest, Plan]]
+    )
 
     def __post_init__(self) -> None:
         self.search = VictimSearch(self.context)
@@ -138,7 +143,8 @@ class Preempting:
         """Place one nominated gang, keep its place or drop it.
 
         Its place may overlap those of gangs that come after it and have victims of their own: what
-        is kept for them counts as free.
+        is kept for them counts as free. What was kept for gangs before it whose nominations end now
+        is no reason to drop it, and no room to start in.
         """
         context = self.context
         capacity, cluster = context.capacity, context.cluster
@@ -155,14 +161,19 @@ class Preempting:
         elsewhere = plan_gang(context.limited(entry, gang), cluster.table, gang)
         if elsewhere is not None:
             self.on_plan(entry, elsewhere)
+            take_plan(capacity, gang, plan)
+            self._ending[key] = (gang, plan)
             return
+        kept_for_others += [use for each in self._ending.values() for use in _uses(*each)]
         for victims in self._present_victims(entry, plan):
             leaving = (*self.search.uses_of(victims), *self.search.leaving_uses(victims))
             room = FreedCapacity.of(cluster, [*leaving, *kept_for_others])
             if take_places(room, cluster.table, gang, plan):
                 break
         else:
+            capacity.rollback_to(kept)
             self.dropped[key] = None
+            self._ending[key] = (gang, plan)
             return
         capacity.rollback_to(kept)
         self.standing[key] = Standing(entry, plan, victims)
@@ -261,16 +272,9 @@ class Preempting:
         if len(self.made) >= context.policy.nominations_max:
             context.wakes.append(context.now)
             return False
-        basis = context.basis(gang)
-        before = group.no_victims
-        if before is not None and before[0] == basis and context.now < before[1]:
-            return self._none_until(before[1])
-        if quota_verdict(context.cluster, entry) is not None:
-            return False
-        found, retry_at = self.search.find(entry, gang)
+        found = self._find(group, entry, gang)
         if found is None:
-            group.no_victims = (basis, retry_at)
-            return self._none_until(retry_at)
+            return False
         check_potential((True, entry.lane.priority), map(self._standard, found.victims))
         take_plan(context.capacity, gang, found.plan)
         context.limits.take(entry)
@@ -278,11 +282,29 @@ class Preempting:
         self.search.victims.update(dict.fromkeys(victim.key for victim in found.victims))
         return True
 
-    def _none_until(self, at: float) -> bool:
-        """Return False: there are no victims, and no others before this instant."""
+    def _find(self, group: Group, entry: QueueEntry, gang: GangRequest) -> Victims | None:
+        """Return the victims of a gang. The room of its own nomination that ends counts as free:
+        one write replaces that nomination by the new one.
+        """
+        context, ending = self.context, self._ending.get(entry.age.job_key)
+        kept = context.capacity.mark()
+        if ending is not None:
+            take_plan(context.capacity, *ending, sign=-1)
+        basis, before, found = context.basis(gang), group.no_victims, None
+        if before is not None and before[0] == basis and context.now < before[1]:
+            self._none_until(before[1])
+        elif quota_verdict(context.cluster, entry) is None:
+            found, retry_at = self.search.find(entry, gang)
+            if found is None:
+                group.no_victims = (basis, retry_at)
+                self._none_until(retry_at)
+        context.capacity.rollback_to(kept)
+        return found
+
+    def _none_until(self, at: float) -> None:
+        """Note that there are no victims, and no others before this instant."""
         self.retry_at = min(self.retry_at, at)
         self.context.wakes += [at] if np.isfinite(at) else []
-        return False
 
     def _standard(self, victim: Candidate) -> Standard:
         return (not victim.is_borrowed, victim.priority)
