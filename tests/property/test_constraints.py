@@ -6,9 +6,11 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.property.placement_world import BOUNDED, PATIENT
 
 from fairlead.api.core_env import ContainerPort
+from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.state import PlacementState
@@ -122,7 +124,9 @@ def by_name(state: PlacementState, names: list[str]) -> dict[str, dict[str, int]
 
 
 def is_possible(nodes, job, pods) -> bool:
-    """Try every way to place a gang of one role: with pods that run, rules of any kind."""
+    """Try every way to place a gang of one role: with pods that run, rules of any kind, in one rack
+    where the gang asks for that.
+    """
     role = job.spec.roles[0]
     spec, labels = role.template.spec, role.template.metadata.labels
     racks = {node.metadata.name: node.metadata.labels["rack"] for node in nodes}
@@ -132,6 +136,8 @@ def is_possible(nodes, job, pods) -> bool:
         if list(chosen) != sorted(chosen) or any(
             chosen.count(node) * need > free[node] for node in chosen
         ):
+            continue
+        if job.spec.topology and len({racks[node] for node in chosen}) > 1:
             continue
         placed = [(node, spec, labels) for node in chosen]
         others = [(pod.spec.node_name, pod.spec, pod.metadata.labels) for pod in pods]
@@ -177,9 +183,10 @@ def is_even(placed, others, racks, spec) -> bool:
 
 
 @BOUNDED
-@given(a_ruled_cluster(jobs_max=1))
-def test_of_one_role_with_one_rule_a_place_is_found_if_there_is_one(cluster):
+@given(a_ruled_cluster(jobs_max=1), st.sampled_from([None, Topology("rack", required=True)]))
+def test_of_one_role_with_one_rule_a_place_is_found_if_there_is_one(cluster, topology):
     nodes, [job], pods = cluster
+    job = structs.replace(job, spec=structs.replace(job.spec, topology=topology))
     state = PlacementState.of(nodes, [job], pods)
     gang = state.jobs[job.metadata.key].gang
     found = would_fit(state.cluster, gang)

@@ -18,7 +18,8 @@ from fairlead.api.core import (
 )
 from fairlead.api.core_env import ContainerPort
 from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import LabelSelector
+from fairlead.api.meta import Condition, LabelSelector
+from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
@@ -132,6 +133,48 @@ def test_too_many_members_for_one_port_can_never_run() -> None:
         Reason.TOO_FEW_APART,
         "host ports of its pods allow only 3 of 4 members on all matching nodes, empty",
     )
+
+
+def test_members_that_cannot_keep_apart_within_their_domain_can_never_run() -> None:
+    """A rule about one node leaves the search exact; rules about domains within one do not."""
+    shy = {"pod_labels": {"app": "x"}, "affinity": make_anti_affinity(app="x")}
+
+    def found(count: int, topology: Topology) -> tuple[Reason, str]:
+        return reason(PlacementState.of(RACKS, [small("a", count, topology=topology, **shy)]), "a")
+
+    in_rack, any_rack = Topology("rack", required=True), Topology("rack", preferred_seconds=600)
+    in_pairs = Topology(slice_level="rack", slice_size=3)
+    assert found(2, in_rack)[0] is Reason.PLACED
+    assert found(3, in_rack) == (
+        Reason.NO_DOMAIN_FITS,
+        "needs room for 3 members in one rack; the largest of 3, empty, holds 2",
+    )
+    for topology in (in_rack, any_rack, in_pairs):
+        assert found(7, topology) == (
+            Reason.TOO_FEW_APART,
+            "anti-affinity of its pods allow only 6 of 7 members on all matching nodes, empty",
+        )
+    assert found(6, in_pairs)[0] is Reason.NO_SLICES_FIT
+    shy["affinity"] = make_anti_affinity("rack", app="x")
+    assert found(2, in_rack)[0] is Reason.NEIGHBOURS_IN_THE_WAY
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_gang_without_a_place_on_empty_nodes_keeps_them_from_no_other_job(count: int) -> None:
+    """That two roles can never keep apart is not proven. So the gang waits, and may be the head."""
+    roles = [
+        make_role(name, count=members, gpus=1, pod_labels={"app": "x"},
+                  affinity=make_anti_affinity(app="x"))
+        for name, members in (("head", 1), ("worker", count - 1))
+    ]  # fmt: skip
+    since = (Condition(type="Placed", status="False", last_transition_time=format_time(EPOCH)),)
+    first = make_job("first", roles=roles, conditions=since)
+    nodes, pods = make_nodes(3), [make_pod("p", node="node-0000", gpus=8)]
+    state = PlacementState.of(nodes, [first, small("later", created=EPOCH + 1)], pods)
+    decision = decide(state, POLICY, EPOCH + POLICY.starvation_seconds)
+    placed_now = [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)]
+    assert placed_now == ([] if count == 3 else ["later"])
+    assert decision.verdicts["default", "first"].reason is Reason.NEIGHBOURS_IN_THE_WAY
 
 
 def test_members_keep_apart_by_host_and_by_rack() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
-from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry, Shape
 from fairlead.decide.placement.search import Plan, plan_gang
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.unplaceable import judge_available, judge_empty
+from fairlead.decide.placement.unplaceable import judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.labels import OWN
@@ -112,10 +112,12 @@ class Context:
             shape.on_empty = (version, judge_empty(self.cluster, shape.gang))
         return shape.on_empty[1]
 
-    def on_available(self, shape: Shape) -> Verdict | None:
-        """Return why it could not be placed on the nodes that are available, even empty."""
+    def fits_available(self, shape: Shape) -> bool:
+        """True when the planner finds a place on the nodes that are available, were they empty."""
         assert not isinstance(shape.gang, InvalidGang)
         version = self.cluster.table.nodes_version
-        if shape.on_available is None or shape.on_available[0] != version:
-            shape.on_available = (version, judge_available(self.cluster, shape.gang))
-        return shape.on_available[1]
+        if shape.fits_available is None or shape.fits_available[0] != version:
+            available = EmptyCapacity(self.cluster, available_only=True)
+            plan = plan_gang(available, self.cluster.table, shape.gang)
+            shape.fits_available = (version, plan is not None)
+        return shape.fits_available[1]

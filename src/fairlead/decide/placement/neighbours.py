@@ -32,10 +32,16 @@ from fairlead.model.requests import (
 )
 
 
-def rules_are_exact(member: MemberClass) -> bool:
-    """True when `fill` finds room for as many members as there is room for."""
-    beside = member.neighbours
-    return beside is None or len(_domain_marks(beside)) + len(beside.spreads) <= 1
+def rules_are_exact(gang: GangRequest) -> bool:
+    """True when the search finds a place for a gang with rules whenever there is one.
+
+    Rules about one node limit what each node takes, and the search is as exact as without rules.
+    """
+    if len(gang.roles) != 1:
+        return False
+    beside = gang.roles[0].member.neighbours
+    about_domains = 0 if beside is None else len(_domain_marks(beside)) + len(beside.spreads)
+    return not about_domains or (about_domains == 1 and not gang.topology.is_bound)
 
 
 def rules_text(gang: GangRequest) -> str:

@@ -70,8 +70,8 @@ class Shape:
     failed_on: tuple[object, ...] | None = None
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
     on_empty: tuple[int, Verdict | None] | None = None
-    #: The same for the nodes that are available now.
-    on_available: tuple[int, Verdict | None] | None = None
+    #: Whether it fits on the nodes that are available now, empty; likewise.
+    fits_available: tuple[int, bool] | None = None
     #: What `QuotaTable.excess` answered about its jobs.
     over_quota: dict[Asked, Memo] = field(default_factory=dict[Asked, Memo])
 

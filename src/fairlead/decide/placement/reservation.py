@@ -69,4 +69,4 @@ def waits_for_room(context: Context, entry: QueueEntry) -> bool:
         return False
     if budget_verdict(context, entry):
         return False
-    return context.on_available(shape) is None
+    return context.fits_available(shape)

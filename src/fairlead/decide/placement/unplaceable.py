@@ -47,10 +47,11 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
     if plan_gang(capacity, state.table, gang) is not None:
         return None
     if gang.has_neighbours and _would_fit(capacity, state.table, gang.but_any_neighbours()):
-        is_one = len(gang.roles) == 1 and not gang.topology.is_bound
-        if is_one and rules_are_exact(gang.roles[0].member):
-            return Verdict(Reason.TOO_FEW_APART, _rule_facts(capacity, state.table, gang))
-        return None
+        if not rules_are_exact(gang):
+            return None
+        if _would_fit(capacity, state.table, gang.unbound):
+            return _bound_verdict(capacity, state.table, gang, is_empty=True)
+        return Verdict(Reason.TOO_FEW_APART, _rule_facts(capacity, state.table, gang))
     if _is_proven(capacity, state.table, gang):
         fit = members_fit(capacity, state.table, gang)
         return Verdict(Reason.EXCEEDS_CLUSTER, {"members": gang.member_count, "members_fit": fit})
@@ -94,7 +95,7 @@ def judge_present(
     unbarred = capacity.unbarred()
     if reserved_for is not None and _would_fit(unbarred, table, gang):
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(reserved_for)}, (reserved_for,))
-    unavailable = judge_available(state, gang)
+    unavailable = _judge_available(state, gang)
     if unavailable is not None:
         return unavailable
     blockers = _blockers(state, capacity, gang)
@@ -110,19 +111,15 @@ def judge_present(
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
 
 
-def judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
+def _judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
     """Return why the gang has no place on the nodes that are available, even empty; else None.
 
-    None, too, when no node is out: then that is not what it waits for. A gang that backs off from
-    borrowing waits for that to end where it needs nodes of other teams.
+    None, too, when no node is out: then that is not what it waits for.
     """
     available = EmptyCapacity(state, available_only=True)
     unavailable = _unavailable_count(state, gang)
-    is_backing_off = gang.borrowing is not None
-    if not (unavailable or is_backing_off) or _would_fit(available, state.table, gang):
+    if not unavailable or _would_fit(available, state.table, gang):
         return None
-    if is_backing_off:
-        return Verdict(Reason.BORROW_BACK_OFF)
     maintenance = _maintenance_verdict(state, available, gang)
     if maintenance is not None:
         return maintenance
