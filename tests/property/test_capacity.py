@@ -21,13 +21,13 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.completion import ends_at
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.model.cluster import ClusterState
+from fairlead.model.completion import ends_at
 from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import EPOCH, make_node
 
@@ -44,7 +44,7 @@ def answers(cluster: ClusterState, capacity: PresentCapacity, gangs: list[GangRe
         names = cluster.table.names
         places = plan and [[names[slot] for slot in slots.tolist()] for slots in plan.slots]
         capacity.rollback_to(mark)
-        present = plan or judge_present(cluster, capacity, gang, reserved_for=None)
+        present = plan or judge_present(cluster, capacity, gang, reservation=None)
         out.append((places, judge_empty(cluster, gang), plan is not None or present))
     return out
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import random
 import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.bare_queue import BareJob, bare_waits
 from msgspec.structs import replace
 
 from fairlead.cli.main import guarded
@@ -37,13 +36,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 
 
-@dataclass(frozen=True)
-class BareJob:
-    at: float
-    gpus: int
-    run_seconds: float
-
-
 def crowded_load(count: int, seed: int) -> list[BareJob]:
     """Jobs that want about 1.3 times what 32 GPUs give, so that a queue builds up."""
     rng = random.Random(seed)
@@ -51,27 +43,17 @@ def crowded_load(count: int, seed: int) -> list[BareJob]:
     for _ in range(count):
         at += rng.expovariate(1 / 120)
         gpus = rng.choice((1, 1, 1, 2, 4, 8, 8, 16))
-        jobs.append(BareJob(round(at, 3), gpus, round(rng.uniform(100, 1600), 3)))
+        jobs.append(BareJob(round(at, 3), round(rng.uniform(100, 1600), 3), gpus))
     return jobs
 
 
-def bare_fifo(jobs: list[BareJob], gpus: int) -> list[float]:
-    """Return the waits under strict order on one pool: no nodes, no controllers."""
-    free, now, ends, waits = gpus, 0.0, [], []
-    for job in jobs:
-        now = max(now, job.at)
-        while ends and (ends[0][0] <= now or free < job.gpus):
-            end, back = heapq.heappop(ends)
-            now, free = max(now, end), free + back
-        free -= job.gpus
-        heapq.heappush(ends, (now + job.run_seconds, job.gpus))
-        waits.append(now - job.at)
-    return waits
-
-
-def written(jobs: list[BareJob], path: Path) -> Path:
-    rows = [f"{j.at},{j.run_seconds},1,{j.gpus},job-{i}" for i, j in enumerate(jobs)]
-    path.write_text("\n".join(["submit_seconds,run_seconds,members,gpus,name", *rows]) + "\n")
+def written(jobs: list[BareJob], path: Path, *, have_limits: bool = False) -> Path:
+    limit = ",limit_seconds" if have_limits else ""
+    rows = [f"submit_seconds,run_seconds,members,gpus,name{limit}"]
+    for i, job in enumerate(jobs):
+        row = f"{job.at},{job.run_seconds},1,{job.gpus},job-{i}"
+        rows.append(f"{row},{job.run_seconds}" if have_limits else row)
+    path.write_text("\n".join(rows) + "\n")
     return path
 
 
@@ -91,7 +73,7 @@ def run(scenario: Scenario) -> RunResult:
 
 def test_strict_order_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) -> None:
     jobs = crowded_load(150, 1)
-    expected = bare_fifo(jobs, GPUS)
+    expected = bare_waits(jobs, GPUS, backfills=False)
     result = run(ideal(written(jobs, tmp_path / "jobs.csv")))
     by_number = sorted(result.recorder.jobs.values(), key=lambda r: int(r.name.rsplit("-", 1)[1]))
     found = [record.wait_seconds for record in by_number]
@@ -105,6 +87,19 @@ def test_strict_order_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path
     work = sum(job.gpus * job.run_seconds for job in jobs)
     end = max(w + j.at + j.run_seconds for w, j in zip(expected, jobs, strict=True))
     assert result.summary.utilization == pytest.approx(work / (end * GPUS), rel=0.02)
+
+
+def test_backfill_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) -> None:
+    """EASY with exact time limits, which are in whole seconds."""
+    jobs = [
+        BareJob(round(job.at), round(job.run_seconds), job.gpus) for job in crowded_load(200, 3)
+    ]
+    strict, expected = (
+        statistics.fmean(bare_waits(jobs, GPUS, backfills=backfills)) for backfills in (False, True)
+    )
+    assert expected < 0.8 * strict, "the load must let jobs pass"
+    result = run(ideal(written(jobs, tmp_path / "jobs.csv", have_limits=True), policy="easy"))
+    assert result.summary.wait_mean_seconds == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_policy_that_lets_small_jobs_pass_waits_less_than_strict_order(tmp_path: Path) -> None:
@@ -200,7 +195,7 @@ def test_a_scenario_takes_a_profile_that_was_imported_from_kwok(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pods start after the delays of the file's stages, and run as long as the trace says."""
-    written([BareJob(0.0, 1, 600.0)], tmp_path / "jobs.csv")
+    written([BareJob(0.0, 600.0, 1)], tmp_path / "jobs.csv")
     delay = "delay: {durationMilliseconds: 45000}"
     text = (GOLDEN / "kwok" / "fast.yaml").read_text().replace("next:", f"{delay}\n  next:", 1)
     (tmp_path / "stages.yaml").write_text(text)
@@ -222,7 +217,7 @@ def test_a_scenario_takes_a_profile_that_was_imported_from_kwok(
 def test_an_import_never_overwrites_what_it_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written([BareJob(0.0, 8, 60.0)], tmp_path / "jobs.csv")
+    written([BareJob(0.0, 60.0, 8)], tmp_path / "jobs.csv")
     (tmp_path / "link.csv").symlink_to(tmp_path / "jobs.csv")
     before = (tmp_path / "jobs.csv").read_bytes()
     for target in ("jobs.csv", "link.csv"):
@@ -338,7 +333,7 @@ def test_the_recorder_fills_its_grid_without_events() -> None:
 
 
 def test_requests_are_counted_by_controller_and_decisions_are_timed(tmp_path: Path) -> None:
-    trace = written([BareJob(0.0, 8, 60.0), BareJob(5.0, 4, 60.0)], tmp_path / "jobs.csv")
+    trace = written([BareJob(0.0, 60.0, 8), BareJob(5.0, 60.0, 4)], tmp_path / "jobs.csv")
     result = run(ideal(trace))
     requests = result.summary.requests_by_service
     assert requests["scheduler"]["patch jobs/status"] >= 2

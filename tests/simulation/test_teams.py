@@ -262,7 +262,7 @@ def test_no_head_of_the_queue_keeps_a_team_off_its_own_nodes() -> None:
 def test_a_scheduler_that_keeps_a_team_off_its_own_nodes_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Context, "_barred_for", lambda self, _team: self.capacity.barred)
+    monkeypatch.setattr(Context, "kept_from", lambda _self, _team, reservation: reservation.kept)
     with pytest.raises(PromiseBroken, match=r"4: .*own.* nodes of its team that are free"):
         run_world(headed)
 

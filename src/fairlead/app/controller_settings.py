@@ -40,8 +40,13 @@ class PlacementSettings(Section, frozen=True):
     starvation_seconds: Annotated[
         int,
         Meta(ge=0, le=YEAR, description="A job that has waited so long at the head of the queue "
-             "keeps later jobs off the nodes that it could use; 0: strict order."),
+             "keeps later jobs off the nodes that it could use; 0: from the start."),
     ] = 900  # fmt: skip
+    backfills: Annotated[
+        bool,
+        Meta(description="Later jobs may use these nodes where that does not delay it, by the "
+             "jobs' time limits (EASY backfill); false: none may."),
+    ] = True  # fmt: skip
     repair_hold_seconds: Annotated[
         int,
         Meta(ge=0, le=DAY, description="A gang that finds no replacement for its lost nodes for "

@@ -60,7 +60,7 @@ from fairlead.decide.fleet.view import (
 )
 from fairlead.decide.placement.patience import confined_at
 from fairlead.decide.rails.pulse import Pulse
-from fairlead.decide.reasons import Reason
+from fairlead.decide.reasons import BEHIND, Reason
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.phase import Phase, phase_of
@@ -88,7 +88,7 @@ BUYABLE = frozenset(
         Reason.NO_NODE_SHAPE_FITS,
         Reason.EXCEEDS_CLUSTER, Reason.NO_SUCH_TOPOLOGY, Reason.NO_DOMAIN_FITS,
         Reason.NO_SLICES_FIT,
-        Reason.BEHIND_EARLIER_JOB, Reason.BEHIND_TEAM_JOB, Reason.BORROW_BACK_OFF,
+        *BEHIND, Reason.BEHIND_TEAM_JOB, Reason.BORROW_BACK_OFF,
     )
 )  # fmt: skip
 _SOON_SECONDS = 1.0

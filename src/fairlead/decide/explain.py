@@ -22,7 +22,6 @@ from fairlead.decide.forecast import Forecast, Preemption, Unknown, forecast
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
-from fairlead.decide.placement.completion import ends_at
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
@@ -31,9 +30,10 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
-from fairlead.decide.reasons import Reason, resource_word
+from fairlead.decide.reasons import BEHIND, Reason, resource_word
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
+from fairlead.model.completion import ends_at
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import is_device
 from fairlead.model.phase import Phase, phase_of
@@ -49,7 +49,7 @@ _CAPACITY_REASONS = (
     Reason.SLICES_UNAVAILABLE,
     Reason.AWAITING_PREFERRED,
     Reason.BORROW_BACK_OFF,
-    Reason.BEHIND_EARLIER_JOB,
+    *BEHIND,
     Reason.BEHIND_TEAM_JOB,
 )
 #: Of jobs that wait for others of their team or user to end.
@@ -60,7 +60,7 @@ _WRITTEN = frozenset(
     reason.value
     for reason in (
         *_PREEMPTING, Reason.RESERVED,
-        Reason.REPAIRING, Reason.BEHIND_EARLIER_JOB, Reason.PRIORITY_CLASS_MISSING,
+        Reason.REPAIRING, *BEHIND, Reason.PRIORITY_CLASS_MISSING,
         Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT, Reason.TEAM_NOT_OPEN,
         Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET,
         Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB,
@@ -286,7 +286,7 @@ def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest
     if written is not None and written.reason in _WRITTEN:
         reason = Reason(written.reason)
         blockers: tuple[ObjectKey, ...] = ()
-        if reason in (Reason.BEHIND_EARLIER_JOB, Reason.BEHIND_TEAM_JOB):
+        if reason in (*BEHIND, Reason.BEHIND_TEAM_JOB):
             namespace, _, name = str(written.facts.get("job", "")).partition("/")
             blockers = ((namespace, name),)
         nomination = entry.job.status.nomination

@@ -19,7 +19,6 @@ from math import inf
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.completion import ends_at
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -29,6 +28,7 @@ from fairlead.decide.placement.search import Plan, take_plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.completion import ends_at
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.windows import hold_seconds
@@ -185,7 +185,7 @@ class _Ahead:
         self._state.advance(context.now)
         while True:
             added = len(self._added)
-            context.reserved_for = self._capacity.barred = None
+            context.reserve(None)
             self._mark = self._capacity.mark()
             if self._is_preempting:
                 return True

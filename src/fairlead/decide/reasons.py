@@ -35,6 +35,7 @@ class Reason(Enum):
     NODES_UNAVAILABLE = "NodesUnavailable"
     MAINTENANCE = "Maintenance"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
+    BEHIND_RESERVATION = "BehindReservation"
     BEHIND_TEAM_JOB = "BehindTeamJob"
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
     SLICES_UNAVAILABLE = "SlicesUnavailable"
@@ -76,6 +77,10 @@ class Reason(Enum):
     NO_MATCHING_NODE = "NoMatchingNode"
     INVALID_REQUEST = "InvalidRequest"
     SET_ASIDE = "SetAside"
+
+
+#: Reasons of jobs that would fit but for the job at the head of the queue.
+BEHIND = (Reason.BEHIND_EARLIER_JOB, Reason.BEHIND_RESERVATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,12 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"
+    ),
+    Reason.BEHIND_RESERVATION: ReasonInfo(
+        Outcome.WAITING,
+        35,
+        "fits now, but the room is kept for job {job}, which is ahead in the queue and starts by "
+        "{starts_by}; jobs whose time limits end before may start now",
     ),
     Reason.BEHIND_TEAM_JOB: ReasonInfo(
         Outcome.WAITING,

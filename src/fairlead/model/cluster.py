@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import msgspec
@@ -26,6 +26,7 @@ from fairlead.api.placement import Placement
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim, claim_of
+from fairlead.model.completion import ends_at
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of, gpus_of
 from fairlead.model.ledger import Ledger
@@ -43,7 +44,7 @@ from fairlead.model.transaction import Transaction
 from fairlead.model.windows import hold_seconds
 
 
-class JobEntry(msgspec.Struct, frozen=True):
+class JobEntry(msgspec.Struct, frozen=True, dict=True):
     """A job, what its gang asks for, and its priority and team, or why it has none."""
 
     job: Job
@@ -64,6 +65,16 @@ class JobEntry(msgspec.Struct, frozen=True):
     def user(self) -> str:
         """The user whose job it is, as admission has recorded it; "" where that is not known."""
         return self.job.metadata.annotations.get(SUBMITTED_BY, "")
+
+    @cached_property
+    def hold_seconds(self) -> float:
+        """How long an attempt may hold its nodes from its start; infinity without a limit."""
+        return hold_seconds(self.job)
+
+    @cached_property
+    def ends_at(self) -> float | None:
+        """When it gives its nodes back at the latest; None when nothing says it."""
+        return ends_at(self.job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ inside: at its end the columns hold the same values as before, in arrays of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -118,13 +118,19 @@ class Transaction:
         for key in keys:
             if not self.holds(key):
                 continue
+            uses = tuple(self.uses_of(key))
             taken, had_claim = self._taken.pop(key, ()), key not in self._released
             self._released[key] = None
             self._note(_Released(key, taken, had_claim))
-            for use in taken:
-                self._book(_Use(use.slots, -use.counts, use.request))
-            for slots, counts, request in self._ledger.uses_of(key) if had_claim else ():
+            for slots, counts, request in uses:
                 self._book(_Use(slots, -counts, request))
+
+    def uses_of(self, key: JobKey) -> Iterator[tuple[Ints, Ints, Request]]:
+        """Yield what `without` would release: slots, counts and a request each."""
+        for use in self._taken.get(key, ()):
+            yield use.slots, use.counts, use.request
+        if key not in self._released:
+            yield from self._ledger.uses_of(key)
 
     def with_nodes(self, template: Node, count: int) -> tuple[str, ...]:
         """Add `count` empty nodes like the template, ready and not cordoned; return their names.

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.api.job import Job, JobState
 from fairlead.api.team import Team
-from fairlead.decide.reasons import Reason
+from fairlead.decide.reasons import BEHIND, Reason
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.fleet_metrics import FleetMetrics
@@ -39,7 +39,7 @@ _REASONS = frozenset(reason.value for reason in Reason)
 _WITH_ROOM = frozenset(
     reason.value
     for reason in (
-        Reason.BEHIND_EARLIER_JOB, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
+        *BEHIND, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
         Reason.SLICES_UNAVAILABLE, Reason.AWAITING_PREFERRED, Reason.BEHIND_TEAM_JOB,
         Reason.AWAITING_QUOTA, Reason.QUOTA_EXCEEDED, Reason.BORROW_LIMIT, Reason.BORROW_BACK_OFF,
         Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET, Reason.QUEUE_LIMIT,

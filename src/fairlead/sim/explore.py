@@ -127,6 +127,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_budgets(options, number)
     options = _with_strict_order(options, number)
     options = _with_maintenance(options, number)
+    options = _with_limits(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -225,6 +226,20 @@ def _with_maintenance(options: WorldOptions, number: int) -> WorldOptions:
     return replace(
         options, maintenances_per_day=rng.choice((50.0, 500.0, 5000.0)),
         workload=replace(options.workload, limited_share=rng.choice((0.5, 0.5, 1.0))),
+    )  # fmt: skip
+
+
+def _with_limits(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which jobs have time limits, and room is kept for the head of the queue
+    earlier or later, or as it was.
+    """
+    rng = random.Random(f"limits/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.5:
+        return options
+    share = options.workload.limited_share or rng.choice((0.5, 1.0))
+    return replace(
+        options, workload=replace(options.workload, limited_share=share),
+        policy=replace(options.policy, starvation_seconds=rng.choice((0.0, 60.0, 900.0))),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ A run that is stopped early, or that breaks a promise, has the same files; `summ
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -351,7 +352,7 @@ def trace_body(name: str, job: TraceJob, *, exit_code: int = 0) -> dict[str, Any
     requests = {"cpu": f"{job.cpu_milli}m", "memory": str(job.memory_bytes)}
     container["resources"]["requests"] = requests
     if job.limit_seconds is not None:
-        spec["timeLimitSeconds"] = max(1, round(job.limit_seconds))
+        spec["timeLimitSeconds"] = max(1, math.ceil(job.limit_seconds))
     return body
 
 

@@ -170,10 +170,11 @@ class Scenario(_Data, frozen=True):
     seed: int = 0
 
 
-#: The order policies. A job at the head of the queue that does not fit keeps others off its nodes:
-#: at once (strict order), after a while, or never.
+#: The order policies. A job at the head of the queue that does not fit keeps room free: at once
+#: (strict order; but for jobs that do not delay it), after a while, or never.
 POLICIES: dict[str, PlacementPolicy] = {
-    "fifo": PlacementPolicy(starvation_seconds=0.0),
+    "fifo": PlacementPolicy(starvation_seconds=0.0, backfills=False),
+    "easy": PlacementPolicy(starvation_seconds=0.0),
     "default": PlacementPolicy(),
     "greedy": PlacementPolicy(starvation_seconds=float("inf")),
 }

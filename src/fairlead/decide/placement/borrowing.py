@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.capacity import Capacity, PresentCapacity
 from fairlead.decide.placement.search import Plan
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
@@ -18,10 +18,14 @@ from fairlead.model.nodes import Bools
 
 
 class Borrowing:
-    """What is borrowed in the course of one decision, on top of what the cluster shows."""
+    """What is borrowed in the course of one decision, on top of what the cluster shows.
 
-    def __init__(self, cluster: ClusterState) -> None:
+    `is_idle`: as if nothing were borrowed.
+    """
+
+    def __init__(self, cluster: ClusterState, *, is_idle: bool = False) -> None:
         self._cluster = cluster
+        self._is_idle = is_idle
         #: Nodes of others that teams got in this decision, as (team, node).
         self._new: dict[tuple[str, str], None] = {}
 
@@ -29,15 +33,22 @@ class Borrowing:
         self, capacity: PresentCapacity, gang: GangRequest, team: str, priority: int
     ) -> PresentCapacity:
         """Return the capacity without the nodes that limits keep from this gang."""
-        teams = self._cluster.teams
-        if not teams.has_limits or not teams.may_borrow(team, priority):
-            return capacity
-        barred = self._barred(capacity, gang, team)
+        barred = self.barred(capacity, gang, team, priority)
         if barred is None:
             return capacity
         out = capacity.unbarred()
+        out.kept = capacity.kept
         out.barred = barred if capacity.barred is None else barred | capacity.barred
         return out
+
+    def barred(
+        self, capacity: Capacity, gang: GangRequest, team: str, priority: int
+    ) -> Bools | None:
+        """Return bool[N]: the nodes of others that a limit keeps from this gang; None for none."""
+        teams = self._cluster.teams
+        if not teams.has_limits or not teams.may_borrow(team, priority):
+            return None
+        return self._barred(capacity, gang, team)
 
     def version(self, team: str, priority: int) -> int:
         """Return a number that differs once a limit may admit what it kept from a gang."""
@@ -55,8 +66,7 @@ class Borrowing:
             if uses.owner(node) not in ("", team):
                 self._new[(team, node)] = None
 
-    def _barred(self, capacity: PresentCapacity, gang: GangRequest, team: str) -> Bools | None:
-        """Return bool[N]: the nodes of others that a limit keeps from the team; None for none."""
+    def _barred(self, capacity: Capacity, gang: GangRequest, team: str) -> Bools | None:
         cluster = self._cluster
         teams, table, uses = cluster.teams, cluster.table, cluster.uses
         own = teams.get(team)
@@ -66,22 +76,19 @@ class Borrowing:
             room |= capacity.fits(role.member) > 0
         order = np.flatnonzero(room)
         order = order[np.argsort(capacity.key[order])]
-        left = _left(own.spec.borrow_limit_nodes, uses.borrowed[team], self._borrowed_by(team))
+        left = _left(own.spec.borrow_limit_nodes, self._borrowed_by(team))
         lent_left = {
-            each.metadata.name: _left(
-                each.spec.lend_limit_nodes, uses.lent[each.metadata.name],
-                self._lent_by(each.metadata.name),
-            )
+            each.metadata.name: _left(each.spec.lend_limit_nodes, self._lent_by(each.metadata.name))
             for each in teams
-        }  # fmt: skip
+        }
         barred: list[int] = []
         for slot in order.tolist():
             node = table.names[slot]
             owner = uses.owner(node)
             if owner in ("", team):
                 continue
-            is_new = not uses.borrows(team, node) and (team, node) not in self._new
-            is_newly_lent = not uses.is_lent(node) and not self._is_newly_lent(node)
+            is_new = not self._borrows(team, node)
+            is_newly_lent = not self._is_lent(node)
             if (is_new and left <= 0) or (is_newly_lent and lent_left.get(owner, 1.0) <= 0):
                 barred.append(slot)
                 continue
@@ -94,18 +101,28 @@ class Borrowing:
         out[np.array(barred, dtype=np.int64)] = True
         return out
 
+    def _borrows(self, team: str, node: str) -> bool:
+        is_borrowed = not self._is_idle and self._cluster.uses.borrows(team, node)
+        return is_borrowed or (team, node) in self._new
+
+    def _is_lent(self, node: str) -> bool:
+        is_lent = not self._is_idle and self._cluster.uses.is_lent(node)
+        return is_lent or any(node == other for _, other in self._new)
+
     def _borrowed_by(self, team: str) -> int:
+        if self._is_idle:
+            return 0
         uses = self._cluster.uses
-        return sum(1 for by, node in self._new if by == team and not uses.borrows(team, node))
+        new = sum(1 for by, node in self._new if by == team and not uses.borrows(team, node))
+        return uses.borrowed[team] + new
 
     def _lent_by(self, owner: str) -> int:
+        if self._is_idle:
+            return 0
         uses = self._cluster.uses
         nodes = {node for _, node in self._new if uses.owner(node) == owner}
-        return sum(1 for node in nodes if not uses.is_lent(node))
-
-    def _is_newly_lent(self, node: str) -> bool:
-        return any(node == other for _, other in self._new)
+        return uses.lent[owner] + sum(1 for node in nodes if not uses.is_lent(node))
 
 
-def _left(limit: int | None, used: int, new: int) -> float:
-    return float("inf") if limit is None else float(limit - used - new)
+def _left(limit: int | None, used: int) -> float:
+    return float("inf") if limit is None else float(limit - used)

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import Node
-from fairlead.decide.placement.completion import ends_at
+from fairlead.decide.placement.kept import Kept
 from fairlead.model.claims import Claim
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import JobKey
 from fairlead.model.neighbours import MarkTable
 from fairlead.model.nodes import Bools, Ints
-from fairlead.model.requests import MemberClass
+from fairlead.model.requests import MemberClass, Request
 from fairlead.model.transaction import Transaction
 
 
@@ -77,6 +77,8 @@ class PresentCapacity:
         self._transaction = transaction
         #: bool[N]: nodes that are left out.
         self.barred: Bools | None = None
+        #: What is kept for a gang that starts later.
+        self.kept: Kept | None = None
         #: (end, job) of the jobs that hold nodes and whose end is known, in order.
         self._ends: list[tuple[float, JobKey]] | None = None
 
@@ -88,6 +90,8 @@ class PresentCapacity:
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take now."""
         fits = self.state.fits.fits(member)
+        if self.kept is not None:
+            fits = self.kept.left(self.state, member, fits)
         return fits if self.barred is None else np.where(self.barred, 0, fits)
 
     @property
@@ -97,7 +101,8 @@ class PresentCapacity:
 
     def free_on(self, slots: Ints) -> Ints:
         """Return what is left there now."""
-        return self.state.table.free(slots)
+        free = self.state.table.free(slots)
+        return free if self.kept is None else self.kept.free_on(slots, free)
 
     @property
     def marks(self) -> MarkTable:
@@ -122,7 +127,7 @@ class PresentCapacity:
         return (claim for claim in claims if self._transaction.claim_counts(claim.key))
 
     def unbarred(self) -> PresentCapacity:
-        """Return the same capacity, all nodes included."""
+        """Return the same capacity, all nodes included and nothing kept."""
         return PresentCapacity(self.state, self._transaction)
 
     def with_nodes(self, template: Node, count: int) -> tuple[str, ...]:
@@ -166,10 +171,16 @@ class PresentCapacity:
         index = bisect_right(ends, after, key=_end)
         return ends[index][0] if index < len(ends) else None
 
+    def ends(self) -> Iterator[tuple[float, Iterator[tuple[Ints, Ints, Request]]]]:
+        """Yield the ends that are known, in order, with what each job uses until then."""
+        for end, key in self._known_ends():
+            if self._transaction.holds(key):
+                yield end, self._transaction.uses_of(key)
+
     def _known_ends(self) -> list[tuple[float, JobKey]]:
         if self._ends is None:
             claims = self.state.ledger.claims_by_priority()
-            ends = ((ends_at(self.state.jobs[claim.key].job), claim.key) for claim in claims)
+            ends = ((self.state.jobs[claim.key].ends_at, claim.key) for claim in claims)
             self._ends = sorted((end, key) for end, key in ends if end is not None)
         return self._ends
 
@@ -187,12 +198,16 @@ class EmptyCapacity:
     def __init__(self, state: ClusterState, *, available_only: bool) -> None:
         self._state = state
         self._available_only = available_only
+        #: bool[N]: nodes that are left out.
+        self.barred: Bools | None = None
         self._taken: list[tuple[Ints, Ints, MemberClass]] = []
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node could take."""
         mask = self._state.fits.mask(member.constraints)
         admitted = mask.eligible if self._available_only else mask.matches
+        if self.barred is not None:
+            admitted = admitted & ~self.barred
         return self._state.fits.compute(member, self._free(), admitted)
 
     @property

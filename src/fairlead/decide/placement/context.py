@@ -8,15 +8,18 @@ from typing import TypeVar, cast
 from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.job_limits import RunningLimits
+from fairlead.decide.placement.kept import Kept, Reservation
 from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.queue import QueueEntry, Shape
-from fairlead.decide.placement.search import Plan, plan_gang
+from fairlead.decide.placement.queue import Group, QueueEntry, Shape
+from fairlead.decide.placement.search import Plan, plan_gang, uses_of
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.labels import OWN
-from fairlead.model.nodes import Bools, Ints
+from fairlead.model.nodes import Ints
+from fairlead.model.requests import Request
+from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
 
@@ -35,8 +38,10 @@ class Context:
         self.capacity = capacity
         #: Jobs placed in this decision and the slots that they took.
         self.placed: dict[ObjectKey, Ints] = {}
-        #: The job at the head for which nodes are reserved, if any.
-        self.reserved_for: ObjectKey | None = None
+        #: What the decision has placed so far that has a known end: until when, and what it uses.
+        self.placed_until: list[tuple[float, tuple[tuple[Ints, Ints, Request], ...]]] = []
+        #: What is kept for the job at the head, if anything: see `reserve`.
+        self.reservation: Reservation | None = None
         self.borrowing = Borrowing(state.cluster)
         self.limits = RunningLimits(state.cluster)
         #: When to decide again.
@@ -71,28 +76,50 @@ class Context:
             return cast("T", otherwise)
 
     def limited(
-        self, entry: QueueEntry, gang: GangRequest, *, but_barred: bool = False
+        self, entry: QueueEntry, gang: GangRequest, *, beside_head: bool = False
     ) -> PresentCapacity:
-        """Return the capacity that limits of borrowing leave a gang, without what is barred."""
+        """Return the capacity that limits of borrowing leave a gang, without what is kept for the
+        head of the queue if it is to start `beside_head`.
+        """
         capacity = self.capacity.unbarred()
-        if but_barred:
-            capacity.barred = self._barred_for(entry.lane.team)
+        if beside_head and self.reservation is not None:
+            capacity.kept = self.kept_from(entry.lane.team, self.reservation)
         return self.borrowing.limited(capacity, gang, entry.lane.team, entry.lane.priority)
 
-    def _barred_for(self, team: str) -> Bools | None:
-        """Return the nodes that are kept for the head of the queue; a head that would borrow keeps
-        no team off its own.
+    def reserve(self, reservation: Reservation | None) -> None:
+        """Keep room for the job at the head of the queue from now on, or none."""
+        self.reservation = reservation
+        self.capacity.kept = None if reservation is None else reservation.kept
+
+    def kept_from(self, team: str, reservation: Reservation) -> Kept:
+        """Return what is kept for the head of the queue from jobs of a team; a head that would
+        borrow keeps no team off its own nodes.
         """
-        barred = self.capacity.barred
-        if barred is None or self.reserved_for is None or not team:
-            return barred
-        if self.state.jobs[self.reserved_for].lane.team == team:
-            return barred
-        return barred & (self.cluster.table.labels.tiers(team) != OWN)
+        if not team or self.state.jobs[reservation.head].lane.team == team:
+            return reservation.kept
+        return reservation.kept.but(self.cluster.table.labels.tiers(team) == OWN)
+
+    def is_over_by_then(self, entry: QueueEntry) -> bool:
+        """True for a job that, begun now, is over before the head of the queue starts."""
+        starts_by = None if self.reservation is None else self.reservation.starts_by
+        if starts_by is None:
+            return False
+        return self.now + self.cluster.jobs[entry.age.job_key].hold_seconds <= starts_by
 
     def plan(self, entry: QueueEntry, gang: GangRequest) -> Plan | None:
         """Place a gang in the capacity, within the limits of borrowing; None takes nothing."""
-        return plan_gang(self.limited(entry, gang, but_barred=True), self.cluster.table, gang)
+        room = self.limited(entry, gang, beside_head=not self.is_over_by_then(entry))
+        return plan_gang(room, self.cluster.table, gang)
+
+    def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
+        """Take in the place of a job."""
+        self.placed[entry.age.job_key] = plan.distinct_slots
+        self.borrowing.note(entry.lane.team, plan)
+        self.limits.take(entry)
+        has_limit = entry.job.spec.time_limit_seconds is not None
+        if has_limit and isinstance(entry.gang, GangRequest):
+            uses = tuple(uses_of(entry.gang, plan))
+            self.placed_until.append((self.now + hold_seconds(entry.job), uses))
 
     def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""
@@ -103,7 +130,8 @@ class Context:
         changes = [fits.mask(role.member.constraints).changed_at for role in roles]
         version = self.cluster.table.nodes_version
         teams = self.cluster.teams.version
-        return (*changes, version, teams, self.capacity.version, self.reserved_for)
+        head = None if self.reservation is None else self.reservation.head
+        return (*changes, version, teams, self.capacity.version, head)
 
     def on_empty(self, shape: Shape) -> Verdict | None:
         """Return why a shape could never be placed on these nodes, even empty; None: it could."""
@@ -112,12 +140,17 @@ class Context:
             shape.on_empty = (version, judge_empty(self.cluster, shape.gang))
         return shape.on_empty[1]
 
-    def fits_available(self, shape: Shape) -> bool:
-        """True when the planner finds a place on the nodes that are available, were they empty."""
-        assert not isinstance(shape.gang, InvalidGang)
-        version = self.cluster.table.nodes_version
-        if shape.fits_available is None or shape.fits_available[0] != version:
-            available = EmptyCapacity(self.cluster, available_only=True)
-            plan = plan_gang(available, self.cluster.table, shape.gang)
-            shape.fits_available = (version, plan is not None)
-        return shape.fits_available[1]
+    def fits_available(self, group: Group) -> bool:
+        """True when the planner finds a place on the nodes that are available, were they empty,
+        within the limits of borrowing.
+        """
+        gang, lane = group.shape.gang, group.lane.key
+        assert not isinstance(gang, InvalidGang)
+        version = (self.cluster.table.nodes_version, self.cluster.teams.version)
+        if group.fits_available is None or group.fits_available[0] != version:
+            room = EmptyCapacity(self.cluster, available_only=True)
+            idle = Borrowing(self.cluster, is_idle=True)
+            room.barred = idle.barred(room, gang, lane.team, lane.priority)
+            plan = plan_gang(room, self.cluster.table, gang)
+            group.fits_available = (version, plan is not None)
+        return group.fits_available[1]

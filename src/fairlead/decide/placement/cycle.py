@@ -156,8 +156,7 @@ class _Cycle:
             self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
 
     def _place(self, entry: QueueEntry, plan: Plan) -> None:
-        slots = plan.distinct_slots
-        verdict = Verdict(Reason.PLACED, placed_facts(plan, len(slots)))
+        verdict = Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
         cluster, lane = self._state.cluster, entry.lane
         may_borrow = isinstance(entry.gang, GangRequest) and entry.gang.may_borrow
         action = place_job(
@@ -166,9 +165,7 @@ class _Cycle:
         )  # fmt: skip
         self._actions.append(action)
         self._verdicts[entry.age.job_key] = verdict
-        self._context.placed[entry.age.job_key] = slots
-        self._context.borrowing.note(lane.team, plan)
-        self._context.limits.take(entry)
+        self._context.note_placed(entry, plan)
 
     def _repair(self, entry: QueueEntry) -> None:
         """Place a gang's next attempt, or let it wait with what it has, or release that."""

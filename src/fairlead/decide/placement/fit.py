@@ -36,7 +36,7 @@ class Fit:
         self._head = HeadReservation(context)
         #: As of the last pass.
         self.strict = StrictOrder(context)
-        self._evaluations = 0
+        self._evaluations = self._looks = 0
 
     def run(self) -> list[OrderKey]:
         """Try everything that may fit; return what was left out because it was too much."""
@@ -87,9 +87,27 @@ class Fit:
             skipped = is_kept or context.is_left_alone(key)
             attempt = partial(self._try_first, group, jobs[key])
             goes_on = skipped or context.contained(key, attempt, otherwise=True)
-            if goes_on and index + 1 < len(group.ages):
-                heapq.heappush(heap, (group.order(index + 1), group, index + 1))
+            following = index + 1 if goes_on else self._next_over_by_then(group, index)
+            if following is not None and following < len(group.ages):
+                heapq.heappush(heap, (group.order(following), group, following))
         return []
+
+    def _next_over_by_then(self, group: Group, index: int) -> int | None:
+        """Return which job of a group, after one that has no place, is over before the head of the
+        queue starts; None where there is none, or that one was such a job.
+        """
+        context, jobs = self._context, self._context.state.jobs
+        reservation = context.reservation
+        if reservation is None or reservation.starts_by is None:
+            return None
+        for at in range(index, len(group.ages)):
+            is_over = context.is_over_by_then(jobs[group.ages[at].job_key])
+            if is_over:
+                return at if at > index else None
+            self._looks += 1
+            if self._looks > context.policy.backfill_looks_max:
+                return None
+        return None
 
     def _try_first(self, group: Group, entry: QueueEntry) -> bool:
         """Place the group's next job, or keep a place for it that others leave.
@@ -103,12 +121,14 @@ class Fit:
         if self.strict.verdict(entry):
             return False
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
-        basis = (*context.basis(shape.gang), loans)
-        if shape.failed_on != basis:
+        leaves_room = not context.is_over_by_then(entry)
+        version = context.reservation.version if leaves_room and context.reservation else 0
+        basis = (*context.basis(shape.gang), loans, version)
+        if shape.failed_on.get(leaves_room) != basis:
             self._evaluations += 1
             plan = context.plan(entry, shape.gang)
             if plan is not None:
                 self._on_plan(entry, plan)
                 return True
-            shape.failed_on = basis
+            shape.failed_on[leaves_room] = basis
         return self.preempting.nominate(group, entry)

@@ -29,7 +29,7 @@ class FreedCapacity:
         self.barred = barred
         #: Which pods may be near which, with what was taken.
         self.marks = marks
-        self._taken: list[tuple[Ints, Ints, MemberClass]] = []
+        self._taken: list[tuple[Ints, Ints, Request]] = []
 
     @classmethod
     def of(
@@ -39,13 +39,14 @@ class FreedCapacity:
         barred: Bools | None = None,
     ) -> FreedCapacity:
         """Return the cluster as it is now without these uses: slots, counts and a request each."""
-        found, table = list(uses), state.table
-        vectors = [table.vector(request) for _, _, request in found]
-        free, marks = table.free().copy(), table.marks.copy()
-        for (slots, counts, request), vector in zip(found, vectors, strict=True):
-            free[:, slots] += vector[:, None] * counts
-            marks.add(request, slots, -counts)
-        return cls(state, free, barred, marks=marks)
+        out = cls(state, state.table.free(), barred, marks=state.table.marks.copy())
+        out.release(uses)
+        return out
+
+    def release(self, uses: Iterable[tuple[Ints, Ints, Request]], *, sign: int = 1) -> None:
+        """Take these uses away as well; sign -1 puts them back."""
+        for slots, counts, request in uses:
+            self._add(slots, sign * counts, request)
 
     def fits(self, member: MemberClass) -> Ints:
         """Return int64[N]: members that each node could take."""
@@ -65,8 +66,8 @@ class FreedCapacity:
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put members on distinct slots."""
-        self._add(slots, -counts, member)
-        self._taken.append((slots, counts, member))
+        self._add(slots, -counts, member.booking)
+        self._taken.append((slots, counts, member.booking))
 
     def mark(self) -> int:
         """Return a point to roll back to."""
@@ -77,6 +78,6 @@ class FreedCapacity:
         while len(self._taken) > mark:
             self._add(*self._taken.pop())
 
-    def _add(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
-        self.free[:, slots] += self._state.table.vector(member.request)[:, None] * counts
-        self.marks.add(member.booking, slots, -counts)
+    def _add(self, slots: Ints, counts: Ints, request: Request) -> None:
+        self.free[:, slots] += self._state.table.vector(request)[:, None] * counts
+        self.marks.add(request, slots, -counts)

@@ -33,15 +33,13 @@ from fairlead.decide.placement.freed import FreedCapacity
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
-from fairlead.decide.placement.search import Plan, plan_gang, take_plan
+from fairlead.decide.placement.search import Plan, plan_gang, take_plan, uses_of
 from fairlead.decide.placement.victim_search import KEEPS_PLACE, VictimSearch, take_places
 from fairlead.decide.placement.victims import Candidate, Victims
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest
-from fairlead.model.nodes import Ints
 from fairlead.model.phase import phase_of
-from fairlead.model.requests import Request
 
 #: Called with a nominated job that has its place now.
 OnPlan: TypeAlias = Callable[[QueueEntry, Plan], None]
@@ -150,9 +148,9 @@ class Preempting:
         capacity, cluster = context.capacity, context.cluster
         gang, plan = self._unsettled[key]
         kept_for_others = [
-            use for other, each in self._unsettled.items() if other != key for use in _uses(*each)
+            use for other, each in self._unsettled.items() if other != key for use in uses_of(*each)
         ]
-        here = FreedCapacity.of(cluster, [*_uses(gang, plan), *kept_for_others], capacity.barred)
+        here = FreedCapacity.of(cluster, [*uses_of(gang, plan), *kept_for_others])
         if take_places(here, cluster.table, gang, plan):
             self.on_plan(entry, plan)
             return
@@ -164,7 +162,7 @@ class Preempting:
             take_plan(capacity, gang, plan)
             self._ending[key] = (gang, plan)
             return
-        kept_for_others += [use for each in self._ending.values() for use in _uses(*each)]
+        kept_for_others += [use for each in self._ending.values() for use in uses_of(*each)]
         for victims in self._present_victims(entry, plan):
             leaving = (*self.search.uses_of(victims), *self.search.leaving_uses(victims))
             room = FreedCapacity.of(cluster, [*leaving, *kept_for_others])
@@ -363,10 +361,3 @@ def _saves(job: Job) -> bool:
     is_running = record is not None and bool(record.started_at) and record.finished_at is None
     reports = progress is not None and progress.checkpoint_step is not None
     return is_running and reports and job.status.preemption is not None
-
-
-def _uses(gang: GangRequest, plan: Plan) -> Iterator[tuple[Ints, Ints, Request]]:
-    """Yield what the places of a plan use."""
-    for role, slots in zip(gang.roles, plan.slots, strict=True):
-        distinct, counts = np.unique(slots, return_counts=True)
-        yield distinct, counts, role.member.booking

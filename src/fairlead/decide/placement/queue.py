@@ -66,12 +66,13 @@ class Shape:
     gang: GangRequest | InvalidGang
     groups: dict[LaneKey, Group] = field(default_factory=dict["LaneKey", "Group"])
     judgement: Judgement | None = None
-    #: State of what the last failure depended on; None: try again.
-    failed_on: tuple[object, ...] | None = None
+    #: State of what the last failure depended on, of jobs that are over before the head of the
+    #: queue starts (False) and of others (True); not there: try again.
+    failed_on: dict[bool, tuple[object, ...]] = field(
+        default_factory=dict[bool, tuple[object, ...]]
+    )
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
     on_empty: tuple[int, Verdict | None] | None = None
-    #: Whether it fits on the nodes that are available now, empty; likewise.
-    fits_available: tuple[int, bool] | None = None
     #: What `QuotaTable.excess` answered about its jobs.
     over_quota: dict[Asked, Memo] = field(default_factory=dict[Asked, Memo])
 
@@ -100,6 +101,9 @@ class Group:
     ages: list[Age] = field(default_factory=list[Age])
     #: What the last search for victims found none on, and when protected jobs may be victims.
     no_victims: tuple[tuple[object, ...], float] | None = None
+    #: Whether it fits on the nodes that are available, were they empty, with the versions of nodes
+    #: and teams that it was asked on.
+    fits_available: tuple[tuple[int, int], bool] | None = None
     #: When it had its turn to look for borrowers of its team's nodes.
     sought_at: float = float("-inf")
 

@@ -38,7 +38,7 @@ from fairlead.decide.placement.mixed import NODES_MAX, pack_mixed
 from fairlead.decide.placement.neighbours import beside_others, fill
 from fairlead.model.gangs import GangRequest, RoleRequest
 from fairlead.model.nodes import BITS_BELOW_DEVICES, Bools, Ints, NodeTable
-from fairlead.model.requests import MemberClass
+from fairlead.model.requests import MemberClass, Request
 
 _KEY_MAX = np.iinfo(np.int64).max
 #: The packing order is below this many bits.
@@ -219,6 +219,13 @@ def members_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[MemberClass, Int
     """Yield the member class of each role, and the slots of its members."""
     for role, slots in zip(gang.roles, plan.slots, strict=True):
         yield role.member, slots
+
+
+def uses_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[Ints, Ints, Request]]:
+    """Yield what the places of a plan use: slots, counts and a request each."""
+    for member, slots in members_of(gang, plan):
+        distinct, counts = np.unique(slots, return_counts=True)
+        yield distinct, counts, member.booking
 
 
 def _pack_role(

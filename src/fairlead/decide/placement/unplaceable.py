@@ -14,8 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from fairlead.api.times import format_time
 from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.domains import domains_of
+from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
 from fairlead.decide.reasons import Reason
@@ -69,11 +71,11 @@ def judge_present(
     capacity: PresentCapacity,
     gang: GangRequest,
     *,
-    reserved_for: ObjectKey | None,
+    reservation: Reservation | None,
 ) -> Verdict:
     """Return why the gang, which could be placed on an empty cluster, has no place now.
 
-    `capacity` is where it was tried; nodes are kept in it for the job `reserved_for`.
+    `capacity` is where it was tried, with what is kept for the job of the reservation.
     """
     table = state.table
     if gang.topology.is_patient:
@@ -93,8 +95,8 @@ def judge_present(
     if maintenance is not None:
         return maintenance
     unbarred = capacity.unbarred()
-    if reserved_for is not None and _would_fit(unbarred, table, gang):
-        return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(reserved_for)}, (reserved_for,))
+    if reservation is not None and _would_fit(unbarred, table, gang):
+        return _reservation_verdict(reservation)
     unavailable = _judge_available(state, gang)
     if unavailable is not None:
         return unavailable
@@ -109,6 +111,15 @@ def judge_present(
     if short is not None:
         return Verdict(Reason.INSUFFICIENT_CAPACITY, short, blockers)
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
+
+
+def _reservation_verdict(reservation: Reservation) -> Verdict:
+    """Return that a gang waits for the job at the head of the queue, and until when, if known."""
+    head, starts_by = reservation.head, reservation.starts_by
+    if starts_by is None:
+        return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(head)}, (head,))
+    facts = {"job": "/".join(head), "starts_by": format_time(starts_by)}
+    return Verdict(Reason.BEHIND_RESERVATION, facts, (head,))
 
 
 def _judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:

@@ -20,7 +20,7 @@ from fairlead.decide.placement.queue import Judgement, QueueEntry, Shape
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.unplaceable import BLOCKERS_MAX, eligible_nodes, judge_present
-from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.reasons import BEHIND, Outcome, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 
@@ -153,7 +153,7 @@ class Verdicts:
         if verdict is None:
             assert isinstance(shape.gang, GangRequest)
             verdict = judge_present(
-                context.cluster, context.capacity, shape.gang, reserved_for=context.reserved_for
+                context.cluster, context.capacity, shape.gang, reservation=context.reservation
             )
             verdict = self._with_new_blockers(shape.gang, verdict)
         self._note(shape, verdict, basis=context.basis(shape.gang))
@@ -171,7 +171,7 @@ class Verdicts:
     def _with_new_blockers(self, gang: GangRequest, verdict: Verdict) -> Verdict:
         """Add the jobs placed in this decision, whose claims are not booked yet."""
         placed = self._context.placed
-        if not placed or verdict.reason is Reason.BEHIND_EARLIER_JOB:
+        if not placed or verdict.reason in BEHIND:
             return verdict
         constraints = [role.member.constraints for role in gang.roles]
         nodes = eligible_nodes(self._context.cluster, constraints)

@@ -23,7 +23,7 @@ from fairlead.decide.placement.victims import Candidate, Victims, find_victims
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.claims import Claim
 from fairlead.model.gangs import GangRequest
-from fairlead.model.labels import FOREIGN, OWN
+from fairlead.model.labels import FOREIGN
 from fairlead.model.neighbours import marks_in
 from fairlead.model.nodes import Bools, Ints, NodeTable
 from fairlead.model.phase import Phase, phase_of
@@ -99,15 +99,12 @@ class VictimSearch:
         What is reserved for a job of another team bars no node that is the team's own.
         """
         context, cluster = self.context, self.context.cluster
-        barred, head = context.capacity.barred, context.reserved_for
+        reserved = context.reservation
+        kept = None if reserved is None else context.kept_from(team, reserved).nodes
         if not cluster.uses.has_owners:
-            return barred
-        tiers = cluster.table.labels.tiers(team)
-        if barred is None:
-            return tiers == FOREIGN
-        if head is not None and context.state.jobs[head].lane.team != team:
-            barred = barred & (tiers != OWN)
-        return (tiers == FOREIGN) | barred
+            return kept
+        foreign = cluster.table.labels.tiers(team) == FOREIGN
+        return foreign if kept is None else foreign | kept
 
     def gives_way(self, claim: Claim, lane: LaneKey) -> bool:
         """True for a claim of lower priority, and for one that borrows nodes of the lane's team."""

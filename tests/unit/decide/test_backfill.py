@@ -1,0 +1,163 @@
+"""Which later jobs may start while room is kept for the head of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.times import format_time
+from fairlead.decide.placement.actions import Action, PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Decision
+from fairlead.model.windows import GRACE_SECONDS_DEFAULT
+from fairlead.testing.builders import (
+    EPOCH,
+    make_anti_affinity,
+    make_job,
+    make_node,
+    make_placement,
+)
+
+EASY = PlacementPolicy(starvation_seconds=0.0)
+STRICT = PlacementPolicy(starvation_seconds=0.0, backfills=False)
+#: Time limits include what members that do not end by themselves have on top.
+HOUR = 3600 - GRACE_SECONDS_DEFAULT
+
+
+def running(name: str, *nodes: str, gpus: int = 8, limit: int | None = HOUR) -> Job:
+    placement = replace(make_placement(list(nodes)), placed_at=format_time(EPOCH))
+    return make_job(
+        name, count=len(nodes), gpus=gpus, placement=placement, time_limit_seconds=limit
+    )
+
+
+def later(name: str, limit: int | None, *, gpus: int = 8, after: int = 1, count: int = 1) -> Job:
+    return make_job(name, gpus=gpus, count=count, created=EPOCH + after, time_limit_seconds=limit)
+
+
+def decided(
+    nodes: Sequence[Node], *jobs: Job, policy: PlacementPolicy = EASY, pods: Sequence[Pod] = ()
+) -> Decision[Action]:
+    return decide(PlacementState.of(nodes, jobs, pods), policy, EPOCH)
+
+
+def placed(decision: Decision[Action]) -> Mapping[str, tuple[str, ...]]:
+    return {
+        action.job.metadata.name: action.placement.roles[0].nodes
+        for action in decision.actions
+        if isinstance(action, PlaceJob)
+    }
+
+
+NODES = [make_node("a"), make_node("b")]
+HEAD = make_job("head", count=2)
+
+
+def test_a_job_that_is_over_before_the_head_starts_may_use_its_nodes() -> None:
+    for limit, starts in ((HOUR, True), (HOUR + 1, False), (None, False)):
+        decision = decided(NODES, running("r", "a"), HEAD, later("small", limit))
+        assert placed(decision) == ({"small": ("b",)} if starts else {})
+
+
+def test_who_waits_is_told_until_when_the_room_is_kept() -> None:
+    decision = decided(NODES, running("r", "a"), HEAD, later("small", None))
+    verdict = decision.verdicts["default", "small"]
+    assert verdict.reason is Reason.BEHIND_RESERVATION
+    assert verdict.facts == {"job": "default/head", "starts_by": format_time(EPOCH + 3600)}
+    assert verdict.blockers == (("default", "head"),)
+
+
+def test_without_backfill_later_jobs_keep_off_whatever_their_limits() -> None:
+    small = later("small", 60)
+    decision = decided(NODES, running("r", "a"), HEAD, small, policy=STRICT)
+    assert placed(decision) == {}
+    assert decision.verdicts["default", "small"].reason is Reason.BEHIND_EARLIER_JOB
+
+
+@pytest.mark.parametrize("limit", [60, None])
+def test_a_running_job_without_a_limit_leaves_the_start_unknown(limit: int | None) -> None:
+    decision = decided(NODES, running("r", "a", limit=None), HEAD, later("small", limit))
+    assert placed(decision) == {}
+    assert decision.verdicts["default", "small"].reason is Reason.BEHIND_EARLIER_JOB
+
+
+def test_room_that_the_head_leaves_is_for_all() -> None:
+    nodes = [*NODES, make_node("c"), make_node("d")]
+    many = [later(f"small{i}", None, after=i) for i in range(1, 5)]
+    # Of the nodes that are idle now it needs those that will not be free by then.
+    for count, left in ((3, {"small1": ("d",)}), (4, {})):
+        head = make_job("head", count=count)
+        assert placed(decided(nodes, running("r", "a", "b"), head, *many)) == left
+    # Those of jobs that end at the same time serve as well.
+    both = (running("r", "a"), running("s", "b"))
+    head = make_job("head", count=3)
+    assert placed(decided(nodes, *both, head, *many)) == {"small1": ("d",)}
+
+
+def test_what_is_kept_is_an_amount_not_a_node() -> None:
+    """The head takes six of the eight GPUs that the node has once the other job is over."""
+    head = make_job("head", gpus=6)
+    for gpus, starts in ((2, True), (3, False)):
+        decision = decided(
+            [make_node("a")], running("r", "a", gpus=4), head, later("x", None, gpus=gpus)
+        )
+        assert placed(decision) == ({"x": ("a",)} if starts else {})
+    twice = [later("x", None, gpus=1), later("y", None, gpus=2, after=2), later("z", None, gpus=1)]
+    decision = decided([make_node("a")], running("r", "a", gpus=4), head, *twice)
+    assert placed(decision) == {"x": ("a",), "z": ("a",)}
+
+
+def test_the_first_end_that_makes_room_is_found_among_many() -> None:
+    """Twenty jobs end a minute apart: the head of seven nodes starts with the seventh end."""
+    nodes = [make_node(f"n{i:02}") for i in range(20)]
+    jobs = [running(f"r{i:02}", f"n{i:02}", limit=60 * (i + 1)) for i in range(20)]
+    for count in (1, 2, 3, 7, 16, 17, 20):
+        spare = [*nodes, make_node("spare")]
+        head = make_job("head", count=count + 1)
+        decision = decided(spare, *jobs, head, later("small", None))
+        end = format_time(EPOCH + 60 * count + GRACE_SECONDS_DEFAULT)
+        assert decision.verdicts["default", "small"].facts["starts_by"] == end
+        assert placed(decided(spare, *jobs, head, later("small", 60 * count))) == {
+            "small": ("spare",)
+        }
+
+
+def test_jobs_that_this_decision_places_end_too() -> None:
+    urgent = make_job("urgent", priority=1, time_limit_seconds=HOUR)
+    decision = decided(NODES, urgent, HEAD, later("small", HOUR), later("long", HOUR + 1))
+    assert placed(decision) == {"urgent": ("a",), "small": ("b",)}
+
+
+def test_a_short_job_passes_equal_ones_that_are_long() -> None:
+    jobs = [later(f"j{i}", 60 if i == 5 else None, after=i) for i in range(1, 9)]
+    assert placed(decided(NODES, running("r", "a"), HEAD, *jobs)) == {"j5": ("b",)}
+
+
+def test_so_many_jobs_are_looked_at_per_decision() -> None:
+    jobs = [later(f"j{i}", 60 if i == 5 else None, after=i) for i in range(1, 9)]
+    few = PlacementPolicy(starvation_seconds=0.0, backfill_looks_max=3)
+    assert placed(decided(NODES, running("r", "a"), HEAD, *jobs, policy=few)) == {}
+
+
+def test_a_job_with_rules_about_others_uses_the_nodes_only_if_it_is_over() -> None:
+    nodes = [*NODES, make_node("c")]
+    for limit, starts in ((60, True), (None, False)):
+        shy = make_job("shy", created=EPOCH + 1, time_limit_seconds=limit,
+                       affinity=make_anti_affinity(app="other"))  # fmt: skip
+        decision = decided(nodes, running("r", "a", "b"), HEAD, shy)
+        assert bool(placed(decision).get("shy")) is starts
+
+
+def test_a_head_with_rules_about_others_leaves_its_nodes_to_jobs_that_are_over() -> None:
+    nodes = [*NODES, make_node("c"), make_node("d")]
+    head = make_job("head", count=3, affinity=make_anti_affinity(app="other"))
+    for limit, starts in ((HOUR, True), (None, False)):
+        decision = decided(nodes, running("r", "a", "b"), head, later("small", limit))
+        assert bool(placed(decision)) is starts
