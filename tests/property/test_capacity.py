@@ -44,7 +44,7 @@ def answers(cluster: ClusterState, capacity: PresentCapacity, gangs: list[GangRe
         names = cluster.table.names
         places = plan and [[names[slot] for slot in slots.tolist()] for slots in plan.slots]
         capacity.rollback_to(mark)
-        present = plan or judge_present(cluster, capacity, gang, reservation=None)
+        present = plan or judge_present(cluster, capacity, gang, reservations=())
         out.append((places, judge_empty(cluster, gang), plan is not None or present))
     return out
 

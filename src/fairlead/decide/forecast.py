@@ -185,7 +185,7 @@ class _Ahead:
         self._state.advance(context.now)
         while True:
             added = len(self._added)
-            context.reserve(None)
+            context.reserve()
             self._mark = self._capacity.mark()
             if self._is_preempting:
                 return True

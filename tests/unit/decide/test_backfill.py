@@ -146,6 +146,40 @@ def test_so_many_jobs_are_looked_at_per_decision() -> None:
     assert placed(decided(NODES, running("r", "a"), HEAD, *jobs, policy=few)) == {}
 
 
+def test_each_pool_of_nodes_has_a_head_of_its_own() -> None:
+    """Two large jobs wait for nodes of two kinds, and one that could use both behind them."""
+    kinds = ("x", "y")
+    nodes = [make_node(f"{kind}{i}", labels={"kind": kind}) for kind in kinds for i in range(2)]
+    ends = [running("rx", "x0", limit=HOUR), running("ry", "y0", limit=2 * HOUR)]
+    heads = [
+        make_job(f"head-{kind}", count=2, created=EPOCH + i, node_selector={"kind": kind})
+        for i, kind in enumerate(kinds)
+    ]
+    both = make_job("both", count=4, created=EPOCH + 2)
+    late = [
+        make_job(f"late-{kind}", created=EPOCH + 3, node_selector={"kind": kind},
+                 time_limit_seconds=HOUR + 1)
+        for kind in kinds
+    ]  # fmt: skip
+    decision = decided(nodes, *ends, *heads, both, *late)
+    assert placed(decision) == {"late-y": ("y1",)}
+    facts = {"job": "default/head-x", "starts_by": format_time(EPOCH + 3600)}
+    assert decision.verdicts["default", "late-x"].facts == facts
+    late = [replace(job, spec=replace(job.spec, time_limit_seconds=None)) for job in late]
+    decision = decided(nodes, *ends, *heads, both, *late)
+    assert placed(decision) == {}
+    end = format_time(EPOCH + 2 * HOUR + GRACE_SECONDS_DEFAULT)
+    facts = {"job": "default/head-y", "starts_by": end}
+    assert decision.verdicts["default", "late-y"].facts == facts
+    # A job that could use nodes of both kinds is over before the one and not before the other.
+    anywhere = [
+        later(f"any{i}", limit, after=3 + i) for i, limit in enumerate((None, HOUR + 1, HOUR))
+    ]
+    assert placed(decided(nodes, *ends, *heads, both, *anywhere)) == {
+        "any1": ("y1",), "any2": ("x1",)
+    }  # fmt: skip
+
+
 def test_a_job_with_rules_about_others_uses_the_nodes_only_if_it_is_over() -> None:
     nodes = [*NODES, make_node("c")]
     for limit, starts in ((60, True), (None, False)):

@@ -77,8 +77,8 @@ class PresentCapacity:
         self._transaction = transaction
         #: bool[N]: nodes that are left out.
         self.barred: Bools | None = None
-        #: What is kept for a gang that starts later.
-        self.kept: Kept | None = None
+        #: What is kept for gangs that start later; no node is in two of them.
+        self.kept: tuple[Kept, ...] = ()
         #: (end, job) of the jobs that hold nodes and whose end is known, in order.
         self._ends: list[tuple[float, JobKey]] | None = None
 
@@ -90,8 +90,8 @@ class PresentCapacity:
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take now."""
         fits = self.state.fits.fits(member)
-        if self.kept is not None:
-            fits = self.kept.left(self.state, member, fits)
+        for kept in self.kept:
+            fits = kept.left(self.state, member, fits)
         return fits if self.barred is None else np.where(self.barred, 0, fits)
 
     @property
@@ -102,7 +102,9 @@ class PresentCapacity:
     def free_on(self, slots: Ints) -> Ints:
         """Return what is left there now."""
         free = self.state.table.free(slots)
-        return free if self.kept is None else self.kept.free_on(slots, free)
+        for kept in self.kept:
+            free = kept.free_on(slots, free)
+        return free
 
     @property
     def marks(self) -> MarkTable:

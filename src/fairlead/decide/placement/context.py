@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
@@ -40,8 +40,8 @@ class Context:
         self.placed: dict[ObjectKey, Ints] = {}
         #: What the decision has placed so far that has a known end: until when, and what it uses.
         self.placed_until: list[tuple[float, tuple[tuple[Ints, Ints, Request], ...]]] = []
-        #: What is kept for the job at the head, if anything: see `reserve`.
-        self.reservation: Reservation | None = None
+        #: What is kept for the heads of the queue, in its order: see `reserve`.
+        self.reservations: tuple[Reservation, ...] = ()
         self.borrowing = Borrowing(state.cluster)
         self.limits = RunningLimits(state.cluster)
         #: When to decide again.
@@ -76,40 +76,43 @@ class Context:
             return cast("T", otherwise)
 
     def limited(
-        self, entry: QueueEntry, gang: GangRequest, *, beside_head: bool = False
+        self, entry: QueueEntry, gang: GangRequest, beside: Iterable[Reservation] = ()
     ) -> PresentCapacity:
-        """Return the capacity that limits of borrowing leave a gang, without what is kept for the
-        head of the queue if it is to start `beside_head`.
-        """
+        """Return the capacity that limits of borrowing, and some reservations, leave a gang."""
+        team = entry.lane.team
         capacity = self.capacity.unbarred()
-        if beside_head and self.reservation is not None:
-            capacity.kept = self.kept_from(entry.lane.team, self.reservation)
-        return self.borrowing.limited(capacity, gang, entry.lane.team, entry.lane.priority)
+        capacity.kept = tuple(self.kept_from(team, reservation) for reservation in beside)
+        return self.borrowing.limited(capacity, gang, team, entry.lane.priority)
 
-    def reserve(self, reservation: Reservation | None) -> None:
-        """Keep room for the job at the head of the queue from now on, or none."""
-        self.reservation = reservation
-        self.capacity.kept = None if reservation is None else reservation.kept
+    def reserve(self, *reservations: Reservation) -> None:
+        """Keep this room for heads of the queue from now on."""
+        self.reservations = reservations
+        self.capacity.kept = tuple(reservation.kept for reservation in reservations)
 
     def kept_from(self, team: str, reservation: Reservation) -> Kept:
-        """Return what is kept for the head of the queue from jobs of a team; a head that would
+        """Return what is kept for a head of the queue from jobs of a team; a head that would
         borrow keeps no team off its own nodes.
         """
         if not team or self.state.jobs[reservation.head].lane.team == team:
             return reservation.kept
         return reservation.kept.but(self.cluster.table.labels.tiers(team) == OWN)
 
-    def is_over_by_then(self, entry: QueueEntry) -> bool:
-        """True for a job that, begun now, is over before the head of the queue starts."""
-        starts_by = None if self.reservation is None else self.reservation.starts_by
-        if starts_by is None:
-            return False
-        return self.now + self.cluster.jobs[entry.age.job_key].hold_seconds <= starts_by
+    def respected(self, entry: QueueEntry) -> tuple[Reservation, ...]:
+        """Return the reservations that a job which begins now has to leave room for: of those heads
+        that may start before it is over. A shorter job respects no more than a longer one.
+        """
+        if not self.reservations:
+            return ()
+        over_at = self.now + self.cluster.jobs[entry.age.job_key].hold_seconds
+        return tuple(
+            each for each in self.reservations if each.starts_by is None or over_at > each.starts_by
+        )
 
-    def plan(self, entry: QueueEntry, gang: GangRequest) -> Plan | None:
-        """Place a gang in the capacity, within the limits of borrowing; None takes nothing."""
-        room = self.limited(entry, gang, beside_head=not self.is_over_by_then(entry))
-        return plan_gang(room, self.cluster.table, gang)
+    def plan(
+        self, entry: QueueEntry, gang: GangRequest, beside: Iterable[Reservation] = ()
+    ) -> Plan | None:
+        """Place a gang in what `limited` returns; None takes nothing."""
+        return plan_gang(self.limited(entry, gang, beside), self.cluster.table, gang)
 
     def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
         """Take in the place of a job."""
@@ -130,8 +133,8 @@ class Context:
         changes = [fits.mask(role.member.constraints).changed_at for role in roles]
         version = self.cluster.table.nodes_version
         teams = self.cluster.teams.version
-        head = None if self.reservation is None else self.reservation.head
-        return (*changes, version, teams, self.capacity.version, head)
+        heads = tuple(reservation.head for reservation in self.reservations)
+        return (*changes, version, teams, self.capacity.version, heads)
 
     def on_empty(self, shape: Shape) -> Verdict | None:
         """Return why a shape could never be placed on these nodes, even empty; None: it could."""

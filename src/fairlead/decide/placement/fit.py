@@ -15,7 +15,7 @@ from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.preempt import Preempting
 from fairlead.decide.placement.queue import Group, QueueEntry
-from fairlead.decide.placement.reservation import HeadReservation
+from fairlead.decide.placement.reservation import HeadReservations
 from fairlead.decide.placement.search import Plan
 from fairlead.decide.placement.strict_order import StrictOrder
 from fairlead.model.gangs import GangRequest
@@ -33,10 +33,11 @@ class Fit:
         self.preempting = Preempting(context, on_plan)
         self._on_plan = on_plan
         self._on_repair = on_repair
-        self._head = HeadReservation(context)
+        self._heads = HeadReservations(context)
         #: As of the last pass.
         self.strict = StrictOrder(context)
-        self._evaluations = self._looks = 0
+        self._evaluations = 0
+        self._looks_left = context.policy.backfill_looks_max
 
     def run(self) -> list[OrderKey]:
         """Try everything that may fit; return what was left out because it was too much."""
@@ -82,31 +83,29 @@ class Fit:
                 self._evaluations += 1
                 context.contained(key, partial(self._on_repair, jobs[key]))
                 continue
-            self._head.reserve_before(order)
+            self._heads.reserve_before(order)
             is_kept = key in context.placed or self.preempting.is_nominated(key)
             skipped = is_kept or context.is_left_alone(key)
             attempt = partial(self._try_first, group, jobs[key])
             goes_on = skipped or context.contained(key, attempt, otherwise=True)
-            following = index + 1 if goes_on else self._next_over_by_then(group, index)
+            following = index + 1 if goes_on else self._next_shorter(group, index)
             if following is not None and following < len(group.ages):
                 heapq.heappush(heap, (group.order(following), group, following))
         return []
 
-    def _next_over_by_then(self, group: Group, index: int) -> int | None:
-        """Return which job of a group, after one that has no place, is over before the head of the
-        queue starts; None where there is none, or that one was such a job.
+    def _next_shorter(self, group: Group, index: int) -> int | None:
+        """Return which job of a group, after one that has no place, respects fewer reservations;
+        None where there is none. So many jobs are looked at per decision.
         """
         context, jobs = self._context, self._context.state.jobs
-        reservation = context.reservation
-        if reservation is None or reservation.starts_by is None:
+        respected = len(context.respected(jobs[group.ages[index].job_key]))
+        if not respected:
             return None
-        for at in range(index, len(group.ages)):
-            is_over = context.is_over_by_then(jobs[group.ages[at].job_key])
-            if is_over:
-                return at if at > index else None
-            self._looks += 1
-            if self._looks > context.policy.backfill_looks_max:
-                return None
+        last = min(len(group.ages), index + 1 + self._looks_left)
+        for at in range(index + 1, last):
+            self._looks_left -= 1
+            if len(context.respected(jobs[group.ages[at].job_key])) < respected:
+                return at
         return None
 
     def _try_first(self, group: Group, entry: QueueEntry) -> bool:
@@ -121,14 +120,14 @@ class Fit:
         if self.strict.verdict(entry):
             return False
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
-        leaves_room = not context.is_over_by_then(entry)
-        version = context.reservation.version if leaves_room and context.reservation else 0
-        basis = (*context.basis(shape.gang), loans, version)
-        if shape.failed_on.get(leaves_room) != basis:
+        respected = context.respected(entry)
+        versions = (reservation.version for reservation in respected)
+        basis = (*context.basis(shape.gang), loans, *versions)
+        if shape.failed_on.get(len(respected)) != basis:
             self._evaluations += 1
-            plan = context.plan(entry, shape.gang)
+            plan = context.plan(entry, shape.gang, respected)
             if plan is not None:
                 self._on_plan(entry, plan)
                 return True
-            shape.failed_on[leaves_room] = basis
+            shape.failed_on[len(respected)] = basis
         return self.preempting.nominate(group, entry)

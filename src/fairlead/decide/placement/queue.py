@@ -66,11 +66,9 @@ class Shape:
     gang: GangRequest | InvalidGang
     groups: dict[LaneKey, Group] = field(default_factory=dict["LaneKey", "Group"])
     judgement: Judgement | None = None
-    #: State of what the last failure depended on, of jobs that are over before the head of the
-    #: queue starts (False) and of others (True); not there: try again.
-    failed_on: dict[bool, tuple[object, ...]] = field(
-        default_factory=dict[bool, tuple[object, ...]]
-    )
+    #: State of what the last failure depended on, by the number of reservations that the job had to
+    #: respect; not there: try again.
+    failed_on: dict[int, object] = field(default_factory=dict[int, object])
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
     on_empty: tuple[int, Verdict | None] | None = None
     #: What `QuotaTable.excess` answered about its jobs.

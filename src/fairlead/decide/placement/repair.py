@@ -102,7 +102,7 @@ def _give_up(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -
     mark = capacity.mark()
     give_back(capacity, gang, scope, kept=True)
     verdict = judge_empty(capacity.state, gang) or judge_present(
-        capacity.state, capacity, gang, reservation=None
+        capacity.state, capacity, gang, reservations=()
     )
     capacity.rollback_to(mark)
     return Release(verdict)

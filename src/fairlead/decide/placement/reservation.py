@@ -1,4 +1,4 @@
-"""The reservation for the head of the queue: a job that waits too long gets room kept for it.
+"""Reservations for the heads of the queue: a job that waits too long gets room kept for it.
 
 A job that does not fit does not hold up others, until it has waited for `starvation_seconds` as the
 first of those that wait for other jobs' room. From then on later jobs leave it room: with backfill
@@ -13,6 +13,7 @@ use are kept.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
@@ -24,49 +25,59 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.nodes import Bools
+
+#: Jobs that are looked at per decision.
+_LOOKS_MAX = 1000
 
 
-class HeadReservation:
-    """Finds the head of the queue as its turn passes, and keeps room for it when it is due."""
+class HeadReservations:
+    """Finds the heads of the queue as their turns pass, and keeps room for those that are due.
+
+    A head is the first job that waits for room on some nodes: it and the heads before it could use
+    no node in common. So each pool of nodes has one of its own.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._in_order = context.state.queue.in_order()
+        self._in_order = islice(context.state.queue.in_order(), _LOOKS_MAX)
         self._next = next(self._in_order, None)
+        #: The groups and namespaces of which a job was asked: quotas differ by namespace.
+        self._seen: dict[tuple[int, str], None] = {}
+        #: bool[N]: the nodes that have a head.
+        self._covered: Bools | None = None
 
     def reserve_before(self, order: OrderKey) -> None:
-        """Keep room for the head, if it is due and its turn was before this job's."""
-        if self._context.reservation is None:
-            head = self._head(order)
-            if head is not None:
-                self._context.contained(head.job_key, partial(self._reserve, head))
-
-    def _reserve(self, head: OrderKey) -> None:
+        """Keep room for the heads that are due, of those whose turns were before this job's."""
         context = self._context
-        entry = context.state.jobs[head.job_key]
+        while (head := self._next) is not None and head < order:
+            self._next = next(self._in_order, None)
+            key = head.job_key
+            entry = context.state.jobs[key]
+            kind = (id(entry.group), head.age.namespace)
+            is_kept = key in context.placed or key in context.state.nominees
+            if not is_kept and kind not in self._seen:
+                context.contained(key, partial(self._consider, kind, entry))
+
+    def _consider(self, kind: tuple[int, str], entry: QueueEntry) -> None:
+        context, gang = self._context, entry.gang
+        self._seen[kind] = None
+        if not waits_for_room(context, entry):
+            return
+        assert isinstance(gang, GangRequest)
+        nodes = eligible_nodes(context.cluster, [role.member.constraints for role in gang.roles])
+        if self._covered is not None and (self._covered & nodes).any():
+            return
+        self._covered = nodes if self._covered is None else self._covered | nodes
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
             return
-        assert isinstance(entry.gang, GangRequest)
-        constraints = [role.member.constraints for role in entry.gang.roles]
-        nodes = eligible_nodes(context.cluster, constraints)
         starts_by, amounts = None, None
         if context.policy.backfills:
-            starts_by, amounts = FirstStart(context, entry, entry.gang).find()
+            starts_by, amounts = FirstStart(context, entry, gang).find()
         version = hash(None if amounts is None else amounts.tobytes())
-        context.reserve(Reservation(head.job_key, Kept(nodes, amounts), starts_by, version))
-
-    def _head(self, before: OrderKey) -> OrderKey | None:
-        """Return the first job ahead of `before` that is not placed and waits for others' room."""
-        context = self._context
-        while (order := self._next) is not None and order < before:
-            key = order.job_key
-            judge = partial(waits_for_room, context, context.state.jobs[key])
-            is_kept = key in context.placed or key in context.state.nominees
-            if not is_kept and context.contained(key, judge, otherwise=False):
-                return order
-            self._next = next(self._in_order, None)
-        return None
+        new = Reservation(entry.age.job_key, Kept(nodes, amounts), starts_by, version)
+        context.reserve(*context.reservations, new)
 
 
 def waits_for_room(context: Context, entry: QueueEntry) -> bool:

@@ -71,11 +71,11 @@ def judge_present(
     capacity: PresentCapacity,
     gang: GangRequest,
     *,
-    reservation: Reservation | None,
+    reservations: Sequence[Reservation],
 ) -> Verdict:
     """Return why the gang, which could be placed on an empty cluster, has no place now.
 
-    `capacity` is where it was tried, with what is kept for the job of the reservation.
+    `capacity` is where it was tried, with what is kept for the jobs of the reservations.
     """
     table = state.table
     if gang.topology.is_patient:
@@ -95,8 +95,8 @@ def judge_present(
     if maintenance is not None:
         return maintenance
     unbarred = capacity.unbarred()
-    if reservation is not None and _would_fit(unbarred, table, gang):
-        return _reservation_verdict(reservation)
+    if reservations and _would_fit(unbarred, table, gang):
+        return _reservation_verdict(state, gang, reservations)
     unavailable = _judge_available(state, gang)
     if unavailable is not None:
         return unavailable
@@ -113,8 +113,13 @@ def judge_present(
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
 
 
-def _reservation_verdict(reservation: Reservation) -> Verdict:
-    """Return that a gang waits for the job at the head of the queue, and until when, if known."""
+def _reservation_verdict(
+    state: ClusterState, gang: GangRequest, reservations: Sequence[Reservation]
+) -> Verdict:
+    """Return for which head of the queue a gang waits, and until when, if that is known."""
+    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+    near = (each for each in reservations if (each.kept.nodes & nodes).any())
+    reservation = next(near, reservations[0])
     head, starts_by = reservation.head, reservation.starts_by
     if starts_by is None:
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(head)}, (head,))

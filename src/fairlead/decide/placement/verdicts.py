@@ -153,7 +153,7 @@ class Verdicts:
         if verdict is None:
             assert isinstance(shape.gang, GangRequest)
             verdict = judge_present(
-                context.cluster, context.capacity, shape.gang, reservation=context.reservation
+                context.cluster, context.capacity, shape.gang, reservations=context.reservations
             )
             verdict = self._with_new_blockers(shape.gang, verdict)
         self._note(shape, verdict, basis=context.basis(shape.gang))

@@ -99,12 +99,10 @@ class VictimSearch:
         What is reserved for a job of another team bars no node that is the team's own.
         """
         context, cluster = self.context, self.context.cluster
-        reserved = context.reservation
-        kept = None if reserved is None else context.kept_from(team, reserved).nodes
-        if not cluster.uses.has_owners:
-            return kept
-        foreign = cluster.table.labels.tiers(team) == FOREIGN
-        return foreign if kept is None else foreign | kept
+        barred = [context.kept_from(team, each).nodes for each in context.reservations]
+        if cluster.uses.has_owners:
+            barred.append(cluster.table.labels.tiers(team) == FOREIGN)
+        return np.logical_or.reduce(barred) if barred else None
 
     def gives_way(self, claim: Claim, lane: LaneKey) -> bool:
         """True for a claim of lower priority, and for one that borrows nodes of the lane's team."""

@@ -26,7 +26,7 @@ def would_fit(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
         if plan is not None:
             return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
         impossible = judge_empty(state, gang)
-        return impossible or judge_present(state, capacity, gang, reservation=None)
+        return impossible or judge_present(state, capacity, gang, reservations=())
 
 
 def fits_now(state: ClusterState, gang: GangRequest) -> bool:
@@ -51,7 +51,7 @@ def fits_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
     if plan is not None:
         return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
     with state.transaction() as transaction:
-        return judge_present(state, PresentCapacity(state, transaction), gang, reservation=None)
+        return judge_present(state, PresentCapacity(state, transaction), gang, reservations=())
 
 
 def largest_shape(state: ClusterState) -> Mapping[str, int]:
