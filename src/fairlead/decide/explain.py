@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from fairlead.api.job import Job, JobStatus
+import msgspec
+
+from fairlead.api.job import Job, JobSpec, JobStatus
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.quantity import humanize
@@ -32,12 +34,14 @@ from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
 from fairlead.decide.reasons import BEHIND, Reason, resource_word
 from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
 from fairlead.model.completion import ends_at
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import is_device
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.requests import request_of
+from fairlead.model.windows import hold_seconds
 
 AHEAD_MAX = 10
 HOLDERS_MAX = 10
@@ -66,6 +70,8 @@ _WRITTEN = frozenset(
         Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB,
     )
 )  # fmt: skip
+#: What it takes to read a suggestion and submit the job again; from where on whole minutes do.
+_SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0
 #: Smallest step worth suggesting, in base units.
 _STEPS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
 
@@ -117,12 +123,14 @@ class Holder:
 class Suggestion:
     """A change under which the gang would start now; it was tried.
 
-    `change` is what to set: `count` of a role, or the amount of a resource per member, base units.
+    `change` is what to set: `count` of a role, the amount of a resource per member in base units,
+    or `time`, the limit of the whole job in seconds.
     """
 
     role: str
     change: str
-    before: int
+    #: None where nothing was set.
+    before: int | None
     after: int
 
     @property
@@ -130,6 +138,9 @@ class Suggestion:
         """E.g. "5 instead of 8 members of role worker: starts now"."""
         if self.change == "count":
             return f"{self.after} instead of {self.before} members of role {self.role}: starts now"
+        if self.change == "time":
+            return f"a time limit of at most {duration(self.after)}: starts now"
+        assert self.before is not None
         after, before = humanize(self.change, self.after), humanize(self.change, self.before)
         word = resource_word(self.change)
         return f"{after} instead of {before} {word} per member of role {self.role}: starts now"
@@ -183,6 +194,9 @@ def explain(
     )
     if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, Reason.MAINTENANCE):
         awaited = forecast(state, key, now, policy or PlacementPolicy())
+        if verdict.reason is Reason.BEHIND_RESERVATION:
+            shorter = tuple(_shorter(state, entry, verdict, policy or PlacementPolicy(), now=now))
+            explanation = replace(explanation, suggestions=shorter)
     elif verdict.reason in _PREEMPTING:
         awaited = Preemption(now, verdict.blockers)
     else:
@@ -373,6 +387,34 @@ def _suggestions(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]
             amount = _largest(state, with_amount, asked, step)
             if amount is not None:
                 yield Suggestion(role.name, resource, asked, amount)
+
+
+def _shorter(
+    state: PlacementState,
+    entry: QueueEntry,
+    verdict: Verdict,
+    policy: PlacementPolicy,
+    *,
+    now: float,
+) -> Iterator[Suggestion]:
+    """Yield the time limit with which a job starts now and ends before the room that it would use
+    is needed; a whole decision has tried it.
+    """
+    before, job = entry.job.spec.time_limit_seconds, entry.job
+    grace = hold_seconds(msgspec.structs.replace(job, spec=_limited(job, 0)))
+    left = parse_time(str(verdict.facts["starts_by"])) - now - grace - _SUBMIT_SECONDS
+    after = int(left // 60 * 60 if left > _MINUTES_FROM else left // 10 * 10)
+    if after < 1 or (before is not None and after >= before):
+        return
+    state.cluster.job_changed(msgspec.structs.replace(job, spec=_limited(job, after)))
+    actions = decide(state, policy, now).actions
+    state.cluster.job_changed(job)
+    if any(isinstance(a, PlaceJob) and a.job.metadata.key == job.metadata.key for a in actions):
+        yield Suggestion("", "time", before, after)
+
+
+def _limited(job: Job, seconds: int) -> JobSpec:
+    return msgspec.structs.replace(job.spec, time_limit_seconds=seconds)
 
 
 def _largest(

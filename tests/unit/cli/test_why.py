@@ -19,6 +19,7 @@ from fairlead.cli.transport import Api
 from fairlead.cli.views.why import why_text
 from fairlead.cli.views.words import amount_words
 from fairlead.decide.explain import explain
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError
 from fairlead.kube.kubeconfig import Connection
@@ -101,6 +102,20 @@ def test_a_waiting_job_shows_the_attempt_that_a_preemption_ended() -> None:
     assert "  1  from the start, ended: Preempted: gives its nodes back" in text
     cancelled = replace(job, spec=replace(job.spec, cancel=True))
     assert "from the start" not in why_text(cancelled, None, EPOCH)
+
+
+def test_the_time_limit_with_which_a_job_starts_now_is_a_flag_of_submit() -> None:
+    """The head of the queue starts within an hour and 30 s."""
+    hour = 3600
+    placement = replace(make_placement(["node-0000"]), placed_at=format_time(EPOCH))
+    running = make_job("running", placement=placement, time_limit_seconds=hour)
+    facts = {"job": "default/head", "starts_by": format_time(EPOCH + hour + 30)}
+    written = VerdictStatus(reason="BehindReservation", outcome="Waiting", facts=facts)
+    job = make_job("a", created=EPOCH + 1, verdict=written)
+    state = PlacementState.of(make_nodes(2), [running, make_job("head", count=2), job])
+    eager = PlacementPolicy(starvation_seconds=0.0)
+    text = why_text(job, explain(state, job.metadata.key, EPOCH, eager), EPOCH)
+    assert "  would change it\n    --time 59m  a time limit of at most 59m: starts now\n" in text
 
 
 def test_without_the_cluster_the_status_of_the_job_is_told() -> None:

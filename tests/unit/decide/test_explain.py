@@ -7,6 +7,7 @@ from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.explain import Explanation, explain
 from fairlead.decide.forecast import Forecast, Unknown
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
@@ -225,3 +226,40 @@ def test_explaining_changes_nothing() -> None:
     assert answer(state) == first
     assert (state.cluster.table.used == before[0]).all()
     assert (would_fit(state.cluster, gang), fits_empty(state.cluster, gang)) == before[1:]
+
+
+def behind_a_reservation(limit: int | None) -> Explanation:
+    """A head of two nodes starts within 1,230 s from now; one node is idle until then."""
+    eager = PlacementPolicy(starvation_seconds=0.0)
+    verdict = VerdictStatus(
+        reason="BehindReservation", outcome="Waiting",
+        facts={"job": "default/head", "starts_by": format_time(NOW + 1230)},
+    )  # fmt: skip
+    small = make_job("j", time_limit_seconds=limit, created=EPOCH + 1, verdict=verdict)
+    jobs = [holder("long", "node-0000", limit=2200), make_job("head", count=2), small]
+    state = PlacementState.of(make_nodes(2), jobs)
+    found = explain(state, ("default", "j"), NOW, eager)
+    assert found is not None
+    assert state.jobs["default", "j"].job is small
+    return found
+
+
+def test_a_job_behind_a_reservation_is_told_the_time_limit_with_which_it_starts_now() -> None:
+    [found] = behind_a_reservation(None).suggestions
+    assert (found.change, found.before, found.after) == ("time", None, 1140)
+    assert found.message == "a time limit of at most 19m: starts now"
+    [found] = behind_a_reservation(7200).suggestions
+    assert (found.before, found.after) == (7200, 1140)
+    assert behind_a_reservation(1140).suggestions == ()
+
+
+def test_no_time_limit_is_suggested_that_a_decision_would_not_accept() -> None:
+    """As written the reservation is an hour longer than it is."""
+    eager = PlacementPolicy(starvation_seconds=0.0)
+    facts = {"job": "default/head", "starts_by": format_time(NOW + 4830)}
+    verdict = VerdictStatus(reason="BehindReservation", outcome="Waiting", facts=facts)
+    small = make_job("j", created=EPOCH + 1, verdict=verdict)
+    jobs = [holder("long", "node-0000", limit=2200), make_job("head", count=2), small]
+    found = explain(PlacementState.of(make_nodes(2), jobs), ("default", "j"), NOW, eager)
+    assert found is not None
+    assert found.suggestions == ()

@@ -250,6 +250,8 @@ _NEXT = {
 
 def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
     """Return the flag of `fairlead submit` for a suggestion; for several roles the role's name."""
+    if suggestion.change == "time":
+        return f"--time {duration(suggestion.after)}"
     flag = _FLAGS.get(suggestion.change)
     if flag is None or len(job.spec.roles) != 1:
         return f"role {suggestion.role}"
