@@ -109,6 +109,15 @@ def preempt(
     return chosen
 
 
+def first_start(ends: list[tuple[float, int]], idle: int, *, members: int) -> float:
+    """Return when so many nodes are idle: a plain loop over jobs, each its end and its nodes."""
+    for end, nodes in sorted(ends):
+        idle += nodes
+        if idle >= members:
+            return end
+    raise ValueError(f"{members} members on {idle} nodes")
+
+
 def read_job(data: bytes) -> Job:
     """Decode a job as a watch delivers it: what taking in any event begins with."""
     return msgspec.json.decode(data, type=Job)

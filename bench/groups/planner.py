@@ -22,7 +22,7 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.names import BLOCK, RACK
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
-from fairlead.decide.placement.actions import NominateJob
+from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
@@ -39,6 +39,8 @@ NEAR = Topology(BLOCK, True, RACK)
 EVENTS = 500
 PREEMPTION_NODES, PREEMPTION_GANGS, PREEMPTIONS = 10_000, 1_000, 100
 _SHARE = PREEMPTION_NODES // PREEMPTION_GANGS
+#: The head of the queue waits for a thousand nodes; of the others one in ten is idle.
+BACKFILL_HEAD, BACKFILL_IDLE, BACKFILL_WAITING, BACKFILLS = 1_000, 500, 10_000, 20
 REQUEST = np.array([0, 0, 1, 1], dtype=np.int64)
 
 
@@ -52,6 +54,7 @@ def run(report: Report) -> None:
     micro = (1e6, "us CPU")
     _add(report, "small_job", ROUNDS_SMALL, lambda: _small(nodes), _bare_small, per_second=micro)
     _preemptions(report)
+    _backfills(report, nodes)
     _add(report, "job_event", ROUNDS_SMALL, lambda: _event(nodes), _bare_event, per_second=micro)
 
 
@@ -157,6 +160,49 @@ def _preemptions(report: Report) -> None:
     p99 = statistics.quantiles(costs, n=100)[98] / cpu_slowness()
     report.add("planner.preemption_ratio", statistics.median(ratios), "x bare")
     report.add("planner.preemption_p99", p99 * 1e3, "ms CPU")
+
+
+def _backfills(report: Report, nodes) -> None:  # type: ignore[no-untyped-def]
+    """Report what a decision costs while room is kept for the head of the queue, after one job has
+    come, beside a loop over the ends of running jobs.
+    """
+    rng = random.Random(2)  # a benchmark
+    names = [node.metadata.name for node in nodes]
+    running, ends, first = list[Job](), list[tuple[float, int]](), 0
+    while first < NODES - BACKFILL_IDLE:
+        count = min(rng.choice((1, 1, 1, 2, 4, 8)), NODES - BACKFILL_IDLE - first)
+        limit = rng.randrange(600, 86_400)
+        placement = msgspec.structs.replace(
+            make_placement(names[first : first + count]), placed_at=format_time(EPOCH)
+        )
+        running.append(make_job(f"run-{first:04}", count=count, placement=placement,
+                                time_limit_seconds=limit))  # fmt: skip
+        ends.append((EPOCH + limit, count))
+        first += count
+    waiting = [
+        make_job(f"wait-{i:05}", count=rng.choice((1, 2, 4, 8, 16, 600)), created=EPOCH + i,
+                 time_limit_seconds=rng.choice((None, 200_000, 300_000)))
+        for i in range(BACKFILL_WAITING)
+    ]  # fmt: skip
+    head = make_job("head", count=BACKFILL_HEAD, created=EPOCH - 1)
+    state = PlacementState.of(nodes, [*running, head, *waiting])
+    policy, costs, ratios = PlacementPolicy(starvation_seconds=0.0), list[float](), list[float]()
+    decide(state, policy, EPOCH)
+    for number in range(BACKFILLS):
+        job = make_job(f"short-{number}", created=EPOCH + BACKFILL_WAITING, time_limit_seconds=60)
+        state.cluster.job_changed(job)
+        gc.collect()
+        start = time.process_time()
+        decision = decide(state, policy, EPOCH)
+        costs.append(time.process_time() - start)
+        placed = [a for a in decision.actions if isinstance(a, PlaceJob)]
+        assert [a.job.metadata.name for a in placed][-1] == job.metadata.name, "it is backfilled"
+        state.cluster.job_deleted(job.metadata.key)
+        start = time.process_time()
+        assert bare.first_start(ends, BACKFILL_IDLE, members=BACKFILL_HEAD) > EPOCH
+        ratios.append(costs[-1] / (time.process_time() - start))
+    report.add("planner.backfill_ratio", statistics.median(ratios), "x bare")
+    report.add("planner.backfill", statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
 
 
 def _preempt(state: PlacementState, job: Job) -> float:

@@ -140,10 +140,14 @@ def test_a_short_job_passes_equal_ones_that_are_long() -> None:
     assert placed(decided(NODES, running("r", "a"), HEAD, *jobs)) == {"j5": ("b",)}
 
 
-def test_so_many_jobs_are_looked_at_per_decision() -> None:
-    jobs = [later(f"j{i}", 60 if i == 5 else None, after=i) for i in range(1, 9)]
-    few = PlacementPolicy(starvation_seconds=0.0, backfill_looks_max=3)
-    assert placed(decided(NODES, running("r", "a"), HEAD, *jobs, policy=few)) == {}
+def test_a_job_whose_limit_changes_while_it_waits_is_found_by_the_new_one() -> None:
+    jobs = [later(f"j{i}", None, after=i) for i in range(1, 9)]
+    state = PlacementState.of(NODES, [running("r", "a"), HEAD, *jobs])
+    assert placed(decide(state, EASY, EPOCH)) == {}
+    for limit, found in ((60, {"j5": ("b",)}), (7200, {}), (90, {"j5": ("b",)})):
+        changed = replace(jobs[4], spec=replace(jobs[4].spec, time_limit_seconds=limit))
+        state.cluster.job_changed(changed)
+        assert placed(decide(state, EASY, EPOCH)) == found
 
 
 def test_each_pool_of_nodes_has_a_head_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
@@ -19,7 +20,6 @@ from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.labels import OWN
 from fairlead.model.nodes import Ints
 from fairlead.model.requests import Request
-from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Context:
         """
         if not self.reservations:
             return ()
-        over_at = self.now + self.cluster.jobs[entry.age.job_key].hold_seconds
+        over_at = self.now + entry.hold_seconds
         return tuple(
             each for each in self.reservations if each.starts_by is None or over_at > each.starts_by
         )
@@ -119,10 +119,9 @@ class Context:
         self.placed[entry.age.job_key] = plan.distinct_slots
         self.borrowing.note(entry.lane.team, plan)
         self.limits.take(entry)
-        has_limit = entry.job.spec.time_limit_seconds is not None
-        if has_limit and isinstance(entry.gang, GangRequest):
+        if entry.hold_seconds < inf and isinstance(entry.gang, GangRequest):
             uses = tuple(uses_of(entry.gang, plan))
-            self.placed_until.append((self.now + hold_seconds(entry.job), uses))
+            self.placed_until.append((self.now + entry.hold_seconds, uses))
 
     def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""

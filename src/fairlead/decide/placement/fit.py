@@ -37,7 +37,6 @@ class Fit:
         #: As of the last pass.
         self.strict = StrictOrder(context)
         self._evaluations = 0
-        self._looks_left = context.policy.backfill_looks_max
 
     def run(self) -> list[OrderKey]:
         """Try everything that may fit; return what was left out because it was too much."""
@@ -95,18 +94,12 @@ class Fit:
 
     def _next_shorter(self, group: Group, index: int) -> int | None:
         """Return which job of a group, after one that has no place, respects fewer reservations;
-        None where there is none. So many jobs are looked at per decision.
+        None where there is none.
         """
-        context, jobs = self._context, self._context.state.jobs
-        respected = len(context.respected(jobs[group.ages[index].job_key]))
-        if not respected:
-            return None
-        last = min(len(group.ages), index + 1 + self._looks_left)
-        for at in range(index + 1, last):
-            self._looks_left -= 1
-            if len(context.respected(jobs[group.ages[at].job_key])) < respected:
-                return at
-        return None
+        context = self._context
+        respected = context.respected(context.state.jobs[group.ages[index].job_key])
+        starts = [each.starts_by for each in respected if each.starts_by is not None]
+        return group.following(index, max(starts) - context.now) if starts else None
 
     def _try_first(self, group: Group, entry: QueueEntry) -> bool:
         """Place the group's next job, or keep a place for it that others leave.

@@ -14,8 +14,6 @@ class PlacementPolicy:
     starvation_seconds: float = 900.0
     #: Later jobs may use those nodes where that does not delay it, by the jobs' time limits.
     backfills: bool = True
-    #: Jobs that are looked at, per decision, for one whose time limit ends before.
-    backfill_looks_max: int = 1000
     #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
     repair_hold_seconds: float = 300.0
     #: Jobs of higher priority preempt running ones of lower priority.

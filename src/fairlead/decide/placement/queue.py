@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, islice
+from math import inf
 from operator import attrgetter
 
 from fairlead.api.job import Job
@@ -39,6 +40,8 @@ class QueueEntry:
     lane: LaneKey
     age: Age
     user: str = ""
+    #: How long an attempt may hold its nodes; infinity without a time limit.
+    hold_seconds: float = inf
     #: The group that it waits in; None when it does not wait for a first place.
     group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
@@ -97,6 +100,8 @@ class Group:
     shape: Shape
     lane: _Lane
     ages: list[Age] = field(default_factory=list[Age])
+    #: The same by how long they may hold nodes: people state few different limits.
+    by_hold: dict[float, list[Age]] = field(default_factory=dict[float, list[Age]])
     #: What the last search for victims found none on, and when protected jobs may be victims.
     no_victims: tuple[tuple[object, ...], float] | None = None
     #: Whether it fits on the nodes that are available, were they empty, with the versions of nodes
@@ -108,6 +113,15 @@ class Group:
     def order(self, index: int) -> OrderKey:
         """Return the place in the queue of one of its jobs."""
         return OrderKey(self.lane.rank, self.ages[index])
+
+    def following(self, index: int, hold_max: float) -> int | None:
+        """Return the index of the first job after one that holds nodes for so long at most."""
+        age = self.ages[index]
+        found = list[Age]()
+        for hold, ages in self.by_hold.items():
+            if hold <= hold_max and (at := bisect_right(ages, age)) < len(ages):
+                found.append(ages[at])
+        return bisect_left(self.ages, min(found)) if found else None
 
 
 class _ByCount:
@@ -226,6 +240,7 @@ class WaitQueue:
             group = shape.groups[entry.lane] = Group(shape, self._lane(entry.lane))
         entry.group = group
         insort(group.ages, entry.age)
+        insort(group.by_hold.setdefault(entry.hold_seconds, []), entry.age)
         insort(group.lane.ages, entry.age)
         self._count += 1
         self.mark_written(entry)
@@ -236,6 +251,9 @@ class WaitQueue:
         if group is None:
             return
         _remove(group.ages, entry.age)
+        _remove(group.by_hold[entry.hold_seconds], entry.age)
+        if not group.by_hold[entry.hold_seconds]:
+            del group.by_hold[entry.hold_seconds]
         _remove(group.lane.ages, entry.age)
         self._count -= 1
         self._set_unwritten(group.lane, entry.age, unwritten=False)

@@ -128,7 +128,9 @@ class PlacementState:
         waits = phase is Phase.QUEUED and not is_forfeited
         is_ready = waits and unresolved is None
         gang = self.patience.request(job, entry.gang) if is_ready else entry.gang
-        after = self.jobs[key] = QueueEntry(job, gang, lane, age_of(job), entry.user)
+        after = self.jobs[key] = QueueEntry(
+            job, gang, lane, age_of(job), entry.user, entry.hold_seconds
+        )
         self.patience.put(after, entry.gang, waits=is_ready)
         self.queue_limits.put(before, after, waits=is_ready)
         self._enqueue(before, after, waits=is_ready and key not in self.queue_limits)
@@ -228,6 +230,7 @@ def _is_equal(entry: QueueEntry, other: QueueEntry) -> bool:
     """True when both stand at the same place of the same group."""
     is_same = entry.gang is other.gang or (_is_reduced(other.gang) and entry.gang == other.gang)
     is_same = is_same and entry.lane == other.lane
+    is_same = is_same and entry.hold_seconds == other.hold_seconds
     return is_same and entry.age == other.age
 
 
