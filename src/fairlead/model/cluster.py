@@ -119,6 +119,8 @@ class ClusterState:
         self.uses = TeamUses()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
+        #: Rises with each change of `JobEntry.ends_at`.
+        self.ends_version = 0
         self._forfeits: dict[JobKey, _Forfeit] = {}
         #: What `reserve_uncertain` was called with.
         self._uncertain: dict[JobKey, Placement] = {}
@@ -284,6 +286,7 @@ class ClusterState:
                 gang = before.gang
         may_preempt = self._may_preempt(job)
         entry = self.jobs[key] = JobEntry(job, gang, priority, team, version, may_preempt)
+        self.ends_version += entry.ends_at != (None if before is None else before.ends_at)
         if key in self._forfeits and self._forfeits[key].is_over(job):
             del self._forfeits[key]
         if key in self._uncertain and before is not None and before.gang is not gang:
@@ -293,8 +296,10 @@ class ClusterState:
 
     def job_deleted(self, key: JobKey) -> None:
         """Take in that a job is gone; its claim goes with it, its pods are counted as pods."""
-        if self.jobs.pop(key, None) is None:
+        before = self.jobs.pop(key, None)
+        if before is None:
             return
+        self.ends_version += before.ends_at is not None
         self._forfeits.pop(key, None)
         self._uncertain.pop(key, None)
         self.terms.hold(("job", key), ())

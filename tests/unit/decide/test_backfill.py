@@ -8,14 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.first_start import FirstStart
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
+from fairlead.model.nodes import Ints
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
@@ -199,3 +201,43 @@ def test_a_head_with_rules_about_others_leaves_its_nodes_to_jobs_that_are_over()
     for limit, starts in ((HOUR, True), (None, False)):
         decision = decided(nodes, running("r", "a", "b"), head, later("small", limit))
         assert bool(placed(decision)) is starts
+
+
+def test_the_start_of_the_head_is_calculated_again_when_a_node_or_an_end_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[float | None] = []
+    find = FirstStart.find
+
+    def watched(self: FirstStart) -> tuple[float | None, Ints | None]:
+        result = find(self)
+        found.append(result[0])
+        return result
+
+    monkeypatch.setattr(FirstStart, "find", watched)
+    job = running("r", "a")
+    state = PlacementState.of(NODES, [job, HEAD, later("small", None)])
+
+    def starts() -> list[float | None]:
+        found.clear()
+        assert placed(decide(state, EASY, EPOCH)) == {}
+        return found.copy()
+
+    end = EPOCH + HOUR + GRACE_SECONDS_DEFAULT
+    assert starts() == [end]
+    assert starts() == []
+    state.cluster.job_changed(later("other", None))
+    assert starts() == []
+    attempt = Attempt(number=1, started_at=format_time(EPOCH + 10))
+    started = replace(job, status=replace(job.status, attempts=(attempt,)))
+    state.cluster.job_changed(started)
+    assert starts() == [end + 10]
+    assert starts() == []
+    state.cluster.node_changed(make_node("c"))
+    assert placed(decide(state, EASY, EPOCH)) == {"head": ("b", "c")}
+    state.cluster.node_changed(make_node("c", unschedulable=True))
+    assert starts() == [end + 10]
+    state.cluster.job_changed(running("r", "a", limit=None))
+    assert starts() == [None]
+    state.cluster.job_deleted(("default", "r"))
+    assert placed(decide(state, EASY, EPOCH)) == {"head": ("a", "b")}

@@ -39,8 +39,8 @@ class FirstStart:
         self._room = FreedCapacity.of(context.cluster, ())
 
     def find(self) -> tuple[float | None, Ints | None]:
-        """Return when the gang starts at the latest, and int64[D, N], what must stay free, in base
-        units.
+        """Return when the gang starts at the latest, past where jobs are overdue, and int64[D, N],
+        what must stay free, in base units.
 
         None where the known ends do not make room for it. What a gang with rules between pods
         leaves to others is not known: None.
@@ -48,7 +48,7 @@ class FirstStart:
         count = self._ends_needed()
         if not count:
             return None, None
-        starts_by = max(self._ends[count - 1][0], self._context.now)
+        starts_by = self._ends[count - 1][0]
         if self._gang.has_neighbours:
             return starts_by, None
         while self._read(count + 1) > count and self._ends[count][0] <= starts_by:

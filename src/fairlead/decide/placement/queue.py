@@ -23,6 +23,7 @@ from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, Prior
 from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.nodes import Ints
 from fairlead.model.quotas import Asked, Memo
 from fairlead.model.requests import MemberClass
 
@@ -107,6 +108,8 @@ class Group:
     #: Whether it fits on the nodes that are available, were they empty, with the versions of nodes
     #: and teams that it was asked on.
     fits_available: tuple[tuple[int, int], bool] | None = None
+    #: What `FirstStart` found for it, and on what.
+    first_start: tuple[object, tuple[float | None, Ints | None]] | None = None
     #: When it had its turn to look for borrowers of its team's nodes.
     sought_at: float = float("-inf")
 

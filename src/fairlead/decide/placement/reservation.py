@@ -25,7 +25,7 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.nodes import Bools
+from fairlead.model.nodes import Bools, Ints
 
 #: Jobs that are looked at per decision.
 _LOOKS_MAX = 1000
@@ -72,12 +72,25 @@ class HeadReservations:
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
             return
-        starts_by, amounts = None, None
-        if context.policy.backfills:
-            starts_by, amounts = FirstStart(context, entry, gang).find()
+        starts_by, amounts = self._first_start(entry, gang)
         version = hash(None if amounts is None else amounts.tobytes())
         new = Reservation(entry.age.job_key, Kept(nodes, amounts), starts_by, version)
         context.reserve(*context.reservations, new)
+
+    def _first_start(
+        self, entry: QueueEntry, gang: GangRequest
+    ) -> tuple[float | None, Ints | None]:
+        """Return what `FirstStart` finds; remembered while nothing that it depends on changes."""
+        context, group = self._context, entry.group
+        assert group is not None
+        if not context.policy.backfills:
+            return None, None
+        loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
+        basis = (*context.basis(gang), loans, context.cluster.ends_version)
+        if group.first_start is None or group.first_start[0] != basis:
+            group.first_start = (basis, FirstStart(context, entry, gang).find())
+        starts_by, amounts = group.first_start[1]
+        return None if starts_by is None else max(starts_by, context.now), amounts
 
 
 def waits_for_room(context: Context, entry: QueueEntry) -> bool:
