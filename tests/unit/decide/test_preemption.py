@@ -606,7 +606,8 @@ def test_a_nomination_that_ends_is_replaced_in_one_write_by_one_that_uses_its_ro
     world.settle()
     assert world.nominated("high") == {"n0", "n1"}
     world.state.cluster.node_changed(make_node("n1", ready=False))
-    assert written(world, NominateJob)["high"] is NominateJob
+    decided = written(world, NominateJob)
+    assert decided == {"high": NominateJob, "low1": WithdrawPreemption}, "low0 goes on leaving"
     assert world.nominated("high") == {"n0", "n2"}
 
 

@@ -335,6 +335,8 @@ class Preempting:
         if other is None or other.job.metadata.uid != preemption.uid:
             return False
         key, nomination = other.age.job_key, other.job.status.nomination
+        if key in self.made:
+            return any(victim.uid == job.metadata.uid for victim in self.made[key].victims)
         return key not in self.dropped and _names(nomination, job)
 
     def verdict(self, standing: Standing) -> Verdict:
