@@ -8,8 +8,8 @@ time from submission to the end but for the run itself.
 
 The trace does not come with the project: `FAIRLEAD_PHILLY_TRACE` names the file
 (`philly_jobs_sep_oct.csv.gz`: September and October 2017, 52,849 jobs). The bench takes each eighth
-job of four days on an eighth of the GPUs; with `FAIRLEAD_PHILLY_WHOLE=1` it takes all of them on
-696, which takes more than an hour on two cores.
+job of four days on an eighth of the GPUs. With `FAIRLEAD_PHILLY_EVERY=n` it takes each n-th job of
+all days on 696 / n GPUs; the whole, 1, takes more than an hour on two cores.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fairlead.sim.traces.trace import Trace, TraceJob
 
 TENANTS = 12
 #: The first and the last of the days whose jobs are taken, and how much faster they arrive, so that
-#: a queue builds up from an empty cluster on. Jobs that fit in no share of the part are left out.
+#: a queue builds up from an empty cluster on. Jobs that fit in no share are left out.
 DAYS, TIME_SCALE = (26, 30), 0.25
-#: Each how many-th job is taken, and the GPUs of a share: of the part, and of the whole.
-PART, WHOLE = (8, 7), (1, 58)
+#: Each how many-th job of these days is taken, and the GPUs of a share; those of all jobs.
+PART, SHARE = (8, 7), 58
 #: Added to both delays of a tenant, as no ratio to nothing can be judged: a borrower has so long.
 RECLAIM_SECONDS = 60.0
 _DAY = 86_400.0
@@ -56,10 +56,11 @@ def run(report: Report) -> None:
     if not path.is_file():
         report.skip("shares", "FAIRLEAD_PHILLY_TRACE does not name the Philly trace")
         return
-    is_whole = os.environ.get("FAIRLEAD_PHILLY_WHOLE") == "1"
+    thinned = int(os.environ.get("FAIRLEAD_PHILLY_EVERY", "0"))
     checkpoints = float(os.environ.get("FAIRLEAD_PHILLY_CHECKPOINT_SECONDS", "0")) or None
-    every, share = WHOLE if is_whole else PART
-    jobs = _jobs(path) if is_whole else _part(_jobs(path), every, share)
+    every, share = (thinned, SHARE // thinned) if thinned else PART
+    jobs = _jobs(path) if thinned else _days(_jobs(path))
+    jobs = [job for job in jobs[::every] if job.members <= share]
     by_tenant = defaultdict[str, list[TraceJob]](list)
     for job in jobs:
         by_tenant[job.tenant].append(job)
@@ -102,13 +103,13 @@ def _jobs(path: Path) -> list[TraceJob]:
     ]
 
 
-def _part(jobs: Sequence[TraceJob], every: int, share: int) -> list[TraceJob]:
+def _days(jobs: Sequence[TraceJob]) -> list[TraceJob]:
+    """Return the jobs of some days, which arrive faster."""
     first, last = (day * _DAY for day in DAYS)
-    days = [job for job in jobs if first <= job.at_seconds < last][::every]
     return [
         replace(job, at_seconds=(job.at_seconds - first) * TIME_SCALE)
-        for job in days
-        if job.members <= share
+        for job in jobs
+        if first <= job.at_seconds < last
     ]
 
 
