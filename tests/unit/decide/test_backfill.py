@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
@@ -184,6 +187,34 @@ def test_each_pool_of_nodes_has_a_head_of_its_own() -> None:
     assert placed(decided(nodes, *ends, *heads, both, *anywhere)) == {
         "any1": ("y1",), "any2": ("x1",)
     }  # fmt: skip
+
+
+def test_jobs_that_wait_for_something_else_hide_no_head() -> None:
+    """However many they are: those of a namespace whose quota is used up are first in the queue."""
+    poor = [
+        make_job(f"poor-{i:04}", namespace="poor", count=2, created=EPOCH - 5000 + i)
+        for i in range(1500)
+    ]
+    state = PlacementState.of(NODES, [*poor, running("r", "a", limit=None), HEAD,
+                                      later("small", None)])  # fmt: skip
+    amounts = {"requests.nvidia.com/gpu": "8"}
+    quota = ResourceQuota(
+        ObjectMeta(name="q", namespace="poor"), status=ResourceQuotaStatus(amounts, amounts)
+    )
+    state.cluster.quotas.put(quota)
+    assert placed(decide(state, EASY, EPOCH)) == {}
+    never = PlacementPolicy(starvation_seconds=inf)
+    assert placed(decide(state, never, EPOCH)) == {"small": ("b",)}
+
+
+def test_a_group_finds_its_first_short_job_among_many_limits() -> None:
+    jobs = [later(f"j{i:03}", 7200 - i, after=i) for i in range(1, 300)]
+    jobs += [later("late", 60, after=400), later("later", 30, after=500)]
+    assert placed(decided(NODES, running("r", "a"), HEAD, *jobs)) == {"late": ("b",)}
+    state = PlacementState.of(NODES, [running("r", "a"), HEAD, *jobs])
+    for gone in ("late", "j001", "j150"):
+        state.cluster.job_deleted(("default", gone))
+    assert placed(decide(state, EASY, EPOCH)) == {"later": ("b",)}
 
 
 def test_a_job_with_rules_about_others_uses_the_nodes_only_if_it_is_over() -> None:

@@ -29,6 +29,8 @@ from fairlead.model.requests import MemberClass
 
 #: Gangs of several roles, or bound to one domain, that are looked at per call of `candidates`.
 _COMPLEX_MAX = 256
+#: Different times of holding nodes that are looked at per group.
+_HOLDS_MAX = 256
 _rank = attrgetter("rank")
 
 
@@ -101,8 +103,9 @@ class Group:
     shape: Shape
     lane: _Lane
     ages: list[Age] = field(default_factory=list[Age])
-    #: The same by how long they may hold nodes: people state few different limits.
+    #: The same by how long they may hold nodes, and these times in order.
     by_hold: dict[float, list[Age]] = field(default_factory=dict[float, list[Age]])
+    holds: list[float] = field(default_factory=list[float])
     #: What the last search for victims found none on, and when protected jobs may be victims.
     no_victims: tuple[tuple[object, ...], float] | None = None
     #: Whether it fits on the nodes that are available, were they empty, with the versions of nodes
@@ -118,13 +121,33 @@ class Group:
         return OrderKey(self.lane.rank, self.ages[index])
 
     def following(self, index: int, hold_max: float) -> int | None:
-        """Return the index of the first job after one that holds nodes for so long at most."""
-        age = self.ages[index]
-        found = list[Age]()
-        for hold, ages in self.by_hold.items():
-            if hold <= hold_max and (at := bisect_right(ages, age)) < len(ages):
+        """Return the index of the first job after one that holds nodes for so long at most.
+
+        People state few different limits; where a group has many, only the shortest count.
+        """
+        age, found = self.ages[index], list[Age]()
+        for hold in self.holds[: min(bisect_right(self.holds, hold_max), _HOLDS_MAX)]:
+            ages = self.by_hold[hold]
+            if (at := bisect_right(ages, age)) < len(ages):
                 found.append(ages[at])
         return bisect_left(self.ages, min(found)) if found else None
+
+    def add(self, entry: QueueEntry) -> None:
+        """Put in a job."""
+        insort(self.ages, entry.age)
+        if entry.hold_seconds not in self.by_hold:
+            self.by_hold[entry.hold_seconds] = []
+            insort(self.holds, entry.hold_seconds)
+        insort(self.by_hold[entry.hold_seconds], entry.age)
+
+    def remove(self, entry: QueueEntry) -> None:
+        """Take out a job."""
+        _remove(self.ages, entry.age)
+        ages = self.by_hold[entry.hold_seconds]
+        _remove(ages, entry.age)
+        if not ages:
+            del self.by_hold[entry.hold_seconds]
+            self.holds.pop(bisect_left(self.holds, entry.hold_seconds))
 
 
 class _ByCount:
@@ -242,8 +265,7 @@ class WaitQueue:
         if group is None:
             group = shape.groups[entry.lane] = Group(shape, self._lane(entry.lane))
         entry.group = group
-        insort(group.ages, entry.age)
-        insort(group.by_hold.setdefault(entry.hold_seconds, []), entry.age)
+        group.add(entry)
         insort(group.lane.ages, entry.age)
         self._count += 1
         self.mark_written(entry)
@@ -253,10 +275,7 @@ class WaitQueue:
         group = entry.group
         if group is None:
             return
-        _remove(group.ages, entry.age)
-        _remove(group.by_hold[entry.hold_seconds], entry.age)
-        if not group.by_hold[entry.hold_seconds]:
-            del group.by_hold[entry.hold_seconds]
+        group.remove(entry)
         _remove(group.lane.ages, entry.age)
         self._count -= 1
         self._set_unwritten(group.lane, entry.age, unwritten=False)

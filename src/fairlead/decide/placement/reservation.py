@@ -27,7 +27,7 @@ from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Bools, Ints
 
-#: Jobs that are looked at per decision.
+#: Jobs that are looked at for further heads, once there is one.
 _LOOKS_MAX = 1000
 
 
@@ -40,7 +40,7 @@ class HeadReservations:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._in_order = islice(context.state.queue.in_order(), _LOOKS_MAX)
+        self._in_order = context.state.queue.in_order()
         self._next = next(self._in_order, None)
         #: The groups and namespaces of which a job was asked: quotas differ by namespace.
         self._seen: dict[tuple[int, str], None] = {}
@@ -68,6 +68,8 @@ class HeadReservations:
         nodes = eligible_nodes(context.cluster, [role.member.constraints for role in gang.roles])
         if self._covered is not None and (self._covered & nodes).any():
             return
+        if self._covered is None:
+            self._in_order = islice(self._in_order, _LOOKS_MAX)
         self._covered = nodes if self._covered is None else self._covered | nodes
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
