@@ -60,14 +60,14 @@ def test_settings_that_cannot_be_read_are_none(answer: object) -> None:
 
 
 def test_a_forecast_depends_on_them() -> None:
-    """Small jobs pass a large one that waits, unless the order of the queue is strict."""
+    """Long jobs pass a large one that waits, unless room is kept for it from the start."""
     running = [
         make_job(f"running-{i}", time_limit_seconds=60 + 600 * i,
                  placement=make_placement([f"node-000{i}"]))
         for i in range(2)
     ]  # fmt: skip
     large = make_job("large", count=2, time_limit_seconds=600)
-    small = make_job("small", gpus=1, time_limit_seconds=60, created=EPOCH + 1)
+    small = make_job("small", gpus=1, time_limit_seconds=3600, created=EPOCH + 1)
     starts: list[float] = []
     for settings in (ControllerSettings(), STRICT):
         state = PlacementState.of(make_nodes(2), [*running, large, small])
