@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.sim.explore import broken_text, explore_one, options_of, summary
+from fairlead.sim.explore import broken_text, explore_one, gpu_hours_of, options_of, summary
 from fairlead.sim.fitting import unfit_jobs
+from fairlead.sim.team_changes import budget_seconds
 from fairlead.sim.workload import generate
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions
@@ -44,6 +45,21 @@ def test_only_worlds_of_nodes_that_stay_have_topologies_and_only_those_of_teams_
     assert not any(options.pools for options in bound)
     assert len(budgeted) > 5
     assert len({o.profile.node.nodes_per_rack for o in bound}) == 3
+
+
+def test_a_world_has_time_for_the_budgets_that_its_jobs_exceed() -> None:
+    """Whatever is drawn for the jobs is drawn before the budgets."""
+    judged = 0
+    for number in (57000041, *range(150)):
+        options = options_of(number)
+        last = {change.name: change.spec or {} for change in options.team_changes}
+        for name, spec in last.items():
+            if "budget" in spec and options.workload.limited_share:
+                judged += 1
+                hours = gpu_hours_of(options, number)[name]
+                needed = budget_seconds(options.team_changes, {name: hours}, 1)
+                assert needed <= options.settle_seconds_max, number
+    assert judged > 3
 
 
 def test_a_gang_that_no_empty_cluster_holds_waits_and_says_so(

@@ -124,10 +124,10 @@ def options_of(number: int) -> WorldOptions:
     options = _with_teams(options, number)
     options = _with_pools(options, number)
     options = _with_topology(options, number)
+    options = _with_limits(options, number)  # the jobs that budgets are drawn for have them
     options = _with_budgets(options, number)
     options = _with_strict_order(options, number)
     options = _with_maintenance(options, number)
-    options = _with_limits(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -202,7 +202,7 @@ def _with_budgets(options: WorldOptions, number: int) -> WorldOptions:
     rng = random.Random(f"budgets/{number}")  # noqa: S311 # a simulation, no secret
     if not options.team_changes or rng.random() < 0.5:
         return options
-    hours = _gpu_hours(options, number)
+    hours = gpu_hours_of(options, number)
     changes = with_budgets(rng, options.team_changes, hours)
     return replace(
         options, team_changes=changes,
@@ -225,7 +225,10 @@ def _with_maintenance(options: WorldOptions, number: int) -> WorldOptions:
         return options  # the checkers of shares and pools know no windows
     return replace(
         options, maintenances_per_day=rng.choice((50.0, 500.0, 5000.0)),
-        workload=replace(options.workload, limited_share=rng.choice((0.5, 0.5, 1.0))),
+        workload=replace(
+            options.workload,
+            limited_share=options.workload.limited_share or rng.choice((0.5, 0.5, 1.0)),
+        ),
     )  # fmt: skip
 
 
@@ -236,14 +239,14 @@ def _with_limits(options: WorldOptions, number: int) -> WorldOptions:
     rng = random.Random(f"limits/{number}")  # noqa: S311 # a simulation, no secret
     if rng.random() < 0.5:
         return options
-    share = options.workload.limited_share or rng.choice((0.5, 1.0))
+    share = rng.choice((0.5, 1.0))
     return replace(
         options, workload=replace(options.workload, limited_share=share),
         policy=replace(options.policy, starvation_seconds=rng.choice((0.0, 60.0, 900.0))),
     )  # fmt: skip
 
 
-def _gpu_hours(options: WorldOptions, seed: int) -> dict[str, float]:
+def gpu_hours_of(options: WorldOptions, seed: int) -> dict[str, float]:
     """Return what the jobs of each team need: of one attempt each."""
     seconds = dict.fromkeys(options.workload.teams, 0.0)
     for body in _bodies(options, seed):
