@@ -8,19 +8,27 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 
+from fairlead.api.core import Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
-from fairlead.api.names import ADMITTED
+from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
 from fairlead.api.times import format_time
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
 from fairlead.sim.preemption_checker import PreemptionChecker
+from fairlead.sim.team_model import TeamModel
 from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions
-from fairlead.testing.builders import make_job, make_member_pod, make_node, make_placement
+from fairlead.testing.builders import (
+    make_job,
+    make_member_pod,
+    make_node,
+    make_placement,
+    make_team,
+)
 
 
 def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after_it() -> None:
@@ -58,9 +66,9 @@ def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after
 class History:
     """The checker, a gang of priority 0 on two nodes, and one of priority 10 that needs them."""
 
-    def __init__(self, clock_error_seconds: float = 0.0) -> None:
+    def __init__(self, clock_error_seconds: float = 0.0, *, teams: TeamModel | None = None) -> None:
         self.checker = PreemptionChecker(
-            {"high": 10, "higher": 20}, clock_error_seconds=clock_error_seconds
+            {"high": 10, "higher": 20}, teams, clock_error_seconds=clock_error_seconds
         )
         self.now = 1000.0
         for name in ("n1", "n2", "n3"):
@@ -268,3 +276,96 @@ def test_when_a_nomination_was_decided_is_known_as_well_as_the_clock_is_right(
     history.nominate(decided_at=history.now + 30.0)
     with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
         history.put(history.high, nomination=None)
+
+
+class Reclaim(History):
+    """A gang on n1 to n3, of which some nodes are green's. A job of green that has no higher
+    priority is to get n1, which is nobody's.
+    """
+
+    def __init__(self, *owned: str, priority_class: str = "") -> None:
+        self.teams = TeamModel()
+        super().__init__(teams=self.teams)
+        self.teams.team(make_team("green"), "green", 0.0)
+        self.own("green", *owned)
+        self.low = self.put(self.low, placement=make_placement(["n1", "n2", "n3"]))
+        spec = {"priority_class_name": priority_class}
+        self.high = self.put(make_job("owner", namespace="green", spec=spec))
+        self.now += 1000.0
+
+    def own(self, team: str, *nodes: str) -> None:
+        taints = (Taint(TEAM, "NoSchedule", team),) if team else ()
+        for name in nodes:
+            node = make_node(name, taints=taints)
+            self.teams.node(node, name, self.now)
+            self.checker.node(node, name, self.now)
+
+    def withdraw(self) -> None:
+        self.high = self.put(self.high, nomination=None)
+
+
+def test_a_place_may_be_given_up_where_its_victim_borrows_no_more() -> None:
+    history = Reclaim("n2")
+    history.nominate(("n1",))
+    history.now += 4.0
+    history.own("", "n2")
+    history.now += 5.0
+    history.withdraw()
+
+
+@pytest.mark.parametrize(("before", "is_broken"), [(100.0, False), (200.0, True)])
+def test_a_victim_that_borrowed_when_it_was_chosen_may_borrow_no_more_when_that_is_written(
+    before: float, is_broken: bool
+) -> None:
+    history = Reclaim("n2")
+    history.own("", "n2")
+    history.now += before
+    history.nominate(("n1",))
+    with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
+        history.withdraw()
+
+
+@pytest.mark.parametrize(
+    ("owned", "on", "priority_class", "lost"),
+    [
+        (("n2", "n3"), ("n1", "n2", "n3"), "", "n2"),
+        (("n4",), ("n1", "n2", "n3"), "", "n4"),
+        (("n2",), ("n1", "n2", "n3"), "high", "n2"),
+        (("n2",), ("n2", "n3"), "", "n2"),
+    ],
+    ids=["another-is-borrowed", "it-was-not-borrowed", "lower-priority", "victim-is-elsewhere"],
+)
+def test_a_node_that_a_team_loses_is_no_excuse_while_the_victim_gives_way_or_the_room_is_free(
+    owned: tuple[str, ...], on: tuple[str, ...], priority_class: str, lost: str
+) -> None:
+    history = Reclaim(*owned, priority_class=priority_class)
+    history.nominate(("n1",))
+    history.low = history.put(history.low, placement=make_placement(on))
+    history.own("", lost)
+    history.now += 1.0
+    with pytest.raises(PromiseBroken, match="lost"):
+        history.withdraw()
+
+
+@pytest.mark.parametrize(("apart", "is_broken"), [(100.0, False), (200.0, True)])
+def test_a_node_that_its_team_has_again_is_an_excuse_until_that_must_have_been_seen(
+    apart: float, is_broken: bool
+) -> None:
+    history = Reclaim("n2")
+    history.nominate(("n1",))
+    history.own("", "n2")
+    history.own("green", "n2")
+    history.now += apart
+    with pytest.raises(PromiseBroken, match="lost") if is_broken else nullcontext():
+        history.withdraw()
+
+
+def test_a_job_that_is_no_victim_may_cease_to_borrow_without_an_excuse() -> None:
+    history = Reclaim("n4")
+    history.put(make_job("other"), placement=make_placement(["n1", "n4"]))
+    history.now += 1000.0
+    history.nominate(("n1",))
+    history.own("", "n4")
+    history.now += 1.0
+    with pytest.raises(PromiseBroken, match="lost"):
+        history.withdraw()

@@ -219,8 +219,8 @@ class PreemptionChecker:
         )  # fmt: skip
 
     def _check_withdrawn(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
-        """5: a place that is kept is given up only by its job, with a node of it, or where a pod
-        does not go in time.
+        """5: a place that is kept is given up only by its job, with a node of it, where a pod does
+        not go in time, or where a victim that borrowed borrows no more.
         """
         wants_none = new.is_finished or new.spec.suspend or new.spec.cancel
         was_held = any(  # until the release is seen
@@ -238,9 +238,26 @@ class PreemptionChecker:
         late = (each for node in model.nominated for each in self._late[node].values())
         is_late = any(late_at <= now < seen_by for late_at, seen_by in late)
         is_excused = is_node_lost or is_late or model.is_contested
+        is_excused = is_excused or self._borrows_no_more(model, since, now)
         if not is_excused and self._teams.changed_at <= since:
             raise PromiseBroken(f"5: {key} lost the place that was kept for it")
         model.owed_since = None
+
+    def _borrows_no_more(self, model: _JobModel, since: float, now: float) -> bool:
+        """True where a victim that gave way only as a borrower of the job's team, and is still on
+        the place that was kept, may have been seen without a node of that team.
+        """
+        teams, seen_by = self._teams, now - _STALE_SECONDS
+        return any(
+            other.priority >= model.priority
+            and bool(other.nodes & model.nominated)
+            and any(teams.lost(model.team, n, since) for n in other.nodes)
+            and not any(
+                teams.owner.get(n) == model.team and teams.owned_since[n] <= seen_by
+                for n in other.nodes
+            )
+            for other in self._jobs.values() if model.named.get(other.uid) == float("inf")
+        )  # fmt: skip
 
     def _preemption(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         preemption = new.status.preemption

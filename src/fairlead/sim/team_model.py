@@ -53,6 +53,10 @@ class TeamModel:
         """True where a node was of the team at `since`, now, or in between."""
         return self.owner.get(node) == team or self._owned_until.get((node, team), since) > since
 
+    def lost(self, team: str, node: str, since: float) -> bool:
+        """True where a node ceased to be of the team after `since`, even if it is again."""
+        return self._owned_until.get((node, team), since) > since
+
     def team_of(self, job: Job) -> str:
         """Return the team of a job; "" where it has none, or cannot have one now."""
         claim, namespace = job.spec.team, job.metadata.namespace
