@@ -87,7 +87,7 @@ class SchedulerController:
         self._events = events
         #: How often in a row the API has refused that a job gives its nodes back, by uid.
         self._refused_releases: dict[str, int] = {}
-        self._uncertain = UncertainPlacements(self.state, world.uncertain)
+        self._uncertain = UncertainPlacements(self.state, world.uncertain, world.health.usable)
         self._now = 0.0
         #: The changes that the last decision was made on, and the deadline that it set.
         self._decided_on = -1
@@ -126,7 +126,7 @@ class SchedulerController:
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the state as the mirrors have it."""
         self._decided_on = self._world.change_count
-        repeated = self._uncertain.take_due()
+        repeated = self._uncertain.take_due(now)
         self._now = now
         contains = not self._set_aside.is_strict
         self._world.state.advance_shares(now)

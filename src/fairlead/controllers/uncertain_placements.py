@@ -8,7 +8,9 @@ succeed.
 So the room stays reserved until the mirror shows the job at another version, or its deletion: then
 the placement either shows or has become impossible. Until then the same write is repeated, by the
 loop within its cycle and whenever the loop retries the job. Any answer settles it: a success
-changes the job's version, a conflict says that the version has changed.
+changes the job's version, a conflict says that the version has changed. Where a node of the
+placement takes no more pods meanwhile, it is not repeated: a verdict that says so is written
+instead, which changes the version as well.
 
 The writes of a scheduler that crashed are as uncertain, answered or not: the barrier that waited
 for them went with it. The next one in the process reserves their room, too.
@@ -16,22 +18,34 @@ for them went with it. The next one in the process reserves their room, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from fairlead.api.job import Job
+from fairlead.api.placement import Placement
 from fairlead.api.status import ApiError, TooManyRequests
-from fairlead.decide.placement.actions import PlaceJob
+from fairlead.api.times import format_time
+from fairlead.decide.placement.actions import PlaceJob, WriteVerdict
+from fairlead.decide.placement.outcome import changed_verdict
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.verdict import ObjectKey
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import ObjectKey, Verdict
 
 
 class UncertainPlacements:
     """The placements whose outcome is unknown; their room is reserved in the state."""
 
-    def __init__(self, state: PlacementState, sent: dict[ObjectKey, PlaceJob]) -> None:
+    def __init__(
+        self,
+        state: PlacementState,
+        sent: dict[ObjectKey, PlaceJob],
+        usable: Mapping[str, bool],
+    ) -> None:
         """Continue with `sent`: what earlier schedulers wrote and no mirror has shown.
 
-        This object modifies it.
+        This object modifies it. `usable` is true for each node that takes pods now.
         """
         self._state = state
+        self._usable = usable
         self._sent = sent
         self._reserved: dict[ObjectKey, None] = {}
         #: Those to be sent again in the next decision.
@@ -81,13 +95,21 @@ class UncertainPlacements:
             self._state.release_uncertain(key)
 
     def repeat(self, key: ObjectKey) -> None:
-        """Let the next decision send it again."""
+        """Let the next decision send it again, or what settles it."""
         self._due[key] = None
 
-    def take_due(self) -> tuple[PlaceJob, ...]:
-        """Return what is to be sent again, in key order, each once."""
+    def take_due(self, now: float) -> Iterator[PlaceJob | WriteVerdict]:
+        """Yield what is to be sent at `now`, in key order, each once."""
         keys, self._due = sorted(self._due), {}
-        return tuple(self._sent[key] for key in keys)
+        for key in keys:
+            action = self._sent[key]
+            node = self._first_closed(action)
+            yield action if node is None else _withdrawal(action, node, format_time(now))
+
+    def _first_closed(self, action: PlaceJob) -> str | None:
+        """Return the first node that is new to the job and takes no more pods; None: all do."""
+        new = _nodes(action.placement) - _nodes(action.job.status.placement)
+        return min((node for node in new if not self._usable.get(node, False)), default=None)
 
 
 def may_come_late(error: ApiError) -> bool:
@@ -97,6 +119,20 @@ def may_come_late(error: ApiError) -> bool:
     are worth a retry, a 500 of a store that timed out among them, say nothing of it.
     """
     return error.retryable and not isinstance(error, TooManyRequests)
+
+
+def _withdrawal(action: PlaceJob, node: str, at: str) -> WriteVerdict | PlaceJob:
+    """Return the write after which the placement is impossible, whenever it arrives.
+
+    The verdict names the instant of the placement, so it differs from each that was written before.
+    """
+    facts = {"node": node, "placed_at": action.placement.placed_at or at}
+    verdict = Verdict(Reason.PLACE_WITHDRAWN, facts)
+    return changed_verdict(action.job, verdict, at, is_fresh=True) or action
+
+
+def _nodes(placement: Placement | None) -> set[str]:
+    return {node for role in placement.roles for node in role.nodes} if placement else set()
 
 
 def _is_same(job: Job, other: Job) -> bool:

@@ -46,6 +46,7 @@ class Reason(Enum):
     WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
     RESERVED = "Reserved"
     PREEMPTED = "Preempted"
+    PLACE_WITHDRAWN = "PlaceWithdrawn"
     PENDING_EVALUATION = "PendingEvaluation"
     DEPENDENCY = "Dependency"
     DEPENDENCY_MISSING = "DependencyMissing"
@@ -139,6 +140,12 @@ REASONS: dict[Reason, ReasonInfo] = {
         Outcome.WAITING,
         25,
         "its place on {nodes} nodes is kept for it; waits for the last pods there to end",
+    ),
+    Reason.PLACE_WITHDRAWN: ReasonInfo(
+        Outcome.WAITING,
+        20,
+        "its place of {placed_at} was not confirmed before node {node} ceased to take pods; it is "
+        "placed again",
     ),
     Reason.PREEMPTED: ReasonInfo(
         Outcome.WAITING, 30, "gives its nodes back for job {job} of priority {priority}"

@@ -155,6 +155,44 @@ def test_a_repair_that_may_come_late_keeps_both_the_old_places_and_the_new() -> 
     play(main)
 
 
+def test_it_is_not_sent_again_once_its_node_takes_no_more_pods() -> None:
+    async def main(world: LateWorld) -> None:
+        await world.create(*make_nodes(2))
+        await asyncio.sleep(1)
+        world.line.swallows = "a"
+        await world.create(make_job("a"))
+        await asyncio.sleep(10)
+        await world.client.patch(NODES, "node-0000", {"spec": {"unschedulable": True}})
+        await asyncio.sleep(60)
+        sent = len(world.line.late)
+        verdict = world.job("a").status.verdict
+        assert verdict is not None
+        assert (verdict.reason, verdict.facts["node"]) == ("PlaceWithdrawn", "node-0000")
+        world.line.swallows = ""
+        await asyncio.sleep(60)
+        assert world.placed("a") == ["node-0001"]
+        assert len(world.line.late) == sent
+        assert set(await world.line.deliver()) == {"Conflict"}
+
+    play(main)
+
+
+def test_nodes_that_a_gang_keeps_may_be_closed_to_others() -> None:
+    async def main(world: LateWorld) -> None:
+        await world.create(*make_nodes(3), make_job("a", count=2))
+        await asyncio.sleep(1)
+        world.line.swallows = "a"
+        await world.client.delete(NODES, "node-0001")
+        await world.set("a", {"attempt": 2})
+        await asyncio.sleep(10)
+        await world.client.patch(NODES, "node-0000", {"spec": {"unschedulable": True}})
+        world.line.swallows = ""
+        await asyncio.sleep(60)
+        assert world.placed("a") == ["node-0000", "node-0002"]
+
+    play(main)
+
+
 @pytest.mark.parametrize(
     ("error", "open_"),
     [

@@ -24,7 +24,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "victims": 2, "saving": 1, "priority": 100, "rules": "host ports", "slice_size": 8,
     "slice_level": "nvlink", "within": "the best rack", "then": "any nodes",
     "until": "2026-01-01T00:10:00Z", "days": 30, "times": 3,
-    "starts_by": "2026-01-01T00:10:00Z",
+    "starts_by": "2026-01-01T00:10:00Z", "node": "node-0007", "placed_at": "2026-01-01T00:10:00Z",
     "window": "from 2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z",
 }  # fmt: skip
 
