@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Taint
+from fairlead.api.core_env import ContainerPort
 from fairlead.api.job import Job
 from fairlead.api.names import TEAM
 from fairlead.api.placement import Nomination, RolePlacement
@@ -61,7 +63,7 @@ class History:
     that came later for one; both for longer than a decision may be old.
     """
 
-    def __init__(self, large: int = 2) -> None:
+    def __init__(self, large: int = 2, ports: Sequence[ContainerPort] = ()) -> None:
         model = TeamModel()
         self.checkers = Checkers()
         self.checker = StrictOrderChecker(model, {}, self.checkers.free)
@@ -76,13 +78,13 @@ class History:
         self.now += 1000.0
         self.other = self.put(self.job("other", 1))
         self.other = self.put(self.other, placement=make_placement(["n1"]))
-        self.large = self.put(self.job("large", large))
+        self.large = self.put(self.job("large", large, ports))
         self.now += 1.0
         self.small = self.put(self.job("small", 1))
         self.now += 1000.0
 
-    def job(self, name: str, count: int) -> Job:
-        return make_job(name, namespace="red", count=count, created=self.now)
+    def job(self, name: str, count: int, ports: Sequence[ContainerPort] = ()) -> Job:
+        return make_job(name, namespace="red", count=count, ports=ports, created=self.now)
 
     def put(self, job: Job, **status: object) -> Job:
         after = replace(job, status=replace(job.status, **status))
@@ -103,6 +105,12 @@ def test_a_job_that_leaves_the_earlier_one_its_room_is_not_reported() -> None:
     history = History(large=1)
     history.put(history.other, placement=None, conditions=SUCCEEDED)
     history.place_small()  # one decision placed both, and this write came first
+    assert history.checker.judged == 2
+
+
+def test_a_job_whose_host_port_may_keep_it_off_is_not_passed() -> None:
+    history = History(ports=[ContainerPort(container_port=80, host_port=80)])
+    history.place_small()
     assert history.checker.judged == 2
 
 

@@ -128,7 +128,11 @@ def _is_judged(spec: TeamSpec) -> bool:
 
 
 def _has_rules(job: Job) -> bool:
+    """True where amounts alone do not tell whether nodes hold a job."""
     templates = [role.template.spec for role in job.spec.roles]
-    return job.spec.topology is not None or any(
-        t.affinity or t.node_selector or t.topology_spread_constraints for t in templates
+    ports = (port for t in templates for c in t.containers for port in c.ports)
+    return (
+        job.spec.topology is not None
+        or any(t.affinity or t.node_selector or t.topology_spread_constraints for t in templates)
+        or any(port.host_port for port in ports)
     )
