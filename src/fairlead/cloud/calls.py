@@ -13,13 +13,20 @@ from typing import Any
 from fairlead.cloud.provider import CloudError
 
 _BACK_OFF_SECONDS, _BACK_OFF_SECONDS_MAX = 2.0, 120.0
+#: A cloud that names a time to wait is not asked before then, up to this limit: some name a time
+#: that is much longer than their limit lasts.
+RETRY_AFTER_SECONDS_MAX = 600.0
 
 #: Runs a blocking call elsewhere.
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Throttled(CloudError):
-    """The cloud refused a call because there were too many."""
+    """The cloud refused a call because there were too many; it may name a time to wait."""
+
+    def __init__(self, text: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after_seconds = retry_after_seconds
 
 
 @dataclass(slots=True)
@@ -43,7 +50,7 @@ class Throttle:
         try:
             answer = await run(question)
         except Throttled as error:
-            self.refused()
+            self.refused(error.retry_after_seconds)
             raise CloudError(str(error)) from error
         self.passed()
         return answer
@@ -54,18 +61,30 @@ class Throttle:
         if now < self._closed_until:
             seconds = self._closed_until - now
             raise CloudError(f"{self.cloud} throttles; asked again in {seconds:.0f} s")
-        passed = max(0.0, now - self._at)
-        self._tokens = min(self.burst_max, self._tokens + passed * self.per_second)
-        self._at = now
+        self._refill(now)
         self._tokens -= 1.0
         if self._tokens < 0.0:
             await asyncio.sleep(-self._tokens / self.per_second)
 
-    def refused(self) -> None:
-        """Note that the cloud throttled a call: ask nothing for a while, longer each time."""
+    def wait_seconds(self) -> float:
+        """Return for how long the next call would wait for its turn."""
+        self._refill(asyncio.get_running_loop().time())
+        return max(0.0, 1.0 - self._tokens) / self.per_second
+
+    def _refill(self, now: float) -> None:
+        passed = max(0.0, now - self._at)
+        self._tokens = min(self.burst_max, self._tokens + passed * self.per_second)
+        self._at = now
+
+    def refused(self, retry_after_seconds: float = 0.0) -> None:
+        """Note that the cloud throttled a call: ask nothing for a while, longer each time.
+
+        Nor before `retry_after_seconds` have passed, where the cloud names them.
+        """
         longer = min(max(_BACK_OFF_SECONDS, 2 * self._back_off_seconds), _BACK_OFF_SECONDS_MAX)
         self._back_off_seconds = longer
-        self._closed_until = asyncio.get_running_loop().time() + longer
+        seconds = max(longer, min(retry_after_seconds, RETRY_AFTER_SECONDS_MAX))
+        self._closed_until = asyncio.get_running_loop().time() + seconds
 
     def passed(self) -> None:
         """Note that a call was not throttled."""

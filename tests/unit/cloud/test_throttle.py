@@ -29,6 +29,32 @@ def test_calls_stay_within_the_bucket() -> None:
     run(main())
 
 
+def test_a_cloud_that_names_a_time_to_wait_is_not_asked_before_then() -> None:
+    async def main() -> None:
+        throttle = Throttle("Azure", 25.0, 2.5)
+        for named, seconds in ((30.0, 30), (1.0, 4), (1e6, 600)):
+            throttle.refused(named)
+            await asyncio.sleep(seconds - 0.5)
+            with pytest.raises(CloudError, match="Azure throttles"):
+                await throttle.take()
+            await asyncio.sleep(0.5)
+            await throttle.take()
+
+    run(main())
+
+
+def test_how_long_the_next_call_would_wait_is_known_before_it_is_made() -> None:
+    async def main() -> None:
+        throttle, loop = Throttle("Azure", 2.0, 0.5), asyncio.get_running_loop()
+        for expected in (0.0, 0.0, 2.0):
+            assert throttle.wait_seconds() == pytest.approx(expected)
+            started = loop.time()
+            await throttle.take()
+            assert loop.time() - started == pytest.approx(expected)
+
+    run(main())
+
+
 def test_the_pause_after_a_throttled_call_doubles_and_ends_with_one_that_passes() -> None:
     async def main() -> None:
         throttle = Throttle("AWS", 25.0, 2.5)
