@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from tests.e2e.aws_server import GROUP as AWS_GROUP
 from tests.e2e.aws_server import REGION, AwsServer, Fault
 from tests.e2e.aws_server import ZONE as AWS_ZONE
+from tests.e2e.azure_server import GROUP as AZURE_GROUP
+from tests.e2e.azure_server import RESOURCE_GROUP, SUBSCRIPTION, AzureFault, AzureServer
+from tests.e2e.azure_server import ZONE as AZURE_ZONE
 from tests.e2e.gcp_server import GROUP, PROJECT, ZONE, GcpFault, GcpServer
 
 from fairlead.cloud.aws import Aws, AwsProvider
+from fairlead.cloud.azure import AzureProvider
+from fairlead.cloud.azure_api import Azure
 from fairlead.cloud.calls import Runner
 from fairlead.cloud.gcp import GcpProvider
 from fairlead.cloud.gcp_api import Gcp, Service
-from fairlead.cloud.provider import LaunchPending, LaunchRequest, Provider
+from fairlead.cloud.provider import (
+    CloudError,
+    LaunchPending,
+    LaunchRequest,
+    OutOfCapacity,
+    Provider,
+    RefusedByProvider,
+)
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class Cloud(ABC):
@@ -30,8 +46,10 @@ class Cloud(ABC):
     denied: Any
     #: What a launch without capacity says.
     no_capacity: str
+    #: The name of a machine that is gone.
+    gone = "i-0000000000000dead"
 
-    def __init__(self, server: AwsServer | GcpServer) -> None:
+    def __init__(self, server: AwsServer | AzureServer | GcpServer) -> None:
         self.server: Any = server
 
     @abstractmethod
@@ -70,6 +88,37 @@ class AwsCloud(Cloud):
         self.server.faults.append(Fault(operation, code, after))
 
 
+class AzureCloud(Cloud):
+    name, zone = "Azure", AZURE_ZONE
+    internal, throttled = (500, "InternalServerError"), (429, "TooManyRequests")
+    denied, gone = (403, "AuthorizationFailed"), "77"
+    no_capacity = "ZonalAllocationFailed: Allocation failed"
+    options = {"subscription": SUBSCRIPTION, "resourceGroup": RESOURCE_GROUP}
+
+    def __init__(self, server: AzureServer, connect: Callable[[str], Any]) -> None:
+        super().__init__(server)
+        self.connect = connect
+
+    def provider(self, run: Runner = asyncio.to_thread, group: str = AZURE_GROUP) -> AzureProvider:
+        return AzureProvider(Azure(run, self.connect), group, [AZURE_ZONE], self.options)
+
+    def machines(self) -> set[str]:
+        return {azure_id(name, id_) for name, id_ in self.server.machines()}
+
+    def clear(self) -> None:
+        self.server.clear()
+
+    def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
+        self.server.faults.append(AzureFault(operation, code, after))
+
+
+def azure_id(scale_set: str, instance: str) -> str:
+    """Return the id of a machine as Kubernetes states it."""
+    group = f"azure:///subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP.lower()}"
+    kind = "providers/Microsoft.Compute/virtualMachineScaleSets"
+    return f"{group}/{kind}/{scale_set}/virtualMachines/{instance}"
+
+
 class GcpCloud(Cloud):
     name, zone = "GCP", ZONE
     internal, throttled = (503, "backendError"), (403, "rateLimitExceeded")
@@ -99,13 +148,59 @@ class GcpCloud(Cloud):
         self.server.faults.append(GcpFault(operation, code, after))
 
 
-async def launched(provider: Provider, request: LaunchRequest) -> tuple[str, ...]:
+async def launched(
+    provider: Provider, request: LaunchRequest, *, seconds: float = 1.0
+) -> tuple[str, ...]:
     """Send a launch as the controller does: again and again while it is under way."""
     while True:
         try:
             return await provider.launch(request)
         except LaunchPending:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(seconds)
+
+
+async def until_done(
+    rng: random.Random, make: Callable[[], A], act: Callable[[A], Awaitable[T]]
+) -> T:
+    """Act through a provider, through a new one after each death, until there is an answer."""
+    provider = make()
+    while True:
+        try:
+            return await act(provider)
+        except asyncio.CancelledError:
+            await asyncio.sleep(rng.random() * 60)
+            provider = make()
+        except (OutOfCapacity, RefusedByProvider):
+            raise
+        except CloudError:
+            await asyncio.sleep(1)
+
+
+async def direct(question: Callable[[], Any]) -> Any:
+    """Run a call at once."""
+    return question()
+
+
+class Chaos:
+    """Runs calls that fail or are the last of their process, before or after their effect."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def _strike(self) -> None:
+        drawn = self._rng.random()
+        if drawn < 0.08:
+            raise asyncio.CancelledError
+        if drawn < 0.16:
+            raise CloudError("planted: no answer")
+
+    async def __call__(self, question: Callable[[], Any]) -> Any:
+        await asyncio.sleep(self._rng.random())
+        self._strike()
+        answer = question()
+        await asyncio.sleep(self._rng.random())
+        self._strike()
+        return answer
 
 
 class Dies:

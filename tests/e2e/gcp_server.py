@@ -13,16 +13,14 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import requests
 from requests.adapters import BaseAdapter
+from tests.e2e.rest_server import Answer, on_loopback
 
 from fairlead.cloud.gcp_api import Service
 
@@ -165,16 +163,18 @@ class GcpServer:
 
     # Requests
 
-    def handle(self, method: str, url: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+    def handle(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Answer:
         """Answer one request."""
         with self.lock:
             self._advance()
             split = urlsplit(url)
             query = {key: values[-1] for key, values in parse_qs(split.query).items()}
             try:
-                return 200, self._route(method, split.path, query, json.loads(body or b"{}"))
+                return Answer(self._route(method, split.path, query, json.loads(body or b"{}")))
             except GcpError as error:
-                return error.status, error.body
+                return Answer(error.body, error.status)
 
     def _route(
         self, method: str, path: str, query: dict[str, str], body: dict[str, Any]
@@ -404,61 +404,9 @@ def connect_to(url: str, adapter: BaseAdapter | None = None) -> Callable[[Servic
     return connect
 
 
-class InProcess(BaseAdapter):
-    """Answers within the process, without sockets."""
-
-    def __init__(self, server: GcpServer) -> None:
-        super().__init__()
-        self._server = server
-
-    def send(  # pyright: ignore[reportIncompatibleMethodOverride] # as sessions call it
-        self, request: requests.PreparedRequest, **_: Any
-    ) -> requests.Response:
-        assert isinstance(request.body, str | bytes | None), "the SDK sends no streams"
-        body = request.body.encode() if isinstance(request.body, str) else request.body
-        response = requests.Response()
-        response.status_code, answer = self._server.handle(
-            request.method or "", request.url or "", body
-        )
-        response.raw = BytesIO(json.dumps(answer).encode())
-        response.request, response.url = request, request.url or ""
-        response.headers["content-type"] = "application/json"
-        return response
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 @contextmanager
 def gcp_server() -> Generator[tuple[GcpServer, str]]:
     """Run the server on loopback; yields it and its address."""
     server = GcpServer()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            status, answer = server.handle(self.command, self.path, body)
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = _answer  # noqa: N815
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # its name there
-            """Say nothing."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server, f"http://127.0.0.1:{http.server_port}"
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
+    with on_loopback(server) as url:
+        yield server, url

@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.e2e.aws_server import aws_server
-from tests.e2e.clouds import AwsCloud, Cloud, Dies, GcpCloud, launched
+from tests.e2e.azure_server import azure_server
+from tests.e2e.azure_server import connect_to as connect_to_azure
+from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, Dies, GcpCloud
+from tests.e2e.clouds import launched as launched_after
 from tests.e2e.gcp_server import connect_to, gcp_server
 
-from fairlead.cloud import gcp_launch
+from fairlead.cloud import azure_api, azure_launch, gcp_launch
 from fairlead.cloud.provider import (
     CloudError,
     LaunchRequest,
     OutOfCapacity,
+    Provider,
     RefusedByProvider,
 )
 from fairlead.model.machines import InstanceState
@@ -25,11 +29,14 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["aws", "gcp", "gcp-resize-requests"])
+@pytest.fixture(scope="module", params=["aws", "azure", "gcp", "gcp-resize-requests"])
 def served(request: pytest.FixtureRequest) -> Iterator[Cloud]:
     if request.param == "aws":
         with aws_server() as aws:
             yield AwsCloud(aws)
+    elif request.param == "azure":
+        with azure_server() as (azure, url):
+            yield AzureCloud(azure, connect_to_azure(url))
     else:
         with gcp_server() as (gcp, url):
             yield GcpCloud(gcp, connect_to(url), resizes=request.param != "gcp")
@@ -44,6 +51,8 @@ async def cloud(served: Cloud, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     for name, seconds in (("LOOK_SECONDS", 0.01), ("LOOK_SECONDS_MAX", 0.02),
                           ("SETTLE_SECONDS", 0.3)):  # fmt: skip
         monkeypatch.setattr(gcp_launch, name, seconds)
+        monkeypatch.setattr(azure_launch, name, seconds)
+    monkeypatch.setattr(azure_api, "RATES", dict.fromkeys(azure_api.Bucket, (1e9, 1e9)))
     served.clear()
     yield served
     served.clear()
@@ -52,6 +61,10 @@ async def cloud(served: Cloud, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 def ask(token: str, cloud: Cloud, count: int = 2) -> LaunchRequest:
     return LaunchRequest(token, "h100", count, cloud.zone)
+
+
+async def launched(provider: Provider, request: LaunchRequest) -> tuple[str, ...]:
+    return await launched_after(provider, request, seconds=0.01)
 
 
 async def ended(cloud: Cloud, ids: tuple[str, ...]) -> None:
@@ -157,7 +170,7 @@ async def test_what_will_never_work_is_refused(cloud: Cloud) -> None:
 
 async def test_a_machine_that_is_gone_keeps_no_other_from_being_ended(cloud: Cloud) -> None:
     ids = await launched(cloud.provider(), ask("gone", cloud, 2))
-    gone = f"{ids[0].rpartition('/')[0]}/i-0000000000000dead"
+    gone = f"{ids[0].rpartition('/')[0]}/{cloud.gone}"
     await cloud.provider().terminate((ids[0], gone))
     await ended(cloud, ids[:1])
     assert cloud.machines() == {ids[1]}

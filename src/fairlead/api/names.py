@@ -55,7 +55,8 @@ BLOCK = f"{GROUP}/block"
 RACK = f"{GROUP}/rack"
 NODE_TYPE = f"{GROUP}/node-type"  # "local" or "virtual" on the embedded cluster
 POOL = f"{GROUP}/pool"
-GCP_POOL = "fairlead-pool"  # the same on a group of GCP, whose labels have no dots and slashes
+#: The same on a group of GCP or Azure, whose labels and tags have no slashes.
+CLOUD_POOL = "fairlead-pool"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 # Conditions.

@@ -33,6 +33,7 @@ class ProviderType(Enum):
     """Who makes the machines."""
 
     AWS = "AWS"
+    AZURE = "Azure"
     GCP = "GCP"
     STATIC = "Static"
     EXEC = "Exec"
@@ -52,15 +53,15 @@ class Provider(Wire, frozen=True):
     type: Annotated[
         ProviderType,
         bounded(
-            "AWS (an Auto Scaling group), GCP (managed instance groups), Static (an inventory "
-            "file), Exec (a command) or Simulated."
+            "AWS (an Auto Scaling group), Azure (scale sets), GCP (managed instance groups), "
+            "Static (an inventory file), Exec (a command) or Simulated."
         ),
     ]
     reference: Annotated[
         str,
         bounded(
-            "What the provider calls the pool: the name of an Auto Scaling group or of managed "
-            "instance groups, the path of an inventory file or of a command.",
+            "What the provider calls the pool: the name of an Auto Scaling group, of scale sets or "
+            "of managed instance groups, the path of an inventory file or of a command.",
             maxLength=PATH_MAX,
         ),
     ] = ""

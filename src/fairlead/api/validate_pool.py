@@ -25,9 +25,22 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 #: Written by Fairlead itself on the nodes of a pool.
 _OWN_LABELS = (names.POOL, names.HOSTNAME)
 _IS_PATH = (ProviderType.STATIC, ProviderType.EXEC)
-_NEEDS_REFERENCE = (*_IS_PATH, ProviderType.AWS, ProviderType.GCP)
+_NEEDS_REFERENCE = (*_IS_PATH, ProviderType.AWS, ProviderType.AZURE, ProviderType.GCP)
 #: Machines of one LaunchInstances request, and the options of an Auto Scaling group.
 _AWS_LAUNCH_MAX, _AWS_OPTIONS = 100, ("region",)
+#: Machines of one scale set, characters of its name, and the options of scale sets.
+_AZURE_LAUNCH_MAX, _AZURE_NAME_MAX = 1_000, 64
+_AZURE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_AZURE_OPTIONS = {
+    "subscription": (
+        re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+        "the id of the subscription, such as 6f1c5a3e-0000-4000-8000-1c2d3e4f5a6b, in lower case",
+    ),
+    "resourceGroup": (
+        re.compile(r"[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]"),
+        "the name of the resource group that has the scale sets",
+    ),
+}
 #: Options of managed instance groups; those that are seconds, with the fewest and the most.
 _GCP_SECONDS = {"queueSeconds": (0, 604_800), "runSeconds": (600, 604_800)}
 _GCP_OPTIONS = ("project", "resizeRequests", *_GCP_SECONDS)
@@ -111,6 +124,8 @@ def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
         yield _invalid("spec.provider.reference", reference, "must be an absolute path")
     if kind is ProviderType.AWS:
         yield from _aws(spec)
+    if kind is ProviderType.AZURE:
+        yield from _azure(spec)
     if kind is ProviderType.GCP:
         yield from _gcp(spec)
 
@@ -121,6 +136,26 @@ def _aws(spec: NodePoolSpec) -> Iterator[StatusCause]:
         why = f"AWS launches {_AWS_LAUNCH_MAX} machines at once at most"
         yield _invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
     yield from _unknown_options(spec, _AWS_OPTIONS)
+
+
+def _azure(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    options, at = spec.provider.options, "spec.provider.options"
+    reference, most = spec.provider.reference, spec.scale_up.nodes_per_launch_max
+    for domain in [domain.name for domain in spec.domains] or [""]:
+        name = f"{reference}-{domain}" if domain else reference
+        if reference and not (len(name) <= _AZURE_NAME_MAX and _AZURE_NAME.fullmatch(name)):
+            why = f"must make names of scale sets, REFERENCE-DOMAIN; {name[:80]!r} is none"
+            yield _invalid("spec.provider.reference", reference, why)
+    yield from _unknown_options(spec, tuple(_AZURE_OPTIONS))
+    for option, (pattern, what) in _AZURE_OPTIONS.items():
+        value = options.get(option, "")
+        if not value:
+            yield StatusCause("FieldValueRequired", f"Required value: {what}", f"{at}[{option}]")
+        elif not pattern.fullmatch(value):
+            yield _invalid(f"{at}[{option}]", value, f"must be {what}")
+    if most > _AZURE_LAUNCH_MAX:
+        why = f"a scale set has {_AZURE_LAUNCH_MAX} machines at most"
+        yield _invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
 
 
 def _gcp(spec: NodePoolSpec) -> Iterator[StatusCause]:

@@ -110,7 +110,7 @@ class Group:
         if now >= self._pool_at + _LABEL_SECONDS:
             group = await self.call(Service.GROUPS, "get")
             labels = group.all_instances_config.properties.labels
-            self._pool, self._pool_at = str(labels.get(names.GCP_POOL, "")), now
+            self._pool, self._pool_at = str(labels.get(names.CLOUD_POOL, "")), now
         return self._pool
 
     async def operation(self, name: str) -> Any:

@@ -9,6 +9,8 @@ from typing import assert_never
 
 from fairlead.api.node_pool import NodePool, ProviderType
 from fairlead.cloud.aws import Aws, AwsProvider
+from fairlead.cloud.azure import AzureProvider
+from fairlead.cloud.azure_api import Azure
 from fairlead.cloud.exec import ExecProvider
 from fairlead.cloud.gcp import GcpProvider
 from fairlead.cloud.gcp_api import Gcp
@@ -25,6 +27,7 @@ class Clouds:
     """What the pools of one process share of each cloud: clients, and how often it may be asked."""
 
     aws: Aws = field(default_factory=Aws)
+    azure: Azure = field(default_factory=Azure)
     gcp: Gcp = field(default_factory=Gcp)
 
 
@@ -39,12 +42,14 @@ def provider_of(
     """Return the provider of a pool. `simulated` is the simulated cloud, where there is one."""
     clouds = clouds or Clouds()
     spec, name = pool.spec.provider, pool.metadata.name
+    domains = [domain.name for domain in pool.spec.domains]
     match spec.type:
         case ProviderType.AWS:
             return AwsProvider(clouds.aws, name, spec.reference, spec.options)
+        case ProviderType.AZURE:
+            return AzureProvider(clouds.azure, spec.reference, domains, spec.options)
         case ProviderType.GCP:
-            zones = [domain.name for domain in pool.spec.domains]
-            return GcpProvider(clouds.gcp, spec.reference, zones, spec.options)
+            return GcpProvider(clouds.gcp, spec.reference, domains, spec.options)
         case ProviderType.STATIC:
             return StaticProvider(spec.reference, name)
         case ProviderType.EXEC:

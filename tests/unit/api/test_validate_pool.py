@@ -79,6 +79,32 @@ def test_a_pool_of_gcp_names_its_project_and_zones_and_known_options() -> None:
     assert 'needs the option resizeRequests: "true"' in cause.message
 
 
+def azure(
+    reference: str = "h100", *domains: str, most: int = 100, **options: str
+) -> dict[str, Any]:
+    known = {"subscription": "6f1c5a3e-0000-4000-8000-1c2d3e4f5a6b", "resourceGroup": "Research-1"}
+    provider = {"type": "Azure", "reference": reference, "options": {**known, **options}}
+    named = [{"name": domain} for domain in domains]
+    return pool(provider=provider, domains=named, scaleUp={"nodesPerLaunchMax": most})
+
+
+def test_a_pool_of_azure_names_its_subscription_resource_group_and_scale_sets() -> None:
+    assert fields(azure()) == []
+    assert fields(azure("h100", "westeurope-1", "westeurope-2", most=1000)) == []
+    at = "spec.provider.options"
+    bare = pool(provider={"type": "Azure", "options": {"project": "ml"}})
+    assert fields(bare) == [
+        "spec.provider.reference", f"{at}[project]", f"{at}[subscription]", f"{at}[resourceGroup]",
+    ]  # fmt: skip
+    for subscription in ("ml", "6F1C5A3E-0000-4000-8000-1C2D3E4F5A6B", "../../x"):
+        assert fields(azure(subscription=subscription)) == [f"{at}[subscription]"]
+    for group in ("a/b", "a.", "x" * 91):
+        assert fields(azure(resourceGroup=group)) == [f"{at}[resourceGroup]"]
+    for reference in ("a/b", "-a", "h" * 60):
+        assert fields(azure(reference, "zone-1")) == ["spec.provider.reference"]
+    assert fields(azure(most=1001)) == ["spec.scaleUp.nodesPerLaunchMax"]
+
+
 def test_a_pool_of_aws_launches_what_one_request_may_hold() -> None:
     provider = {"type": "AWS", "reference": "h100", "options": {"zone": "a"}}
     found = fields(pool(provider=provider, scaleUp={"nodesPerLaunchMax": 101}))

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from tests.e2e.aws_server import REGION, aws_in_process
-from tests.e2e.clouds import AwsCloud, Cloud, GcpCloud
-from tests.e2e.gcp_server import PROJECT, GcpServer, InProcess, connect_to
+from tests.e2e.azure_server import AzureServer
+from tests.e2e.azure_server import connect_to as connect_to_azure
+from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, GcpCloud
+from tests.e2e.gcp_server import PROJECT, GcpServer, connect_to
+from tests.e2e.rest_server import InProcess
 from tests.unit.app.fleet_world import FleetWorld
 
 from fairlead.cloud.provider import LaunchRequest
@@ -78,6 +81,18 @@ def _aws() -> Generator[Callable[[], Cloud]]:
 
 
 @contextmanager
+def _azure() -> Generator[Callable[[], Cloud]]:
+    def make() -> Cloud:
+        server = AzureServer(
+            asyncio.get_running_loop().time, operation_seconds=2.0, create_seconds=15.0,
+            delete_seconds=20.0, lag_seconds=10.0, has_buckets=True,
+        )  # fmt: skip
+        return AzureCloud(server, connect_to_azure("http://azure.test", InProcess(server)))
+
+    yield make
+
+
+@contextmanager
 def _gcp(*, resizes: bool = False) -> Generator[Callable[[], Cloud]]:
     def make() -> Cloud:
         server = GcpServer(
@@ -94,6 +109,7 @@ def _gcp(*, resizes: bool = False) -> Generator[Callable[[], Cloud]]:
 
 _CLOUDS = {
     "aws": (_aws, {"type": "AWS", "options": {"region": REGION}}),
+    "azure": (_azure, {"type": "Azure", "options": AzureCloud.options}),
     "gcp": (_gcp, {"type": "GCP", "options": {"project": PROJECT}}),
     "gcp-resize-requests": (
         lambda: _gcp(resizes=True),

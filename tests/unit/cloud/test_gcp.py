@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.e2e.clouds import GcpCloud
+from tests.e2e.clouds import Chaos, GcpCloud, direct, launched, until_done
 from tests.e2e.gcp_server import (
     GROUP,
     OTHER_ZONE,
@@ -16,9 +16,9 @@ from tests.e2e.gcp_server import (
     ZONE,
     GcpFault,
     GcpServer,
-    InProcess,
     connect_to,
 )
+from tests.e2e.rest_server import InProcess
 
 from fairlead.cloud import gcp_api
 from fairlead.cloud.gcp import GcpProvider
@@ -36,10 +36,6 @@ from fairlead.model.machines import InstanceState
 from fairlead.sim.loop import run
 
 
-async def _direct(question: Callable[[], Any]) -> Any:
-    return question()
-
-
 class World:
     """A server in virtual time, and providers of it."""
 
@@ -51,7 +47,7 @@ class World:
         self.connect = connect_to("http://gcp.test", InProcess(self.server))
 
     def provider(
-        self, *zones: str, run: Callable[..., Any] = _direct, **options: str
+        self, *zones: str, run: Callable[..., Any] = direct, **options: str
     ) -> GcpProvider:
         return GcpProvider(
             Gcp(run, self.connect), GROUP, zones or (ZONE,), {"project": PROJECT, **options}
@@ -70,14 +66,6 @@ def in_world(story: Callable[[World], Any]) -> None:
 
 def ask(token: str, count: int = 2, domain: str = ZONE) -> LaunchRequest:
     return LaunchRequest(token, GROUP, count, domain)
-
-
-async def launched(provider: GcpProvider, request: LaunchRequest) -> tuple[str, ...]:
-    while True:
-        try:
-            return await provider.launch(request)
-        except LaunchPending:
-            await asyncio.sleep(1)
 
 
 def ids(*machines: str, zone: str = ZONE) -> tuple[str, ...]:
@@ -560,64 +548,31 @@ def test_a_resize_request_that_cannot_be_made_says_why(code: str, kind: type[Clo
 # Anything at any time
 
 
-class _Chaos:
-    """Runs calls that fail or are the last of their process, before or after their effect."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def _strike(self) -> None:
-        drawn = self._rng.random()
-        if drawn < 0.08:
-            raise asyncio.CancelledError
-        if drawn < 0.16:
-            raise CloudError("planted: no answer")
-
-    async def __call__(self, question: Callable[[], Any]) -> Any:
-        await asyncio.sleep(self._rng.random())
-        self._strike()
-        answer = question()
-        await asyncio.sleep(self._rng.random())
-        self._strike()
-        return answer
-
-
 @pytest.mark.parametrize("resizes", ["false", "true"])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_fails_and_dies_no_machine_is_bought_twice_or_forgotten(
     seed: int, resizes: str
 ) -> None:
-    async def until_done(make: Callable[[], GcpProvider], act: Callable[..., Any]) -> Any:
-        provider = make()
-        while True:
-            try:
-                return await act(provider)
-            except asyncio.CancelledError:
-                await asyncio.sleep(rng.random() * 60)
-                provider = make()
-            except (OutOfCapacity, RefusedByProvider):
-                raise
-            except CloudError:
-                await asyncio.sleep(1)
-
     async def story(world: World) -> None:
         server = world.server
         server.operation_seconds, server.create_seconds = rng.random() * 30, rng.random() * 40
         server.lag_seconds, server.page_max = rng.random() * 60, rng.choice((3, 500))
 
         def make() -> GcpProvider:
-            return world.provider(run=_Chaos(rng), resizeRequests=resizes, queueSeconds="9999")
+            return world.provider(run=Chaos(rng), resizeRequests=resizes, queueSeconds="9999")
 
         have: set[str] = set()
         for turn in range(3):
-            made = await until_done(make, lambda each, turn=turn: each.launch(ask(f"t{turn}", 3)))
+            made = await until_done(
+                rng, make, lambda each, turn=turn: each.launch(ask(f"t{turn}", 3))
+            )
             have |= {id_.rpartition("/")[2] for id_ in made}
             assert have == set(server.machines())
         assert server.made.total() == len(have) == 9
         left = set(server.machines())
         gone = ids(*sorted(left)[:5])
         while len(server.machines()) > 4:
-            await until_done(make, lambda each: each.terminate(gone))
+            await until_done(rng, make, lambda each: each.terminate(gone))
             await asyncio.sleep(5)
         assert set(server.machines()) == left - {id_.rpartition("/")[2] for id_ in gone}
 
@@ -633,7 +588,7 @@ def test_without_the_extra_a_pool_says_what_to_install(monkeypatch: pytest.Monke
         raise ImportError(name)
 
     monkeypatch.setattr(gcp_api, "import_module", missing)
-    provider = GcpProvider(Gcp(_direct), GROUP, [ZONE], {"project": PROJECT})
+    provider = GcpProvider(Gcp(direct), GROUP, [ZONE], {"project": PROJECT})
     with pytest.raises(RefusedByProvider, match=r"pip install 'fairlead\[gcp\]'"):
         asyncio.run(provider.instances())
 
@@ -645,7 +600,7 @@ def test_without_credentials_a_pool_says_where_they_come_from(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-    provider = GcpProvider(Gcp(_direct), GROUP, [ZONE], {"project": PROJECT})
+    provider = GcpProvider(Gcp(direct), GROUP, [ZONE], {"project": PROJECT})
     with pytest.raises(RefusedByProvider, match="gcloud auth application-default login"):
         asyncio.run(provider.instances())
 
