@@ -20,6 +20,7 @@ from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
 from fairlead.decide.attempts.status import preempted_verdict, refusal_verdict
+from fairlead.decide.expected_start import ExpectedStart, expected_start
 from fairlead.decide.forecast import Forecast, Preemption, Unknown, forecast
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
@@ -158,17 +159,25 @@ class Explanation:
     ahead: Ahead | None = None
     holders: tuple[Holder, ...] = ()
     forecast: Forecast | Preemption | Unknown | None = None
+    #: By the run times of past jobs, where that was asked and there are enough.
+    expected: ExpectedStart | None = None
     suggestions: tuple[Suggestion, ...] = ()
     #: Of a job that may not borrow nodes of other teams for now.
     borrower_backoff: BorrowerBackOff | None = None
 
 
 def explain(
-    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy | None = None
+    state: PlacementState,
+    key: ObjectKey,
+    now: float,
+    policy: PlacementPolicy | None = None,
+    *,
+    is_late: Callable[[], bool] | None = None,
 ) -> Explanation | None:
     """Return why a job is where it is; None when it is unknown or has ended.
 
-    `policy` is the scheduler's; by default the planner's own defaults.
+    `policy` is the scheduler's; by default the planner's own defaults. With `is_late`
+    the expected start is asked as well, which takes as long as twenty forecasts, until it is true.
     """
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
@@ -201,18 +210,26 @@ def explain(
         awaited = Preemption(now, verdict.blockers)
     else:
         return explanation
+    if is_late is not None and not isinstance(awaited, Preemption):
+        found = expected_start(state, key, now, policy or PlacementPolicy(), is_late=is_late)
+        explanation = replace(explanation, expected=found)
     return replace(explanation, holders=_holders(state, verdict, gang), forecast=awaited)
 
 
 def explain_changed(
-    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
+    state: PlacementState,
+    key: ObjectKey,
+    now: float,
+    policy: PlacementPolicy,
+    *,
+    is_late: Callable[[], bool] | None = None,
 ) -> Explanation | None:
     """Return what a whole decision on this state would do with a job, else why it would wait.
 
     For a job that is not as its object says. The state is used up: a decision remembers which
     verdicts it has made.
     """
-    explanation = explain(state, key, now, policy)
+    explanation = explain(state, key, now, policy, is_late=is_late)
     for action in decide(state, policy, now).actions:
         if explanation is None or not isinstance(action, PlaceJob | NominateJob):
             continue

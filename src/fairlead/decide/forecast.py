@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
+from typing import Protocol
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.capacity import PresentCapacity
@@ -28,14 +29,15 @@ from fairlead.decide.placement.search import Plan, take_plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.completion import ends_at
+from fairlead.model.cluster import JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.phase import Phase, phase_of
-from fairlead.model.windows import hold_seconds
 
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
 ENDS_MAX = 500
+#: With estimated ends, those within this part of the time from now are looked at together.
+COARSENESS = 0.03
 _UNBOUNDED = 1 << 62
 
 
@@ -71,18 +73,40 @@ class Preemption:
     victims: tuple[ObjectKey, ...]
 
 
+class Ends(Protocol):
+    """When jobs are expected to give their nodes back."""
+
+    def running(self, entry: JobEntry, now: float) -> float | None:
+        """Return when a job that holds nodes gives them back; None where nothing says it."""
+        ...
+
+    def starting(self, entry: JobEntry, at: float) -> float | None:
+        """Return the same of one that gets its nodes at an instant."""
+        ...
+
+    def is_late(self) -> bool:
+        """True once the forecast has taken too long to be of use."""
+        ...
+
+
 def forecast(
-    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
+    state: PlacementState,
+    key: ObjectKey,
+    now: float,
+    policy: PlacementPolicy,
+    *,
+    ends: Ends | None = None,
 ) -> Forecast | Preemption | Unknown:
     """Return by when a waiting job starts, or which jobs it preempts and when.
 
-    The members' pods of jobs must not be in the state: a job that ends gives back its claim. The
-    state is used for the calculation and is as it was at the end.
+    With `ends`, when it starts if jobs end then, instead of at their limits. The members' pods of
+    jobs must not be in the state: a job that ends gives back its claim. The state is used for the
+    calculation and is as it was at the end.
     """
     unbounded = replace(policy, evaluations_max=_UNBOUNDED, placements_max=_UNBOUNDED)
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
-        ahead = _Ahead(Context(state, unbounded, now, capacity), key)
+        ahead = _Ahead(Context(state, unbounded, now, capacity), key, ends)
         try:
             return ahead.run()
         finally:
@@ -93,8 +117,9 @@ def forecast(
 class _Ahead:
     """The cluster from now on, one end after the other."""
 
-    def __init__(self, context: Context, key: ObjectKey) -> None:
+    def __init__(self, context: Context, key: ObjectKey, ends: Ends | None) -> None:
         self._context = context
+        self._ends = ends
         self._state, self._capacity = context.state, context.capacity
         self._key = key
         #: Jobs that wait here and do not in the state.
@@ -132,7 +157,9 @@ class _Ahead:
             steps = [at for at in instants if at is not None and at < inf]
             if not steps:
                 return self._unknown()
-            seen = context.now = max(context.now, min(steps))
+            seen = context.now = max(context.now, min(steps), self._coarse())
+            if self._ends is not None and self._ends.is_late():
+                break
             for key in self._capacity.by(seen):
                 context.limits.give_back(key)
                 if key in self._dependents:
@@ -142,6 +169,11 @@ class _Ahead:
                 if self._eligible[slots].any():
                     self._waits_for.append(key)
         return Unknown.TOO_MANY
+
+    def _coarse(self) -> float:
+        """Return the next instant to look at where ends are estimates: these need no exact one."""
+        now, began = self._context.now, self._context.began
+        return now + (now - began) * COARSENESS if self._ends is not None else -inf
 
     def restore(self) -> None:
         """Take out of the queue what was put into it."""
@@ -157,15 +189,23 @@ class _Ahead:
             if is_free and _is_new(job) and isinstance(priority, int):
                 self._queue(entry)
         self._capacity.without(k for k in state.releasable if not ledger.awaits_binding(k))
+        expected = dict[ObjectKey, float]()
+        for claim in ledger.claims_by_priority():
+            entry = state.cluster.jobs[claim.key]
+            if claim.key != self._key and self._capacity.holds(claim.key):
+                end = entry.ends_at
+                if self._ends is not None:
+                    end = self._ends.running(entry, self._context.now)
+                self._note_end(entry.job, end)
+                if end is not None:
+                    expected[claim.key] = end
+        if self._ends is not None:
+            self._capacity.expect(expected)
         for key in state.repairable:
             self._capacity.keep(key)
-        for claim in ledger.claims_by_priority():
-            job = state.jobs[claim.key].job
-            if claim.key != self._key and self._capacity.holds(claim.key):
-                self._note_unknown_end(job, ends_at(job))
 
-    def _note_unknown_end(self, job: Job, end: float | None) -> None:
-        if job.spec.time_limit_seconds is None:
+    def _note_end(self, job: Job, end: float | None) -> None:
+        if end is None and job.spec.time_limit_seconds is None:
             self._is_endless = True
         elif end is None:
             self._has_restart = True
@@ -193,7 +233,7 @@ class _Ahead:
             fit.run()
             self._retry_at = fit.preempting.retry_at
             for key, found in fit.preempting.made.items():
-                self._note_unknown_end(self._state.jobs[key].job, None)
+                self._note_end(self._state.jobs[key].job, None)
                 self._is_preempting = True
                 if key == self._key:
                     self._victims = tuple(victim.key for victim in found.victims)
@@ -204,16 +244,19 @@ class _Ahead:
 
     def _on_plan(self, entry: QueueEntry, plan: Plan) -> None:
         capacity, job, key = self._capacity, entry.job, entry.age.job_key
-        has_limit = job.spec.time_limit_seconds is not None
-        until = self._context.now + hold_seconds(job) if has_limit else None
+        now = self._context.now
+        until = now + entry.hold_seconds if entry.hold_seconds < inf else None
+        expected = until
+        if self._ends is not None:
+            expected = self._ends.starting(self._state.cluster.jobs[key], now)
         if capacity.holds(key):  # it moves: of old places and new ones only the new stay
             assert isinstance(entry.gang, GangRequest)
             capacity.rollback_to(self._mark)
             capacity.without([key])
             self._mark = capacity.mark()
             take_plan(capacity, entry.gang, plan)
-        capacity.hold(key, self._mark, until)
-        self._note_unknown_end(job, until)
+        capacity.hold(key, self._mark, until, expected=expected)
+        self._note_end(job, expected)
         self._context.placed[key] = plan.distinct_slots
         self._context.limits.take(entry)
         self._mark = capacity.mark()
@@ -240,11 +283,11 @@ def _dependents(state: PlacementState) -> frozenset[ObjectKey]:
     return frozenset(
         (entry.job.metadata.namespace, after.job)
         for entry in state.jobs.values()
-        if _is_new(entry.job)
+        if entry.job.spec.after and _is_new(entry.job)
         for after in entry.job.spec.after
     )
 
 
 def _is_new(job: Job) -> bool:
     """True for a job that was never admitted and may be."""
-    return phase_of(job) is Phase.UNADMITTED and job.status.attempt == 0
+    return job.status.attempt == 0 and phase_of(job) is Phase.UNADMITTED

@@ -16,7 +16,7 @@ from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.lookup import find_job
 from fairlead.cli.transport import Api
-from fairlead.cli.views.why import why_text
+from fairlead.cli.views.why import why_facts, why_text
 from fairlead.cli.views.words import amount_words
 from fairlead.decide.explain import explain
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -79,6 +79,27 @@ def test_one_of_a_thing_has_no_plural_and_a_forecast_says_once_what_has_ended() 
     assert amount_words("cpu", 1000) == "1 CPU"
     assert amount_words("cpu", 11_000) == "11 CPUs"
     assert amount_words("cpu", 2_100) == "2.1 CPUs"
+
+
+def test_the_expected_start_is_a_range_with_what_it_was_learned_from() -> None:
+    done = (Condition(type="Succeeded", status="True"),)
+    past = [
+        make_job(f"past-{n}", conditions=done, status={"attempts": (
+            Attempt(1, started_at=format_time(EPOCH), finished_at=format_time(EPOCH + 60 * n)),
+        )})
+        for n in range(1, 31)
+    ]  # fmt: skip
+    holder = make_job("h", placement=make_placement(["node-0000"]))
+    job = make_job("a")
+    state = PlacementState.of(make_nodes(1), [*past, holder, job])
+    found = explain(state, job.metadata.key, EPOCH, is_late=lambda: False)
+    text = why_text(job, found, EPOCH)
+    assert "  may start  unknown: a job that holds the room, or is ahead, has no" in text
+    assert "  expected   in 1m to 30m, about 15m; 9 of 10 such ranges are right\n" in text
+    assert "if jobs run for as long as the 30 that have ended and no other job comes" in text
+    facts = why_facts(job, found)["explanation"]["expected"]
+    assert sorted(facts) == ["earliest", "latest", "median", "pastJobs"]
+    assert "expected" not in why_text(job, explain(state, job.metadata.key, EPOCH), EPOCH)
 
 
 def test_a_job_that_preempts_names_its_victims_and_when() -> None:

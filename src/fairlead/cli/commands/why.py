@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError, Exit
 from fairlead.model.node_health import NodeHealth
+
+#: The expected start is left out where it takes longer: in queues of thousands of different jobs.
+EXPECTED_SECONDS_MAX = 3.0
 
 
 @click.command(
@@ -140,7 +144,10 @@ def _read(
     if settings is None:
         common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
     ask = explain_changed if asked.is_changed else explain
-    explanation = ask(state, job.metadata.key, instant, policy)
+    give_up_at = time.monotonic() + EXPECTED_SECONDS_MAX
+    explanation = ask(
+        state, job.metadata.key, instant, policy, is_late=lambda: time.monotonic() > give_up_at
+    )
     pools = _pools(api) if explanation is not None and placement is None else ()
     holding = pools_that_hold(nodes, cluster.gang_of(job), pools) if pools else {}
     buying = buying_for(job, pools, holding, instant)

@@ -33,6 +33,7 @@ from fairlead.cli.views.jobs import (
 from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.expected_start import ExpectedStart
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Preemption, Unknown
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -180,8 +181,9 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
     forecast = explanation.forecast
     if forecast is None:
         return []
+    expected = _expected(explanation.expected, now)
     if isinstance(forecast, Unknown):
-        return [_line("may start", f"unknown: {forecast.value}")]
+        return [_line("may start", f"unknown: {forecast.value}"), *expected]
     if isinstance(forecast, Preemption):
         return _preempts(job, forecast, now)
     after = ""
@@ -192,6 +194,22 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
     return [
         _line("may start", text),
         _line("", "if the jobs ahead use their whole time limits and no other job comes first"),
+        *expected,
+    ]
+
+
+def _expected(found: ExpectedStart | None, now: float) -> list[str]:
+    """Return when the job starts if jobs run for as long as past ones did."""
+    if found is None:
+        return []
+    first, middle, last = (
+        duration(max(at - now, 0.0)) for at in (found.earliest, found.median, found.latest)
+    )
+    past = f"the {found.past_jobs:,} that have ended"
+    when = f"in {first}" if first == last else f"in {first} to {last}, about {middle}"
+    return [
+        _line("expected", f"{when}; 9 of 10 such ranges are right"),
+        _line("", f"if jobs run for as long as {past} and no other job comes first"),
     ]
 
 

@@ -14,7 +14,7 @@ and every "what if?".
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +81,8 @@ class PresentCapacity:
         self.kept: tuple[Kept, ...] = ()
         #: (end, job) of the jobs that hold nodes and whose end is known, in order.
         self._ends: list[tuple[float, JobKey]] | None = None
+        #: The same by when they are expected to end; None: at their limits.
+        self._expected: list[tuple[float, JobKey]] | None = None
 
     @property
     def version(self) -> int:
@@ -143,17 +145,28 @@ class PresentCapacity:
         """Release the claims of these jobs and what their pods use; other keys are ignored."""
         self._transaction.without(keys)
 
-    def hold(self, key: JobKey, mark: int, until: float | None) -> None:
-        """Let a job hold what was taken since the mark; `by` releases it from `until` on."""
+    def expect(self, ends: Mapping[JobKey, float]) -> None:
+        """Let `by` release jobs at these instants, and no others; `ends` tells their limits."""
+        self._expected = sorted((end, key) for key, end in ends.items())
+
+    def hold(self, key: JobKey, mark: int, until: float | None, *, expected: float | None) -> None:
+        """Let a job hold what was taken since the mark, at most `until`.
+
+        `by` releases it from then on; after `expect`, from `expected` on.
+        """
         self.keep(key)
         self._transaction.assign(key, mark)
         if until is not None:
             insort(self._known_ends(), (until, key))
+        if expected is not None and self._expected is not None:
+            insort(self._expected, (expected, key))
 
     def keep(self, key: JobKey) -> None:
         """Let `by` not release a job, whatever its limit says."""
         if self._transaction.claim_counts(key):
             self._ends = [end for end in self._known_ends() if end[1] != key]
+            if self._expected is not None:
+                self._expected = [end for end in self._expected if end[1] != key]
 
     def holds(self, key: JobKey) -> bool:
         """True for a job whose claim counts here, or that holds what was taken for it."""
@@ -161,7 +174,7 @@ class PresentCapacity:
 
     def by(self, instant: float) -> tuple[JobKey, ...]:
         """Release the jobs that end by an instant at the latest; return them in order of end."""
-        ends = self._known_ends()
+        ends = self._releases()
         count = bisect_right(ends, instant, key=_end)
         ended = tuple(key for _, key in ends[:count] if self._transaction.holds(key))
         self.without(ended)
@@ -169,15 +182,18 @@ class PresentCapacity:
 
     def next_end(self, after: float) -> float | None:
         """Return the first instant after another one at which `by` may release a job."""
-        ends = self._known_ends()
+        ends = self._releases()
         index = bisect_right(ends, after, key=_end)
         return ends[index][0] if index < len(ends) else None
 
     def ends(self) -> Iterator[tuple[float, Iterator[tuple[Ints, Ints, Request]]]]:
-        """Yield the ends that are known, in order, with what each job uses until then."""
+        """Yield the limits that are known, in order, with what each job uses until then."""
         for end, key in self._known_ends():
             if self._transaction.holds(key):
                 yield end, self._transaction.uses_of(key)
+
+    def _releases(self) -> list[tuple[float, JobKey]]:
+        return self._known_ends() if self._expected is None else self._expected
 
     def _known_ends(self) -> list[tuple[float, JobKey]]:
         if self._ends is None:

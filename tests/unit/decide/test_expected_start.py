@@ -1,0 +1,113 @@
+"""Between when and when a waiting job starts, by the run times of past jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.api.job import After, Attempt, Job, Progress
+from fairlead.api.meta import Condition
+from fairlead.api.times import format_time
+from fairlead.decide.expected_start import ExpectedStart, expected_start
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.run_times import SAMPLES_MIN
+from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
+
+NOW = EPOCH + 1000
+#: Past jobs ran for 1010, 1020 ... seconds.
+PAST = 100
+
+
+def attempt(start: float, end: float | None = None) -> Attempt:
+    return Attempt(
+        1,
+        started_at=format_time(EPOCH + start),
+        finished_at=None if end is None else format_time(EPOCH + end),
+    )
+
+
+def past(count: int = PAST) -> list[Job]:
+    return [
+        make_job(
+            f"past-{n}", conditions=(Condition(type="Succeeded", status="True"),),
+            status={"attempts": (attempt(0, 1010 + 10 * n),),
+                    "finished_at": format_time(EPOCH + 1010 + 10 * n)},
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def running(name: str, *nodes: str, limit: int | None = None, start: float = 0.0) -> Job:
+    return make_job(
+        name, count=len(nodes), placement=make_placement(nodes), time_limit_seconds=limit,
+        status={"attempts": (attempt(start),)},
+    )  # fmt: skip
+
+
+def expect(
+    *jobs: Job, nodes: int = 2, is_late: bool = False, policy: PlacementPolicy | None = None
+) -> ExpectedStart | None:
+    """Return when job `j` is expected to start."""
+    state = PlacementState.of(make_nodes(nodes), jobs)
+    policy = policy or PlacementPolicy()
+    found = expected_start(state, ("default", "j"), NOW, policy, is_late=lambda: is_late)
+    assert found == expected_start(state, ("default", "j"), NOW, policy, is_late=lambda: is_late)
+    return found
+
+
+def test_it_starts_when_the_job_that_holds_its_nodes_is_expected_to_end() -> None:
+    found = expect(*past(), running("a", "node-0000", "node-0001"), make_job("j"))
+    assert found is not None
+    assert found.past_jobs == PAST
+    # Of 100 sorted runs the quantiles 1/40 and 39/40 are those at places 1.525 and 97.475.
+    assert found.earliest - EPOCH == pytest.approx(1025.25)
+    assert found.latest - EPOCH == pytest.approx(1984.75)
+    assert found.median - EPOCH == pytest.approx(1505.0)
+
+
+def test_the_first_of_several_to_end_is_expected_sooner() -> None:
+    one = expect(*past(), running("a", "node-0000"), make_job("j"), nodes=1)
+    holders = [running(f"a-{n}", f"node-000{n}") for n in range(4)]
+    four = expect(*past(), *holders, make_job("j"), nodes=4)
+    assert one is not None
+    assert four is not None
+    assert four.median < one.median - 200
+    assert four.latest < one.latest
+
+
+def test_no_job_is_expected_to_run_beyond_its_limit() -> None:
+    found = expect(*past(), running("a", "node-0000", limit=1100), make_job("j"), nodes=1)
+    assert found is not None
+    assert found.latest == EPOCH + 1130  # and its grace period
+    assert found.earliest - EPOCH == pytest.approx(1025.25)
+
+
+def test_jobs_ahead_run_first_for_as_long_as_such_jobs_do() -> None:
+    ahead = make_job("ahead", created=EPOCH - 1)
+    found = expect(*past(), running("a", "node-0000"), ahead, make_job("j"), nodes=1)
+    assert found is not None
+    assert NOW + 1010 < found.earliest < found.latest < NOW + 1000 + 2 * 2010
+
+
+def test_a_job_with_a_checkpoint_goes_on_where_it_was() -> None:
+    medians: list[float] = []
+    for progress in (None, Progress(checkpoint_step=5)):
+        status = {"attempts": (attempt(0, 900),), "progress": progress}
+        ahead = make_job("ahead", created=EPOCH - 1, attempt=2, status=status)
+        found = expect(*past(), running("a", "node-0000"), ahead, make_job("j"), nodes=1)
+        assert found is not None
+        medians.append(found.median)
+    assert medians[0] - medians[1] == pytest.approx(900, abs=100)
+
+
+def test_nothing_is_expected_where_run_times_do_not_tell() -> None:
+    holder = running("a", "node-0000")
+    few = past(SAMPLES_MIN - 1)
+    assert expect(*few, holder, make_job("j"), nodes=1) is None
+    assert expect(*past(), holder, make_job("j"), nodes=1, is_late=True) is None
+    after = make_job("other", attempt=0, spec={"after": (After(job="a"),)})
+    assert expect(*past(), holder, after, make_job("j"), nodes=1) is None
+    urgent = make_job("j", priority=10)
+    low = running("a", "node-0000", start=-1000.0)
+    assert expect(*past(), low, urgent, nodes=1) is None  # it preempts
+    assert expect(*past(), holder, make_job("j", count=3), nodes=2) is None  # never fits

@@ -1,0 +1,115 @@
+"""How long jobs run, learned from those that have ended."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import Condition
+from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.times import format_time
+from fairlead.decide.run_times import SAMPLES_MAX, SAMPLES_MIN, RunTimes, run_seconds
+from fairlead.model.cluster import ClusterState, JobEntry
+from fairlead.testing.builders import EPOCH, make_job
+
+NEW_YEAR = 365 * 86_400
+
+
+def attempt(number: int, start: float, end: float | None, *, resumed: int | None = None) -> Attempt:
+    finished_at = None if end is None else format_time(EPOCH + end)
+    return Attempt(
+        number, started_at=format_time(EPOCH + start), finished_at=finished_at,
+        resumed_from_step=resumed,
+    )  # fmt: skip
+
+
+def of(user: str, job: Job) -> Job:
+    return replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: user}))
+
+
+def ended(name: str, seconds: float, *, at: float = 0.0, user: str = "ana", gpus: int = 8) -> Job:
+    conditions = (Condition(type="Succeeded", status="True"),)
+    finished_at = format_time(EPOCH + at + seconds)
+    status = {"attempts": (attempt(1, at, at + seconds),), "finished_at": finished_at}
+    return of(user, make_job(name, gpus=gpus, conditions=conditions, status=status))
+
+
+def many(name: str, seconds: float, *, count: int = SAMPLES_MIN, **more: object) -> list[Job]:
+    """Jobs that ran for so long, half of them a second less and half of them a second more."""
+    return [
+        ended(f"{name}-{seconds:g}-{n}", seconds + (-1) ** n, **more)  # type: ignore[arg-type]
+        for n in range(count)
+    ]
+
+
+def entry(name: str, *, user: str = "ana", gpus: int = 8) -> JobEntry:
+    job = of(user, make_job(name, gpus=gpus))
+    return ClusterState.of(jobs=[job]).jobs[job.metadata.key]
+
+
+def times(jobs: list[Job]) -> RunTimes:
+    return RunTimes.of(ClusterState.of(jobs=jobs).jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        (entry("train-99"), 100.0),  # user, name and size
+        (entry("train-99", gpus=4), 100.0),  # user and name
+        (entry("other", gpus=2), 5000.0),  # user and size
+        (entry("train-99", user="ben", gpus=2), 5000.0),  # size alone
+    ],
+)
+def test_the_narrowest_class_with_enough_past_jobs_says_it(asked: JobEntry, seconds: float) -> None:
+    past = [*many("train", 100.0), *many("sweep", 5000.0, gpus=2)]
+    assert times(past).remaining(asked, 0.0, 0.5) == pytest.approx(seconds)
+
+
+def test_a_name_is_what_comes_before_its_number() -> None:
+    past = [*many("train", 100.0), *many("train2-seed", 900.0, user="ben")]
+    found = times(past)
+    assert found.remaining(entry("train-7b-lr3"), 0.0, 0.5) == pytest.approx(100.0)
+    assert found.remaining(entry("train", user="ben"), 0.0, 0.5) == pytest.approx(900.0)
+
+
+def test_a_job_that_has_run_for_long_is_one_of_the_long_ones() -> None:
+    found = times([*many("train", 100.0), *many("train", 1000.0, at=50.0)])
+    assert found.remaining(entry("train-99"), 500.0, 0.5) == pytest.approx(500.0)
+
+
+def test_beyond_all_past_jobs_the_run_doubles_with_a_chance_of_one_half() -> None:
+    found = times(many("train", 100.0))
+    assert found.remaining(entry("train-99"), 400.0, 0.5) == pytest.approx(400.0)
+    assert found.remaining(entry("train-99"), 400.0, 0.75) == pytest.approx(1200.0)
+
+
+def test_a_quantile_is_where_so_many_of_the_next_runs_are_expected_below() -> None:
+    found = times([ended(f"train-{n}", 10.0 * (n + 1)) for n in range(SAMPLES_MIN)])
+    at = [found.remaining(entry("train-99"), 0.0, q) for q in (0.001, 1 / 21, 0.5, 20 / 21, 0.999)]
+    assert at == pytest.approx([10.0, 10.0, 105.0, 200.0, 200.0])
+
+
+def test_the_latest_past_jobs_count() -> None:
+    old = many("train", 5000.0, count=SAMPLES_MAX)
+    new = many("train", 100.0, count=SAMPLES_MAX, at=NEW_YEAR)
+    found = times([*new, *old])
+    assert found.count == 2 * SAMPLES_MAX
+    assert found.remaining(entry("train-99"), 0.0, 0.5) == pytest.approx(100.0)
+
+
+def test_few_past_jobs_and_those_that_run_say_nothing() -> None:
+    running = make_job("train-9", status={"attempts": (attempt(1, 0.0, None),)})
+    never_ran = make_job("n", conditions=(Condition(type="Failed", status="True"),))
+    jobs = [*many("train", 100.0, count=SAMPLES_MIN - 1), running, never_ran]
+    assert not times(jobs).is_enough
+    assert times([*jobs, ended("train-77", 5.0)]).is_enough
+
+
+def test_an_attempt_carries_the_time_of_those_whose_checkpoint_it_goes_on_with() -> None:
+    first, second = attempt(1, 0.0, 100.0), attempt(2, 200.0, 250.0)
+    third = attempt(3, 300.0, None, resumed=40)
+    job = make_job("a", status={"attempts": (first, second, third)})
+    assert run_seconds(job, EPOCH + 310) == 60.0  # the second began from the start
+    assert run_seconds(job, None) == 50.0
+    assert run_seconds(make_job("b"), EPOCH) == 0.0
