@@ -399,6 +399,21 @@ def test_a_planted_reclaim_is_reported(planted: Callable[[History], None], words
         planted(History())
 
 
+def test_a_victim_that_ended_late_may_give_way_again_once_that_place_is_lost() -> None:
+    history = History()
+    history.nominate()
+    history.request()
+    elsewhere = replace(make_placement(["n3"]), team="red")
+    history.high = history.put(history.high, nomination=None, placement=elsewhere)
+    history.end()
+    history.high = history.put(history.high, placement=None)
+    history.again()
+    history.nominate()
+    history.request()
+    history.end()
+    assert history.checker.preemptions == 2
+
+
 def at_its_time(history: History) -> None:
     history.give_way_often()
     history.now += 240.0

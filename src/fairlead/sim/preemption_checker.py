@@ -69,9 +69,10 @@ class _JobModel:
     owed_since: float | None = None
     preempted_attempts: int = 0
     team: str = ""
-    #: The job that preempted it last, as (uid, how often that one had been placed or given up).
+    #: The job that preempted it last, as (uid, its `turns` then), and when.
     served: tuple[str, int] = ("", 0)
-    #: How often it was placed, or lost the place that was kept for it.
+    served_at: float = 0.0
+    #: How often it was placed, lost its nodes, or lost the place that was kept for it.
     turns: int = 0
     loan: _Loan = field(default_factory=_Loan)
 
@@ -131,7 +132,7 @@ class PreemptionChecker:
             raise PromiseBroken(
                 f"5: a part of the gang {key} gives way, and {len(nodes)} nodes stay"
             )
-        model.turns += bool(nodes and not model.nodes)
+        model.turns += bool(nodes) != bool(model.nodes)
         if taken := nodes - model.nodes:
             self._contests(key, taken, now)
         if nodes != model.nodes:
@@ -290,12 +291,16 @@ class PreemptionChecker:
         self.preemptions += 1
         if not model.gives_way_to:
             raise PromiseBroken(f"5: {key} was preempted for no job")
-        for other in self._jobs.values():
+        for name, other in self._jobs.items():
             if other.uid != model.gives_way_to:
                 continue
             if model.served == (other.uid, other.turns):
-                raise PromiseBroken(f"5: {key} was preempted twice for one place of the same job")
-            model.served = (other.uid, other.turns)
+                raise PromiseBroken(
+                    f"5: {key} was preempted twice for one place of the same job, {name}, the "
+                    f"first time {now - model.served_at:.0f} s before; kept since "
+                    f"{now - other.nominated_at:.0f} s on {sorted(other.nominated)}"
+                )
+            model.served, model.served_at = (other.uid, other.turns), now
             if not other.nodes and other.owed_since is None:
                 other.owed_since = now
 
