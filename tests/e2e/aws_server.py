@@ -43,6 +43,8 @@ class AwsServer:
     capacity: dict[str, int] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: Scheduled events, by the id of the machine.
+    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     clients: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -169,25 +171,49 @@ def aws_in_process() -> Generator[AwsServer]:
 def _extended(server: AwsServer) -> Generator[AwsServer]:
     """Add the calls that moto lacks, and make the group."""
     from moto.autoscaling.responses import AutoScalingResponse
+    from moto.ec2.responses.instances import InstanceResponse
 
     describe = AutoScalingResponse.describe_auto_scaling_groups
-    planted: dict[str, Any] = {
-        "launch_instances": _planned(server, "launch", partial(_launch, server)),
-        "terminate_instance_in_auto_scaling_group": _planned(server, "terminate", _terminate),
-        "describe_auto_scaling_groups": _planned(server, "list", describe),
+    planted: dict[tuple[Any, str], Any] = {
+        (AutoScalingResponse, "launch_instances"): _planned(
+            server, "launch", partial(_launch, server)
+        ),
+        (AutoScalingResponse, "terminate_instance_in_auto_scaling_group"): _planned(
+            server, "terminate", _terminate
+        ),
+        (AutoScalingResponse, "describe_auto_scaling_groups"): _planned(server, "list", describe),
+        (InstanceResponse, "describe_instance_status"): _planned(
+            server, "events", partial(_events, server)
+        ),
     }
-    before = {name: getattr(AutoScalingResponse, name, None) for name in planted}
+    before = {(at, name): getattr(at, name, None) for at, name in planted}
     try:
-        for name, act in planted.items():
-            setattr(AutoScalingResponse, name, act)
+        for (at, name), act in planted.items():
+            setattr(at, name, act)
         _make_group(server)
         yield server
     finally:
-        for name, act in before.items():
+        for (at, name), act in before.items():
             if act is None:
-                delattr(AutoScalingResponse, name)
+                delattr(at, name)
             else:
-                setattr(AutoScalingResponse, name, act)
+                setattr(at, name, act)
+
+
+def _events(server: AwsServer, response: Any) -> ActionResult:
+    """Answer with the machines that have events of the codes that are asked for, one to a page."""
+    from moto.core.responses import ActionResult
+
+    given = response._get_params()
+    [codes] = [each["Values"] for each in given["Filters"] if each["Name"] == "event.code"]
+    found = [
+        {"InstanceId": id_, "Events": events}
+        for id_, events in sorted(server.events.items())
+        if any(event["Code"] in codes for event in events)
+    ]
+    at = int(given.get("NextToken") or 0)
+    more = {"NextToken": str(at + 1)} if at + 1 < len(found) else {}
+    return ActionResult({"InstanceStatuses": found[at : at + 1], **more})
 
 
 def _make_group(server: AwsServer) -> None:

@@ -159,6 +159,8 @@ class AzureServer:
     #: Machines that ever existed, by their unique ids; those that Azure chose to delete.
     made: Counter[str] = field(default_factory=Counter)
     chosen: list[str] = field(default_factory=list)
+    #: Maintenance ahead, by the scale set and the instance id of the machine: its start and end.
+    maintenance: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     throttled: Counter[str] = field(default_factory=Counter)
     tokens: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     now: float = 0.0
@@ -186,7 +188,7 @@ class AzureServer:
         with self.lock:
             for kept in (self.faults, self.calls, self.capacity, self.operation_errors,
                          self.machine_errors, self.operations, self.made, self.chosen,
-                         self.throttled, self.tokens):  # fmt: skip
+                         self.throttled, self.tokens, self.maintenance):  # fmt: skip
                 kept.clear()
             self.sets = _sets()
             self.lag_seconds, self.page_max, self.keeps_failed = 0.0, 500, True
@@ -297,8 +299,9 @@ class AzureServer:
         assert query["$expand"] == "instanceView", "without it there is no power state"
         found = [vm for vm in (*group.vms.values(), *group.ghosts) if vm.listed_at <= self.now]
         start = int(query.get("$skiptoken") or 0)
+        part = found[start : start + self.page_max]
         page: dict[str, Any] = {
-            "value": [_machine(vm, group) for vm in found[start : start + self.page_max]]
+            "value": [_machine(vm, group, self.maintenance.get((group.name, vm.id))) for vm in part]
         }
         if start + self.page_max < len(found):
             path = (
@@ -440,7 +443,7 @@ class AzureServer:
             del group.vms[vm.id]  # its place in the capacity stays
 
 
-def _machine(vm: Vm, group: FakeSet) -> dict[str, Any]:
+def _machine(vm: Vm, group: FakeSet, ahead: tuple[str, str] | None) -> dict[str, Any]:
     state = vm.provisioning.lower()
     statuses = [{"code": f"ProvisioningState/{state}"}]
     if vm.error:
@@ -448,9 +451,14 @@ def _machine(vm: Vm, group: FakeSet) -> dict[str, Any]:
         statuses = [{"code": code, "message": "Allocation failed."}]
     if vm.power:
         statuses.append({"code": f"PowerState/{vm.power}"})
+    view: dict[str, Any] = {"statuses": statuses}
+    if ahead is not None:
+        view["maintenanceRedeployStatus"] = {
+            "isCustomerInitiatedMaintenanceAllowed": True,
+            "maintenanceWindowStartTime": ahead[0], "maintenanceWindowEndTime": ahead[1],
+        }  # fmt: skip
     properties = {
-        "vmId": vm.vm_id, "provisioningState": vm.provisioning,
-        "instanceView": {"statuses": statuses},
+        "vmId": vm.vm_id, "provisioningState": vm.provisioning, "instanceView": view,
     }  # fmt: skip
     return {"instanceId": vm.id, "location": LOCATION, "zones": group.zones or None,
             "properties": properties}  # fmt: skip

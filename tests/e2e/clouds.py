@@ -6,6 +6,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tests.e2e.aws_server import GROUP as AWS_GROUP
@@ -68,6 +69,10 @@ class Cloud(ABC):
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         """Plant an error of one call: list, launch or terminate."""
 
+    @abstractmethod
+    def announce(self, id_: str, start: datetime, end: datetime) -> None:
+        """Announce maintenance of a machine."""
+
 
 class AwsCloud(Cloud):
     name, zone = "AWS", AWS_ZONE
@@ -83,6 +88,12 @@ class AwsCloud(Cloud):
     def clear(self) -> None:
         for kept in (self.server.faults, self.server.calls, self.server.capacity):
             kept.clear()
+        self.server.events.clear()
+
+    def announce(self, id_: str, start: datetime, end: datetime) -> None:
+        event = {"Code": "system-maintenance", "Description": "", "NotBefore": start,
+                 "NotAfter": end}  # fmt: skip
+        self.server.events[_last(id_)] = [event]
 
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         self.server.faults.append(Fault(operation, code, after))
@@ -110,6 +121,12 @@ class AzureCloud(Cloud):
 
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         self.server.faults.append(AzureFault(operation, code, after))
+
+    def announce(self, id_: str, start: datetime, end: datetime) -> None:
+        form = "%Y-%m-%dT%H:%M:%S.0000000+00:00"
+        self.server.maintenance[id_.split("/")[-3], _last(id_)] = (
+            start.strftime(form), end.strftime(form),
+        )  # fmt: skip
 
 
 def azure_id(scale_set: str, instance: str) -> str:
@@ -146,6 +163,13 @@ class GcpCloud(Cloud):
 
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         self.server.faults.append(GcpFault(operation, code, after))
+
+    def announce(self, id_: str, start: datetime, end: datetime) -> None:
+        self.server.upcoming[_last(id_)] = (start.isoformat(), end.isoformat())
+
+
+def _last(id_: str) -> str:
+    return id_.rpartition("/")[2]
 
 
 async def launched(

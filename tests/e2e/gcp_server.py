@@ -29,6 +29,7 @@ _PATH = re.compile(
     r"/compute/v1/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/"
     r"(?P<kind>operations|instanceGroupManagers)/(?P<name>[^/]+)/?(?P<rest>.*)"
 )
+_INSTANCES = re.compile(r"/compute/v1/projects/[^/]+/zones/(?P<zone>[^/]+)/instances")
 _VERBS = {
     "": "group", "listManagedInstances": "list", "createInstances": "launch",
     "deleteInstances": "terminate", "resizeRequests": "launch",
@@ -126,6 +127,8 @@ class GcpServer:
     #: Error codes of the next operations, and of the next attempts to make a machine.
     operation_errors: list[str] = field(default_factory=list)
     attempt_errors: list[str] = field(default_factory=list)
+    #: Maintenance ahead of machines: its start and end.
+    upcoming: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     zones: tuple[str, ...] = (ZONE, OTHER_ZONE)
     label: str = GROUP
     vms: dict[str, Vm] = field(default_factory=dict)
@@ -157,7 +160,7 @@ class GcpServer:
         with self.lock:
             for kept in (self.faults, self.calls, self.capacity, self.operation_errors, self.vms,
                          self.attempt_errors, self.ghosts, self.requests, self.operations,
-                         self.request_ids, self.made):  # fmt: skip
+                         self.request_ids, self.made, self.upcoming):  # fmt: skip
                 kept.clear()
             self.lag_seconds, self.page_max, self.label = 0.0, 500, GROUP
 
@@ -179,6 +182,10 @@ class GcpServer:
     def _route(
         self, method: str, path: str, query: dict[str, str], body: dict[str, Any]
     ) -> dict[str, Any]:
+        if instances := _INSTANCES.fullmatch(path):
+            self.calls["events"] += 1
+            self._meet("events", after=False)
+            return self._instances(instances["zone"], query)
         found = _PATH.fullmatch(path)
         if found is None:
             raise GcpError(404, "notFound", f"no such path {path}")
@@ -261,6 +268,19 @@ class GcpServer:
         if start + size < len(found):
             page["nextPageToken"] = str(start + size)
         return page
+
+    def _instances(self, zone: str, query: dict[str, str]) -> dict[str, Any]:
+        assert query["filter"] == f"name eq {GROUP}-.*"
+        found = sorted(vm.name for vm in self.vms.values() if vm.zone == zone and vm.status)
+        start = int(query.get("pageToken") or 0)
+        end = start + min(self.page_max, int(query["maxResults"]))
+        more = {"nextPageToken": str(end)} if end < len(found) else {}
+        return {"items": [self._instance(name) for name in found[start:end]], **more}
+
+    def _instance(self, name: str) -> dict[str, Any]:
+        start, end = self.upcoming.get(name, ("", ""))
+        ahead = {"windowStartTime": start, "windowEndTime": end, "maintenanceStatus": "PENDING"}
+        return {"name": name, "resourceStatus": {"upcomingMaintenance": ahead} if start else {}}
 
     def _resize(self, verb: str, zone: str, name: str, id_: str) -> dict[str, Any]:
         request = self.requests.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.e2e.aws_server import aws_server
@@ -13,7 +14,7 @@ from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, Dies, GcpCloud
 from tests.e2e.clouds import launched as launched_after
 from tests.e2e.gcp_server import connect_to, gcp_server
 
-from fairlead.cloud import azure_api, azure_launch, gcp_launch
+from fairlead.cloud import azure_api, azure_launch, calls, gcp_launch
 from fairlead.cloud.provider import (
     CloudError,
     LaunchRequest,
@@ -90,6 +91,22 @@ async def test_machines_are_launched_listed_and_ended(cloud: Cloud) -> None:
     assert cloud.server.calls["list"] == 1, "one list per group"
     await ended(cloud, ids[:2])
     assert cloud.machines() == {ids[2]}, "and the group makes no others instead"
+
+
+async def test_maintenance_that_the_cloud_announces_is_listed_with_the_machine(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "ANNOUNCED_SECONDS", 0.0)
+    provider = cloud.provider()
+    ids = await launched(provider, ask("events", cloud, 2))
+    start = datetime(2026, 12, 1, 8, tzinfo=UTC)
+    cloud.announce(ids[0], start, start + timedelta(hours=4))
+    found = {each.id: each.maintenance for each in (await provider.instances()).instances}
+    assert found == {ids[0]: "2026-12-01T08:00:00Z/2026-12-01T12:00:00Z", ids[1]: ""}
+    cloud.announce(ids[0], start, start)
+    found = {each.id: each.maintenance for each in (await provider.instances()).instances}
+    assert found[ids[0]] == "2026-12-01T08:00:00Z/2026-12-01T08:00:01Z", "it can be read"
+    await ended(cloud, ids)
 
 
 @pytest.mark.parametrize("after", [False, True])

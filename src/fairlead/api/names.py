@@ -21,6 +21,9 @@ HOSTFILE = f"{GROUP}/hostfile"  # on the pod of a lone member: its host file
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
 MAINTENANCE = f"{GROUP}/maintenance"  # on a node: START/END, two RFC 3339 times
+MAINTENANCE_ANNOUNCED = (
+    f"{GROUP}/maintenance-announced"  # on a node: MAINTENANCE as its provider announced it
+)
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements
 GROUP_SIZE = (

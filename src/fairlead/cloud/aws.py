@@ -4,6 +4,7 @@
     launch     LaunchInstances with the launch's token: idempotent, it answers with the ids or
                with why there are none, and raises the desired capacity by what it launched
     terminate  TerminateInstanceInAutoScalingGroup for up to 100 machines, lowering the capacity
+    events     DescribeInstanceStatus of EC2 once a minute for each region: scheduled maintenance
 
 Calls run in threads, since boto3 blocks. `Throttle` keeps the calls of one region within half of
 the rates that AWS states for an account, and backs off when AWS throttles all the same. boto3
@@ -19,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.api import names
-from fairlead.cloud.calls import Runner, Throttle, Throttled
+from fairlead.cloud.calls import Announced, Runner, Throttle, Throttled
 from fairlead.cloud.provider import (
     CloudError,
     LaunchRequest,
@@ -27,6 +28,7 @@ from fairlead.cloud.provider import (
     RefusedByProvider,
 )
 from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.windows import window_text
 
 SCHEME = "aws:///"
 #: Machines of one call: LaunchInstances and TerminateInstanceInAutoScalingGroup take no more.
@@ -56,9 +58,26 @@ _STATES = {
 _NOT_LISTED = ("Warmed", "Terminated", "Detached")
 
 
+#: Pages of scheduled events that are read, and machines of each.
+_EVENT_PAGES_MAX, _EVENTS_PER_PAGE = 20, 1000
+#: Scheduled events that interrupt a machine. Those with a mark in their text are over.
+_EVENT_CODES = (
+    "instance-reboot",
+    "system-reboot",
+    "system-maintenance",
+    "instance-retirement",
+    "instance-stop",
+)
+_EVENT_OVER = ("[Completed]", "[Canceled]")
+#: Of an event without an end, such as a retirement.
+_EVENT_SECONDS = 86_400.0
+
+
 @dataclass(slots=True)
 class _Region:
     client: Any
+    ec2: Any
+    events: Announced
     throttle: Throttle = field(default_factory=lambda: Throttle("AWS", BURST_MAX, PER_SECOND))
 
 
@@ -71,15 +90,56 @@ class Aws:
 
     async def call(self, region: str, operation: str, **parameters: Any) -> Any:
         """Call Auto Scaling. OutOfCapacity, RefusedByProvider, CloudError."""
-        found = self._regions.get(region)
-        if found is None:
-            made = await self._run(partial(_client, region))
-            found = self._regions.setdefault(region, _Region(made))
+        found = await self._region(region)
         question = partial(_called, found.client, operation, parameters)
         return await found.throttle.call(self._run, question)
 
+    async def events(self, region: str) -> tuple[Mapping[str, str], str]:
+        """Return the maintenance that EC2 has announced, by id, and why it is not known, if so."""
+        return await (await self._region(region)).events.get()
 
-def _client(region: str) -> Any:
+    async def _read_events(self, name: str) -> Mapping[str, str]:
+        region, out, token = await self._region(name), dict[str, str](), ""
+        for _ in range(_EVENT_PAGES_MAX):
+            more = {"NextToken": token} if token else {}
+            parameters = {
+                "Filters": [{"Name": "event.code", "Values": list(_EVENT_CODES)}],
+                "IncludeAllInstances": True, "MaxResults": _EVENTS_PER_PAGE, **more,
+            }  # fmt: skip
+            question = partial(_called, region.ec2, "describe_instance_status", parameters)
+            page = await region.throttle.call(self._run, question)
+            for status in page["InstanceStatuses"]:
+                if window := _first_window(status.get("Events", ())):
+                    out[status["InstanceId"]] = window
+            token = page.get("NextToken") or ""
+            if not token:
+                break
+        return out
+
+    async def _region(self, name: str) -> _Region:
+        found = self._regions.get(name)
+        if found is None:
+            scaling, ec2 = await self._run(partial(_clients, name))
+            events = Announced(partial(self._read_events, name))
+            found = self._regions.setdefault(name, _Region(scaling, ec2, events))
+        return found
+
+
+def _first_window(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return when the first event is that is not over, as START/END; "" without one."""
+    windows = list[tuple[float, float]]()
+    for event in events:
+        start, end = event.get("NotBefore"), event.get("NotAfter")
+        is_over = str(event.get("Description", "")).startswith(_EVENT_OVER)
+        if start is not None and not is_over and event.get("Code") in _EVENT_CODES:
+            begin = start.timestamp()
+            windows.append((begin, end.timestamp() if end is not None else begin + _EVENT_SECONDS))
+    if not windows:
+        return ""
+    return window_text(*min(windows))
+
+
+def _clients(region: str) -> tuple[Any, Any]:
     try:
         import boto3
         from botocore.config import Config
@@ -91,7 +151,8 @@ def _client(region: str) -> Any:
         retries={"total_max_attempts": 1},
     )  # fmt: skip
     try:
-        return boto3.client("autoscaling", region_name=region or None, config=config)
+        make = partial(boto3.client, region_name=region or None, config=config)
+        return make("autoscaling"), make("ec2")
     except BotoCoreError as error:
         raise RefusedByProvider(f"AWS: {error}") from error
 
@@ -135,7 +196,9 @@ class AwsProvider:
         if not groups:
             raise RefusedByProvider(f"AWS: there is no Auto Scaling group {self._group!r}")
         tags = {tag["Key"]: tag["Value"] for tag in groups[0].get("Tags", ())}
-        return Inventory(tuple(_instances(groups[0]["Instances"], tags.get(names.POOL, ""))))
+        events, warning = await self._aws.events(self._region)
+        found = _instances(groups[0]["Instances"], tags.get(names.POOL, ""), events)
+        return Inventory(tuple(found), warning=warning)
 
     async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
         """Launch machines in the zone that the request names, or in any of the group.
@@ -183,12 +246,16 @@ class AwsProvider:
         return await self._aws.call(self._region, operation, **parameters)
 
 
-def _instances(found: Sequence[Mapping[str, Any]], pool: str) -> list[Instance]:
+def _instances(
+    found: Sequence[Mapping[str, Any]], pool: str, events: Mapping[str, str]
+) -> list[Instance]:
     out: list[Instance] = []
     for each in found:
         state, zone = str(each["LifecycleState"]), str(each["AvailabilityZone"])
         if state.startswith(_NOT_LISTED):
             continue
         known = _STATES.get(state.partition(":")[0], InstanceState.RUNNING)
-        out.append(Instance(f"{SCHEME}{zone}/{each['InstanceId']}", pool, known, zone))
+        id_ = each["InstanceId"]
+        maintenance = events.get(id_, "")
+        out.append(Instance(f"{SCHEME}{zone}/{id_}", pool, known, zone, maintenance=maintenance))
     return out

@@ -85,7 +85,8 @@ class AzureProvider:
                 is_hidden = group.scale_set.is_reused(each.id)
                 if not is_hidden and not group.launches.has(each.id):
                     where = domain or _zone(group.scale_set, each)
-                    found.append(Instance(group.id(each.id), pool, each.state, where))
+                    id_, ahead = group.id(each.id), each.maintenance
+                    found.append(Instance(id_, pool, each.state, where, maintenance=ahead))
         if failed and len(failed) == len(self._domains):
             raise failed[0]
         return Inventory(tuple(found), is_complete and not failed)

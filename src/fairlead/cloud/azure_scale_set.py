@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +29,7 @@ from fairlead.cloud.azure_api import (
 )
 from fairlead.cloud.provider import CloudError, RefusedByProvider
 from fairlead.model.machines import InstanceState
+from fairlead.model.windows import window_text
 
 #: Machines of one deletion; pages of one list.
 DELETIONS_MAX, PAGES_MAX = 100, 100
@@ -53,6 +55,8 @@ class Machine:
     power: str
     zone: str = ""
     errors: tuple[Stated, ...] = ()
+    #: START/END of planned maintenance; "" while none is announced.
+    maintenance: str = ""
 
     @property
     def exists(self) -> bool:
@@ -330,7 +334,8 @@ def _problems(properties: Mapping[str, Any], zones: Sequence[str], etag: str) ->
 def _machine(found: Any) -> Machine:
     properties = found.get("properties") or {}
     zones: Sequence[str] = found.get("zones") or ("",)
-    statuses = (properties.get("instanceView") or {}).get("statuses") or []
+    view = properties.get("instanceView") or {}
+    statuses = view.get("statuses") or []
     power, errors = "", list[Stated]()
     for each in statuses:
         kind, _, rest = str(each.get("code") or "").partition("/")
@@ -346,4 +351,15 @@ def _machine(found: Any) -> Machine:
         power=power,
         zone=str(zones[0]),
         errors=tuple(errors),
+        maintenance=_maintenance(view.get("maintenanceRedeployStatus") or {}),
     )
+
+
+def _maintenance(status: Mapping[str, Any]) -> str:
+    """Return the window in which Azure itself redeploys the machine; "" without one."""
+    times = (status.get(f"maintenanceWindow{which}Time") for which in ("Start", "End"))
+    try:
+        start, end = (datetime.fromisoformat(str(at)).timestamp() for at in times)
+    except ValueError:
+        return ""
+    return window_text(start, end)

@@ -6,7 +6,7 @@ The SDKs of clouds block. They do not retry by themselves here: the controller d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,9 @@ _BACK_OFF_SECONDS, _BACK_OFF_SECONDS_MAX = 2.0, 120.0
 #: A cloud that names a time to wait is not asked before then, up to this limit: some name a time
 #: that is much longer than their limit lasts.
 RETRY_AFTER_SECONDS_MAX = 600.0
+
+#: How long what a cloud has announced is believed before it is asked again.
+ANNOUNCED_SECONDS = 60.0
 
 #: Runs a blocking call elsewhere.
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -89,3 +92,27 @@ class Throttle:
     def passed(self) -> None:
         """Note that a call was not throttled."""
         self._back_off_seconds = 0.0
+
+
+@dataclass(slots=True)
+class Announced:
+    """Maintenance that a cloud has announced, by the name of the machine; asked once a minute."""
+
+    read: Callable[[], Awaitable[Mapping[str, str]]]
+    _known: Mapping[str, str] = field(default_factory=dict[str, str])
+    _error: str = ""
+    _at: float = float("-inf")
+
+    async def get(self) -> tuple[Mapping[str, str], str]:
+        """Return what is announced, each as START/END, and why it is not known, if so.
+
+        What was known stays while the cloud does not answer.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._at + ANNOUNCED_SECONDS:
+            self._at = now
+            try:
+                self._known, self._error = await self.read(), ""
+            except CloudError as error:
+                self._error = f"what maintenance is announced is not known: {error}"
+        return self._known, self._error

@@ -1,6 +1,7 @@
 """Machines by any command that speaks JSON (docs/howto/node-pools.md, "Exec").
 
     COMMAND list       {"pool": P} -> {"instances": [...], "complete": true}
+                       Each: "id", and "state", "domain", "token", "pool", "maintenance" if known.
     COMMAND launch     {"pool": P, "token": T, "count": N, ...} -> {"instances": ["id", ...]}
     COMMAND terminate  {"pool": P, "instances": ["id", ...]}
 
@@ -21,6 +22,7 @@ from fairlead.api.node_pool import NODES_MAX
 from fairlead.cloud.command import run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.windows import read_window
 
 T = TypeVar("T")
 #: The id of a machine; ids are written to the status of the pool.
@@ -34,6 +36,7 @@ class _Instance(msgspec.Struct, frozen=True):
     domain: _Name = ""
     token: _Name = ""
     pool: _Name = ""
+    maintenance: _Name = ""
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -57,13 +60,19 @@ class ExecProvider:
     async def instances(self) -> Inventory:
         """Return what the command lists."""
         found = _typed(await self._ask("list"), _Listed, self._path)
+        for each in found.instances:
+            if each.maintenance and (error := read_window(each.maintenance).error):
+                raise CloudError(f"{self._path}: maintenance of {each.id}: {error}")
         return Inventory(
             tuple(
-                Instance(each.id, each.pool or self._pool, each.state, each.domain, each.token)
+                Instance(
+                    each.id, each.pool or self._pool, each.state, each.domain, each.token,
+                    each.maintenance,
+                )
                 for each in found.instances
             ),
             found.complete,
-        )
+        )  # fmt: skip
 
     async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
         """Ask the command for machines."""

@@ -2,7 +2,8 @@
 
 A pool is one zonal group of the same name in each zone that it names as a domain.
 
-    list       listManagedInstances of each group, page by page, and its label every few minutes
+    list       listManagedInstances of each group, page by page, and its label every few minutes;
+               once a minute the instances of the group, for maintenance ahead
     launch     createInstances or a resize request (`gcp_launch.py`), one step for each call
     terminate  deleteInstances by name, which lowers the target size; never a resize, which would
                let the cloud choose
@@ -49,28 +50,31 @@ class GcpProvider:
         under_way = self._under_way()
         found: list[Instance] = []
         failed: list[CloudError] = []
-        is_complete = True
+        is_complete, warnings = True, list[str]()
         for zone in self._zones:
             group = self._group(zone)
             try:
                 machines, is_whole = await group.machines()
                 pool = await group.pool()
+                ahead, warning = await group.announced.get()
             except RefusedByProvider:
                 raise
             except CloudError as error:  # one zone of several
                 failed.append(error)
                 continue
             is_complete = is_complete and is_whole
+            warnings += [warning] if warning else []
             for each in machines.values():
                 never_was = each.action == "DELETING" and not each.status
                 if not never_was:
                     id_ = self._id(group, each.name)
-                    found.append(Instance(id_, pool, each.state, zone))
+                    maintenance = ahead.get(each.name, "")
+                    found.append(Instance(id_, pool, each.state, zone, maintenance=maintenance))
         if failed and len(failed) == len(self._zones):
             raise failed[0]
         under_way |= self._under_way()
         listed = tuple(each for each in found if each.id not in under_way)
-        return Inventory(listed, is_complete and not failed)
+        return Inventory(listed, is_complete and not failed, "; ".join(warnings))
 
     def _under_way(self) -> set[str]:
         return {

@@ -46,6 +46,7 @@ class Service(Enum):
     GROUPS = "InstanceGroupManagersClient"
     RESIZE_REQUESTS = "InstanceGroupManagerResizeRequestsClient"
     OPERATIONS = "ZoneOperationsClient"
+    INSTANCES = "InstancesClient"
 
 
 class NotThere(RefusedByProvider):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from fairlead.api import names
+from fairlead.cloud.calls import Announced
 from fairlead.cloud.gcp_api import Gcp, NotThere, Service, Stated, error_of, stated_errors
 from fairlead.cloud.provider import CloudError
 from fairlead.model.machines import InstanceState
+from fairlead.model.windows import window_text
 
 #: Machines of one deleteInstances, and of one page of a list.
 DELETIONS_MAX, PAGE_MAX, PAGES_MAX = 1_000, 500, 200
 _LABEL_SECONDS = 300.0
+#: Of maintenance without an end.
+_MAINTENANCE_SECONDS = 86_400.0
 #: An operation that lasts longer is looked at no more.
 OPERATION_SECONDS_MAX = 600.0
 
@@ -62,6 +67,8 @@ class Group:
     project: str
     zone: str
     name: str
+    #: Maintenance ahead, by the name of the machine.
+    announced: Announced = field(init=False)
     _pool: str = ""
     _pool_at: float = float("-inf")
     #: Operations that delete machines: since when, and which.
@@ -69,9 +76,30 @@ class Group:
         default_factory=dict[str, tuple[float, frozenset[str]]]
     )
 
+    def __post_init__(self) -> None:
+        """Begin without announcements."""
+        self.announced = Announced(self._read_maintenance)
+
+    async def _read_maintenance(self) -> Mapping[str, str]:
+        """Return the maintenance ahead of machines whose names begin with that of the group."""
+        out, token = dict[str, str](), ""
+        for _ in range(PAGES_MAX):
+            page = await self.call(
+                Service.INSTANCES, "list", filter=f"name eq {self.name}-.*",
+                max_results=PAGE_MAX, page_token=token,
+            )  # fmt: skip
+            for each in page.items:
+                ahead = each.resource_status.upcoming_maintenance
+                if window := _window(ahead.window_start_time, ahead.window_end_time):
+                    out[each.name] = window
+            token = page.next_page_token
+            if not token:
+                break
+        return out
+
     async def call(self, service: Service, method: str, **fields: Any) -> Any:
-        """Call a method about this group."""
-        if service is not Service.OPERATIONS:
+        """Call a method about this group, or about the machines of its zone."""
+        if service not in (Service.OPERATIONS, Service.INSTANCES):
             fields["instance_group_manager"] = self.name
         return await self.gcp.call(service, method, self.project, zone=self.zone, **fields)
 
@@ -147,6 +175,16 @@ class Group:
                 raise error_of(errors)
             if not is_done(operation):
                 self._deleting[operation.name] = (now, frozenset(part))
+
+
+def _window(start: str, end: str) -> str:
+    """Return START/END of times as Compute Engine writes them; "" without a start."""
+    try:
+        begin = datetime.fromisoformat(start).timestamp()
+        over = datetime.fromisoformat(end).timestamp() if end else begin + _MAINTENANCE_SECONDS
+    except ValueError:
+        return ""
+    return window_text(begin, over)
 
 
 def is_done(operation: Any) -> bool:

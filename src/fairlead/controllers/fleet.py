@@ -38,6 +38,7 @@ from fairlead.controllers.pool_providers import PoolProviders, answer_of
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,
+    Announce,
     CallLaunch,
     CreateFleet,
     DeleteNode,
@@ -346,8 +347,8 @@ class FleetController:
                 return pool.metadata.key
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
-            case Mark(node=node) | Unmark(node=node) | Admit(node=node) | DeleteNode(node=node):
-                return ("", f"node/{node.metadata.name}")
+            case Mark() | Unmark() | Admit() | Announce() | DeleteNode():
+                return ("", f"node/{action.node.metadata.name}")
             case _:
                 assert_never(action)
 
@@ -385,7 +386,7 @@ class FleetController:
                 return await self._terminate(pool, instances)
             case DeleteNode(node):
                 return await self._objects.delete(NODES, node.metadata.key, uid=node.metadata.uid)
-            case Mark() | Unmark() | Admit():
+            case Mark() | Unmark() | Admit() | Announce():
                 return await self._objects.patch(NODES, action.node.metadata, _node_patch(action))
             case _:
                 assert_never(action)
@@ -463,8 +464,8 @@ class FleetController:
         match action:
             case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
                 self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
-            case Mark(node=node) | Unmark(node=node) | Admit(node=node) | DeleteNode(node=node):
-                self._set_aside.note(NODES, node.metadata, Stage.ACT, error)
+            case Mark() | Unmark() | Admit() | Announce() | DeleteNode():
+                self._set_aside.note(NODES, action.node.metadata, Stage.ACT, error)
             case CreateFleet() | WriteFleet():
                 raise error
             case _:
@@ -475,7 +476,7 @@ def _order(entry: tuple[int, float, JobKey, GangRequest]) -> tuple[int, float, J
     return entry[:3]
 
 
-def _node_patch(action: Mark | Unmark | Admit) -> dict[str, Any]:
+def _node_patch(action: Mark | Unmark | Admit | Announce) -> dict[str, Any]:
     match action:
         case Mark(why=why):
             notes = {names.REMOVAL: why, names.CORDONED_BY: OWNER}
@@ -484,6 +485,9 @@ def _node_patch(action: Mark | Unmark | Admit) -> dict[str, Any]:
             notes = {names.REMOVAL: None, names.CORDONED_BY: None}
             spec = {"spec": {"unschedulable": None}} if uncordons else {}
             return {"metadata": {"annotations": notes}, **spec}
+        case Announce(window=window):
+            notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window or None)
+            return {"metadata": {"annotations": notes}}
         case Admit(node=node):
             kept = [to_wire(t) for t in node.spec.taints if t.key != names.TAINT_JOINING]
             return {"spec": {"taints": kept or None}}

@@ -132,6 +132,12 @@ class PoolProviders:
         listed.tried_at = asked_at = _instant()
         try:
             inventory = await self._ask(pool, Call.LIST, lambda p: p.instances())
+            before = listed.inventory.warning if listed.inventory is not None else ""
+            if inventory.warning and inventory.warning != before:
+                self._log.warning(
+                    "List of machines lacks something", pool=pool.metadata.name,
+                    warning=inventory.warning,
+                )  # fmt: skip
             if inventory != listed.inventory:  # the same object while nothing changes
                 listed.inventory = inventory
         except CloudError as error:

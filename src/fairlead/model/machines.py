@@ -23,6 +23,8 @@ class Instance:
     state: InstanceState
     domain: str = ""
     token: str = ""
+    #: When the provider will work on it, as START/END in RFC 3339; "" while nothing is announced.
+    maintenance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,5 @@ class Inventory:
 
     instances: tuple[Instance, ...]
     is_complete: bool = True
+    #: What the list lacks beside machines, for people.
+    warning: str = ""

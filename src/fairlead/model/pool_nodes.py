@@ -32,6 +32,9 @@ class PoolNode:
     is_joining: bool
     #: Why the fleet controller will remove it; "": it is not marked.
     removal: str
+    #: When maintenance is, and what of it we wrote since the provider announced it.
+    maintenance: str
+    announced: str
 
     @property
     def name(self) -> str:
@@ -42,7 +45,7 @@ class PoolNode:
     def facts(self) -> tuple[object, ...]:
         """What a decision looks at: all but the versions and heartbeats of the node."""
         ours = (self.pool, self.instance, self.is_ready, self.is_joining, self.removal)
-        return (*ours, self.is_cordoned)
+        return (*ours, self.maintenance, self.announced, self.is_cordoned)
 
     @property
     def is_cordoned(self) -> bool:
@@ -81,10 +84,12 @@ class PoolNodes:
             self.idle_since.pop(name, None)
             self.version += before is not None
             return
+        notes = node.metadata.annotations
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
             any(taint.key == names.TAINT_JOINING for taint in node.spec.taints),
-            node.metadata.annotations.get(names.REMOVAL, ""),
+            notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
+            notes.get(names.MAINTENANCE_ANNOUNCED, ""),
         )  # fmt: skip
         self.version += before is None or before.facts != found.facts
         self.by_name[name] = self.by_instance[found.instance] = found

@@ -38,6 +38,11 @@ class Window:
         return now < self.end and now + hold_seconds > self.start
 
 
+def window_text(start: float, end: float) -> str:
+    """Return a window as it stands in the annotation; it lasts a second at least."""
+    return f"{format_time(start)}/{format_time(max(end, start + 1.0))}"
+
+
 def read_window(text: str) -> Window:
     """Read the annotation `MAINTENANCE` of a node: START/END, two RFC 3339 times.
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -143,6 +144,11 @@ class FleetWorld:
                      "mode": "Active", **spec},
         }  # fmt: skip
         await self.client.create(NODE_POOLS, body)
+
+    def announce(self, id_: str, window: str) -> None:
+        """Have the cloud announce maintenance of a machine, as START/END; "": none."""
+        machine = self.cloud.machines[id_]
+        machine.instance = replace(machine.instance, maintenance=window)
 
     async def submit(self, name: str, *, seconds: int = 3600, **spec: Any) -> None:
         job = to_wire(make_job(name, **spec))["spec"]

@@ -21,6 +21,7 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cloud.simulated import CloudRates
 from fairlead.history.memory import MemoryHistory
+from fairlead.model.windows import window_text
 from fairlead.runtime.history import FleetRecord, HistoryError
 from fairlead.sim.loop import run
 from fairlead.sim.workload import job_body
@@ -53,6 +54,39 @@ def test_a_gang_is_bought_for_runs_and_its_idle_nodes_go_within_the_budgets() ->
             assert len(await world.nodes()) == 4
             fleet = await world.fleet()
             assert fleet.status.grants == ()
+
+    run(main())
+
+
+def test_no_job_starts_that_could_run_into_maintenance_which_the_provider_announces() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(min=1, max=2)
+            await asyncio.sleep(200)
+            [first] = await world.nodes()
+            start = world.clock.now() + 2 * 3600
+            world.announce(first.spec.provider_id, window_text(start, start + 3600))
+
+            async def written() -> bool:
+                return names.MAINTENANCE in (await world.nodes())[0].metadata.annotations
+
+            assert await world.until(written, 60) < 40, "the next list, and the next decision"
+            await world.submit("short", gpus=8, seconds=600, time_limit_seconds=900)
+            await world.submit("endless", gpus=8, seconds=600)
+            await asyncio.sleep(300)
+            jobs = [await world.job(name) for name in ("short", "endless")]
+            where = [p.roles[0].nodes[0] for job in jobs if (p := job.status.placement)]
+            assert where[0] == first.metadata.name
+            assert len(set(where)) == 2, "a node was bought for the other one"
+            world.announce(first.spec.provider_id, "")
+            await asyncio.sleep(60)
+            [again] = [n for n in await world.nodes() if n.metadata.name == first.metadata.name]
+            assert not {names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED} & set(
+                again.metadata.annotations
+            )
+            records = await world.decisions()
+            actions = [each.action for each in records if each.reason == "ProviderMaintenance"]
+            assert actions == ["Announce", "Withdraw"]
 
     run(main())
 

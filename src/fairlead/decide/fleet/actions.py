@@ -74,6 +74,14 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
+class Announce:
+    """Write the maintenance window that the provider of a node announces; "": take it off."""
+
+    node: Node
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteNode:
     """Delete the node of a machine that is gone."""
 
@@ -82,5 +90,5 @@ class DeleteNode:
 
 Action: TypeAlias = (
     WritePool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
-    | DeleteNode
+    | Announce | DeleteNode
 )  # fmt: skip

@@ -33,8 +33,15 @@ from fairlead.decide.fleet.actions import (
     WriteFleet,
     WritePool,
 )
+from fairlead.decide.fleet.announced import announcements
 from fairlead.decide.fleet.census import Census, take_census
-from fairlead.decide.fleet.decisions import admitted, removal_end, sight_changed, unmarked
+from fairlead.decide.fleet.decisions import (
+    admitted,
+    announced,
+    removal_end,
+    sight_changed,
+    unmarked,
+)
 from fairlead.decide.fleet.demand import Demand
 from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
@@ -118,6 +125,7 @@ class _Cycle:
         plans = purchases.plans
         rulings = self._remove(plans, purchases.demand, findings)
         self._unmark(plans, purchases.demand, rulings)
+        self._announce(plans)
         self._see_through(censuses)
         for plan in plans:
             self._write_pool(plan, findings, rulings)
@@ -340,6 +348,15 @@ class _Cycle:
                     self.actions.append(Unmark(node.node, uncordons=node.is_cordoned))
                     at = format_time(self.view.now)
                     self._note(census.view.name, unmarked(node, at, is_wanted=is_wanted))
+
+    def _announce(self, plans: Sequence[PoolPlan]) -> None:
+        """Write what the providers announce of maintenance on the nodes."""
+        at = format_time(self.view.now)
+        for plan in plans:
+            if plan.is_acted_on:
+                for action in announcements(plan.census, self.policy, self.view.now):
+                    self.actions.append(action)
+                    self._note(plan.census.view.name, announced(action, at))
 
     # Statuses
 

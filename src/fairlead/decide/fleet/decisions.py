@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fairlead.api.fleet import FleetStatus, Grant
 from fairlead.api.node_pool import Launch, NodePoolStatus, PoolDecision, Unavailable
+from fairlead.decide.fleet.actions import Announce
 from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
 from fairlead.decide.words import plural
 from fairlead.model.pool_nodes import PoolNode
@@ -84,6 +85,17 @@ def unmarked(node: PoolNode, at: str, *, is_wanted: bool) -> PoolDecision:
     facts: Facts = {"instance": node.instance, "node": node.name, "was": node.removal}
     reason = "Wanted" if is_wanted else "NotSurplus"
     return PoolDecision(at, "Unmark", reason, f"{node.name}: {why}", facts)
+
+
+def announced(action: Announce, at: str) -> PoolDecision:
+    """Return that maintenance of a node is announced, or that it no longer is."""
+    name = action.node.metadata.name
+    facts: Facts = {"node": name, "window": action.window}
+    if action.window:
+        text = f"{name}: maintenance from {action.window.replace('/', ' to ')}"
+        return PoolDecision(at, "Announce", "ProviderMaintenance", text, facts)
+    text = f"{name}: its provider announces no maintenance any more"
+    return PoolDecision(at, "Withdraw", "ProviderMaintenance", text, facts)
 
 
 def admitted(count: int, waiting: int, *, tokens: float, at: str) -> PoolDecision:

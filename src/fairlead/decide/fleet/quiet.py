@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fairlead.api.fleet import Fleet
+from fairlead.decide.fleet.announced import announcement_turns
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.pool_status import PoolPlan
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Quiet
@@ -36,6 +37,8 @@ def quiet_of(
     if view.waiting or fleet.status.grants or not all(map(_is_at_rest, plans)):
         return None
     ends = [(view.instant // HOUR + 1) * HOUR, *_idle_ends(view, plans)]
+    for pool in view.pools:
+        ends += (view.instant + turn for turn in announcement_turns(pool, policy, view.now))
     if fleet.status.removed:
         ends.append(memory.ledger_read_at + policy.ledger_seconds)
     return Quiet(

@@ -44,6 +44,8 @@ class FleetPolicy:
     idle_loop_seconds: float = 30.0
     #: Time between two lists of a provider.
     list_seconds: float = 15.0
+    #: So long before its start a node is closed to jobs that could run into announced maintenance.
+    announce_seconds: float = 86_400.0
     #: The clock of the ledger is written this often while a window still counts something.
     ledger_seconds: float = 300.0
     sight: SightLimits = field(default_factory=SightLimits)
