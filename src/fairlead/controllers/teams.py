@@ -7,6 +7,7 @@ Fairlead does not place get their team's tolerations where admission did not giv
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
@@ -57,7 +58,10 @@ class TeamsController:
         #: Versions of nodes and teams that the sharing was decided on; None when a team changed.
         self._decided_on: tuple[object, ...] | None = None
         self._wake_at: float | None = None
-        self._changes_at = self._use_at = 0.0
+        self._use_at = 0.0
+        #: When nodes may change hands again, by the running loop's time: a wall clock that is set
+        #: back would stop all changes for as long.
+        self._changes_at = 0.0
         #: `TeamUses.change_count` that the statuses were decided on.
         self._uses_seen = -1
         #: Kind and name of objects whose writes are refused, until the loop retries them.
@@ -124,12 +128,13 @@ class TeamsController:
         wakes: list[float] = []
         actions: list[Action] = []
         changes = [c for c in self._sharing.changes if self.key_of(c) not in self._blocked]
-        if changes and now < self._changes_at:
-            wakes.append(self._changes_at)
+        instant = asyncio.get_running_loop().time()
+        if changes and instant < self._changes_at:
+            wakes.append(now + self._changes_at - instant)
         elif changes:
             actions += changes[: self._policy.changes_max]
-            self._changes_at = now + self._policy.interval_seconds
-            wakes.append(self._changes_at)
+            self._changes_at = instant + self._policy.interval_seconds
+            wakes.append(now + self._policy.interval_seconds)
         actions += self._tolerations()
         if self._to_judge:
             wakes.append(now + self._policy.interval_seconds)

@@ -30,9 +30,18 @@ from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod, make
 THEIRS = Taint("nvidia.com/gpu", "NoSchedule", "present")
 
 
+class AdjustableClock(LoopClock):
+    """A wall clock that can be set; timers do not follow it."""
+
+    offset_seconds = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.offset_seconds
+
+
 class Cluster:
     def __init__(self) -> None:
-        self.clock, self.rng = LoopClock(EPOCH), random.Random(1)
+        self.clock, self.rng = AdjustableClock(EPOCH), random.Random(1)
         self.writes: list[str] = []
         self.loops: list[ControllerLoop[Any]] = []
         service = Service(
@@ -166,6 +175,23 @@ def test_nodes_change_hands_at_a_bounded_rate() -> None:
         assert (await cluster.owners())["vision"] == 9
 
     run(cluster.play(main, TeamsPolicy(changes_max=2)))
+
+
+def test_nodes_change_hands_at_once_after_the_wall_clock_was_set_back() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(3)
+        await asyncio.sleep(20)
+        await cluster.add_team("vision", 2)
+        await asyncio.sleep(5)
+        assert await cluster.owners() == {"vision": 2, "": 1}
+        cluster.clock.offset_seconds = -3600.0
+        await cluster.client.delete(TEAMS, "vision")
+        await asyncio.sleep(5)
+        assert await cluster.owners() == {"": 3}
+
+    run(cluster.play(main))
 
 
 def test_what_is_used_is_in_the_status_within_seconds_and_quiet_hours_take_few_decisions() -> None:
