@@ -279,7 +279,7 @@ class ControllerLoop(Generic[A]):
             now = await self._wait(decision.wake_at)
 
     def _decide(self, now: float) -> Decision[A]:
-        for key in self._again.pop(now):
+        for key in self._again.pop(_instant()):
             self._controller.changed(key)
         self._woken.clear()
         self.cycle_count += 1
@@ -294,7 +294,10 @@ class ControllerLoop(Generic[A]):
         now = self._clock.now()
         if self._due_at is not None:
             wake_at = self._due_at()  # what it has performed may have moved it
-        deadlines = [at for at in (wake_at, self._again.wake_at()) if at is not None]
+        again_at = self._again.wake_at()
+        if again_at is not None:
+            again_at += now - _instant()
+        deadlines = [at for at in (wake_at, again_at) if at is not None]
         if self._options.resync_seconds is not None:
             deadlines.append(now + self._options.resync_seconds)
         deadline = min(deadlines) if deadlines else None
@@ -334,7 +337,7 @@ class ControllerLoop(Generic[A]):
         until = self._not_before.get(key)
         if until is None:
             return False
-        if self._clock.now() < until:
+        if _instant() < until:
             self._again.add_at(key, until)
             return True
         del self._not_before[key]
@@ -384,7 +387,7 @@ class ControllerLoop(Generic[A]):
                 self._controller.faulted(action, error)
                 self._note(action, ActionResult.FAULT)
                 delay = delay_seconds(self._rng, self._failed(key), self._options.after_fault)
-                self._again.add_at(key, self._clock.now() + delay)
+                self._again.add_at(key, _instant() + delay)
                 return False
             else:
                 if written is not None:
@@ -411,7 +414,7 @@ class ControllerLoop(Generic[A]):
         else:
             delay = delay_seconds(self._rng, failures, self._options.again)
             asked = min(error.retry_after_seconds, self._options.again.retry_after_seconds_max)
-            until = self._clock.now() + asked + delay
+            until = _instant() + asked + delay
             self._again.add_at(key, until)
             if result is ActionResult.POSTPONED or isinstance(error, Unauthorized):
                 self._not_before[key] = until
@@ -443,3 +446,8 @@ class ControllerLoop(Generic[A]):
             reason=error.status.reason,
             error=error.message,
         )
+
+
+def _instant() -> float:
+    """Return the running loop's time, which is never set back: how long an object waits."""
+    return asyncio.get_running_loop().time()

@@ -25,7 +25,7 @@ from fairlead.api.status import (
 )
 from fairlead.decide.jobs.actions import CreatePod, DeletePod
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.clock import Clock, LoopClock
 from fairlead.runtime.loop import ActionResult, ControllerLoop, LoopOptions, Written
 from fairlead.runtime.mirror import Mirror, MirrorOptions
 from fairlead.runtime.queue import KeyQueue
@@ -143,10 +143,16 @@ class Tally:
 
 
 @asynccontextmanager
-async def running(controller: Replicas, tally: Tally | None = None, **options: object):
+async def running(
+    controller: Replicas,
+    tally: Tally | None = None,
+    *,
+    clock: Clock | None = None,
+    **options: object,
+):
     loop = ControllerLoop(
         controller,
-        clock=LoopClock(EPOCH),
+        clock=clock or LoopClock(EPOCH),
         rng=random.Random(3),
         options=LoopOptions(**options),
         observer=tally,
@@ -294,6 +300,39 @@ async def test_who_is_asked_to_wait_long_waits_that_long_while_others_go_on() ->
         await asyncio.sleep(5)
         assert pods(client) == ["x-000", "y-000"]
     assert tally.results == ["postponed", "done", "done"]
+
+
+class Skewed(LoopClock):
+    """A wall clock that is set."""
+
+    def __init__(self) -> None:
+        super().__init__(EPOCH)
+        self.error = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TooManyRequests("wait", details=StatusDetails(retry_after_seconds=30)),
+        ValueError("planted"),
+    ],
+)
+def test_a_wall_clock_that_is_set_back_makes_no_object_wait_longer(error: Exception) -> None:
+    async def main() -> None:
+        client, clock = FakeClient(), Skewed()
+        controller = Replicas(client)
+        controller.errors["x-000"] = [error]
+        await want(client, "x", 1)
+        async with running(controller, clock=clock) as loop:
+            clock.error = -86_400.0
+            loop.wake()  # for another reason
+            await asyncio.sleep(40)
+            assert pods(client) == ["x-000"]
+
+    run(main())
 
 
 class Single(Replicas):
