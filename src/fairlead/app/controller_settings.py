@@ -112,6 +112,11 @@ class JobsSettings(Section, frozen=True):
         Meta(ge=0, le=DAY, description="A gang that is preempted and reports checkpoints may take "
              "so long to save one more."),
     ] = 120  # fmt: skip
+    maintenance_drain_seconds: Annotated[
+        int,
+        Meta(ge=0, le=DAY, description="A gang leaves a node so long before the maintenance that "
+             "its cloud has announced."),
+    ] = 300  # fmt: skip
     keep_finished_pods_seconds: Annotated[
         int, Meta(ge=0, le=YEAR, description="Pods of jobs that have ended are kept for so long.")
     ] = 3600

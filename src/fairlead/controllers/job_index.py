@@ -163,6 +163,7 @@ class JobIndex:
             ),
             bindings=self._bindings,
             cordoned=self._health.cordoned,
+            closing=self._health.closing,
             pod_refusal=pod_refusal,
             probe=probe,
             counts_written_at=counts_written_at,

@@ -1,4 +1,4 @@
-"""Which nodes are ready, which are cordoned, and since when a node has been not ready.
+"""Which nodes are ready, which are cordoned or close, and since when a node has been not ready.
 
 The one reading of a node's condition: fed once per process, read by every controller. The node
 table keeps readiness as a column, from the same function.
@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from fairlead.api.core import Node, NodeCondition
-from fairlead.api.names import READY
+from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED, READY
 from fairlead.api.times import parse_time
+from fairlead.model.windows import Window, read_window
 
 
 class NodeHealth:
@@ -21,6 +22,7 @@ class NodeHealth:
         self._usable: dict[str, bool] = {}
         self._unready_since: dict[str, float] = {}
         self._cordoned: dict[str, None] = {}
+        self._closing: dict[str, Window] = {}
         self._observers: list[Callable[[str], None]] = []
         #: Every node that exists: True when a pod may be bound there now.
         self.usable: Mapping[str, bool] = MappingProxyType(self._usable)
@@ -28,6 +30,8 @@ class NodeHealth:
         self.unready_since: Mapping[str, float] = MappingProxyType(self._unready_since)
         #: Nodes that a person or a controller has cordoned.
         self.cordoned: Mapping[str, None] = MappingProxyType(self._cordoned)
+        #: Nodes whose provider has announced maintenance, and when it is.
+        self.closing: Mapping[str, Window] = MappingProxyType(self._closing)
 
     def __contains__(self, name: str) -> bool:
         """True for a node that exists."""
@@ -52,6 +56,9 @@ class NodeHealth:
             self._unready_since[name] = since
         if is_cordoned:
             self._cordoned[name] = None
+        self._closing.pop(name, None)
+        if (window := _announced(node)) is not None:
+            self._closing[name] = window
         if self._facts(name) != before:
             self._report(name)
 
@@ -61,10 +68,12 @@ class NodeHealth:
             return
         self._unready_since.pop(name, None)
         self._cordoned.pop(name, None)
+        self._closing.pop(name, None)
         self._report(name)
 
-    def _facts(self, name: str) -> tuple[bool | None, float | None, bool]:
-        return self._usable.get(name), self._unready_since.get(name), name in self._cordoned
+    def _facts(self, name: str) -> tuple[object, ...]:
+        is_cordoned, window = name in self._cordoned, self._closing.get(name)
+        return self._usable.get(name), self._unready_since.get(name), is_cordoned, window
 
     def _report(self, name: str) -> None:
         for observer in list(self._observers):
@@ -82,6 +91,16 @@ def _ready_condition(node: Node) -> NodeCondition | None:
         if condition.type == READY:
             return condition
     return None
+
+
+def _announced(node: Node) -> Window | None:
+    """Return when maintenance is, if that is as the provider has announced it."""
+    notes = node.metadata.annotations
+    announced = notes.get(MAINTENANCE_ANNOUNCED)
+    if not announced or notes.get(MAINTENANCE) != announced:
+        return None
+    window = read_window(announced)
+    return None if window.error else window
 
 
 def _unready_since(node: Node, default: float) -> float | None:

@@ -91,6 +91,33 @@ def test_no_job_starts_that_could_run_into_maintenance_which_the_provider_announ
     run(main())
 
 
+def test_a_job_moves_to_a_node_that_is_bought_before_the_maintenance_of_its_own_begins() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(max=2)
+            await world.submit("endless", gpus=8, seconds=6 * 3600)
+            await asyncio.sleep(300)
+            [first] = await world.nodes()
+            start = world.clock.now() + 2 * 3600
+            world.announce(first.spec.provider_id, window_text(start, start + 3600))
+
+            async def has_moved() -> bool:
+                job = await world.job("endless")
+                nodes = (
+                    {n for role in job.status.placement.roles for n in role.nodes}
+                    if (job.status.placement)
+                    else set[str]()
+                )
+                return job.status.state == "Running" and bool(nodes - {first.metadata.name})
+
+            await world.until(has_moved, 2 * 3600)
+            assert start - 300 < world.clock.now() < start
+            ended = (await world.job("endless")).status.attempts[0]
+            assert (ended.reason, ended.nodes_lost) == ("Drained", (first.metadata.name,))
+
+    run(main())
+
+
 def test_nothing_is_removed_or_bought_while_the_api_server_is_reported_as_degraded() -> None:
     """The doctor reads a page of metrics, the report says so, and the rails of the fleet act."""
 

@@ -62,6 +62,7 @@ from fairlead.decide.jobs.view import (
 )
 from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision
+from fairlead.model.windows import Window
 from fairlead.testing.builders import EPOCH, make_job
 
 ROUNDS_MAX = 50
@@ -82,6 +83,8 @@ class World:
     pod_groups: dict[str, Owned] = field(default_factory=dict)
     troubles: dict[str, NodeOutage] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set[str])
+    #: Nodes whose provider has announced maintenance, and when it is.
+    closing: dict[str, Window] = field(default_factory=dict[str, Window])
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
     refusal: PodRefusal | None = None
     late_until: float = 0.0
@@ -118,6 +121,7 @@ class World:
             pod_refusal=self.refusal,
             probe=self.probe,
             cordoned=self.cordoned,
+            closing=self.closing,
             late_until=self.late_until,
         )
 

@@ -6,9 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, NodeCondition
+from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED
 from fairlead.api.times import format_time
 from fairlead.model.node_health import NodeHealth, is_ready
+from fairlead.model.windows import Window, read_window, window_text
 from fairlead.testing.builders import EPOCH, make_node
+
+WINDOW = window_text(EPOCH + 3600, EPOCH + 7200)
 
 
 def with_ready(node: Node, status: str, since: float | None = None) -> Node:
@@ -45,6 +49,31 @@ def test_a_ready_node_is_usable_and_one_that_is_cordoned_or_leaving_is_not() -> 
     health.put(replace(node, metadata=leaving), EPOCH)
     assert (health.usable, list(health.cordoned)) == ({"a": False}, [])
     assert health.unready_since == {}
+
+
+@pytest.mark.parametrize(
+    ("notes", "closing"),
+    [
+        ({MAINTENANCE: WINDOW, MAINTENANCE_ANNOUNCED: WINDOW}, {"a": read_window(WINDOW)}),
+        ({MAINTENANCE: WINDOW}, {}),  # a person's
+        ({MAINTENANCE: WINDOW, MAINTENANCE_ANNOUNCED: "other"}, {}),  # which a person has changed
+        ({MAINTENANCE_ANNOUNCED: WINDOW}, {}),  # which a person has taken off
+        ({MAINTENANCE: "soon", MAINTENANCE_ANNOUNCED: "soon"}, {}),
+    ],
+)
+def test_a_node_closes_when_its_provider_said_so(
+    notes: dict[str, str], closing: dict[str, Window]
+) -> None:
+    watched = Watched()
+    watched.health.put(make_node("a"), EPOCH)
+    watched.health.put(make_node("a", annotations=notes), EPOCH)
+    assert watched.health.closing == closing
+    assert watched.reports == ["a"] * (1 + len(closing))
+    watched.health.put(make_node("a"), EPOCH)
+    assert watched.health.closing == {}
+    watched.health.put(make_node("a", annotations=notes), EPOCH)
+    watched.health.remove("a")
+    assert watched.health.closing == {}
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])

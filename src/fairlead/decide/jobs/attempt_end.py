@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, RestartPolicy
-from fairlead.api.times import format_micro_time, parse_time
+from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import End, template_digest
@@ -14,6 +14,7 @@ from fairlead.decide.attempts.seats import covers, seats
 from fairlead.decide.attempts.status import REFUSALS, StatusDraft
 from fairlead.decide.jobs import members, preempted
 from fairlead.decide.jobs.actions import Action
+from fairlead.decide.jobs.closing import closing
 from fairlead.decide.jobs.failure_cause import Settling
 from fairlead.decide.jobs.lost_nodes import MOVES, cordoned_seat, nodes_lost
 from fairlead.decide.jobs.member_failure import Failure
@@ -54,7 +55,8 @@ def find_end(view: JobView, found: Failure | Settling | None) -> AttemptEnd | No
         if refused.refusal is Refusal.POD_HELD_BACK:
             text += f" (refused for {duration(view.now - refused.since)})"
         return AttemptEnd(EndReason(refused.refusal.value), text)
-    return _preempted(view) or _time_end(view) or _cordoned(view) or _vanished(view)
+    ended = _preempted(view) or _time_end(view) or _closing(view)
+    return ended or _cordoned(view) or _vanished(view)
 
 
 def _preempted(view: JobView) -> AttemptEnd | None:
@@ -63,6 +65,15 @@ def _preempted(view: JobView) -> AttemptEnd | None:
     if ends_at is None or view.now < ends_at:
         return None
     return AttemptEnd(EndReason.PREEMPTED, preempted.message(view))
+
+
+def _closing(view: JobView) -> AttemptEnd | None:
+    """Return the end of an attempt whose node is about to be stopped by its provider."""
+    found = closing(view)
+    if found is None or view.now < found.ends_at:
+        return None
+    text = f"node {found.node} has maintenance from {format_time(found.start)}"
+    return AttemptEnd(EndReason.DRAINED, text)
 
 
 def _cordoned(view: JobView) -> AttemptEnd | None:

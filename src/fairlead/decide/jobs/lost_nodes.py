@@ -1,9 +1,9 @@
 """Which nodes a gang gives up with the end of an attempt, and which take no new member.
 
 The next attempt keeps the nodes of the members that were well. A node is given up when it is lost,
-when another scheduler refuses the member there, and when an operator had the member evicted from
-it. A cordoned node keeps the members that run there and gets no new one, whatever ended the old
-one (docs/design/jobs.md).
+when another scheduler refuses the member there, when an operator had the member evicted from it,
+and when its provider is about to stop it. A cordoned node keeps the members that run there and gets
+no new one, whatever ended the old one (docs/design/jobs.md).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs import members, native
+from fairlead.decide.jobs.closing import closing_nodes
 from fairlead.decide.jobs.member_failure import Failure, is_drained
 from fairlead.decide.jobs.view import JobView
 
@@ -29,6 +30,8 @@ def nodes_lost(view: JobView, reason: EndReason, failure: Failure | None) -> tup
     seat = cordoned_seat(view) if reason is EndReason.DRAINED else None
     if seat is not None:
         lost.add(seat.node)
+    if reason is EndReason.DRAINED:
+        lost.update(closing_nodes(view))
     for member in view.current.members.values() if view.node_troubles else ():
         if member.node in view.node_troubles and not member.is_terminal:
             lost.add(member.node)

@@ -17,6 +17,7 @@ from fairlead.decide.jobs import failure_cause, preempted
 from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.attempt_end import changed_spec, close_attempt, find_end, succeed
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects
+from fairlead.decide.jobs.closing import closing
 from fairlead.decide.jobs.creation import create_missing
 from fairlead.decide.jobs.failure_cause import Settling
 from fairlead.decide.jobs.member_failure import start_patience_ends_at
@@ -137,5 +138,7 @@ def _wake_at(view: JobView, attempt: Attempt) -> float | None:
         tried_at = refused.retry_at if refused.retry_at > now else now + _LOOK_AGAIN_SECONDS
         starts += [tried_at, refused.ends_at(policy)]
     asked = preempted.ends_at(view)
+    closes = closing(view)
+    starts += [closes.ends_at] if closes is not None else []
     back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
     return earliest(ends_at, asked, *starts, *lost, *(at for at in back if at > now))

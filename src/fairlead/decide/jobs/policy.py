@@ -69,6 +69,8 @@ class JobsPolicy:
     start_seconds_max: float = 1800.0
     #: A gang that is preempted and reports checkpoints may take so long to save one more.
     checkpoint_wait_seconds: float = 120.0
+    #: So long before the maintenance that its provider announced a gang leaves a node.
+    maintenance_drain_seconds: float = 300.0
     keep_finished_pods_seconds: float = 3600.0
     #: Mere counts of big gangs, and progress, are written at most this often.
     progress_write_seconds: float = 2.0

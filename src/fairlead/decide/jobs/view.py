@@ -14,6 +14,7 @@ from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
+from fairlead.model.windows import Window
 
 
 class DependencyState(Enum):
@@ -111,6 +112,8 @@ class JobView(msgspec.Struct, frozen=True):
     dependencies: Mapping[str, DependencyState] = msgspec.field(default_factory=dict)
     #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
     cordoned: Collection[str] = ()
+    #: Nodes whose provider has announced maintenance, and when it is.
+    closing: Mapping[str, Window] = msgspec.field(default_factory=dict)
     node_troubles: Mapping[str, NodeOutage] = msgspec.field(default_factory=dict)
     pod_refusal: PodRefusal | None = None
     probe: Probe | None = None
