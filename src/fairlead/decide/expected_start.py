@@ -2,7 +2,7 @@
 
 The forecast is made several times, each with other ends of the jobs that run or come first, drawn
 from the run times of past jobs (`run_times.py`). What comes out lies between its earliest and
-its latest start in at least nine of ten cases: the draws of a job are one from each of equal parts
+its latest start in about nine of ten cases: the draws of a job are one from each of equal parts
 of its distribution, in random order, and of 20 values the least and the greatest have 19 of 21
 parts of the next one between them.
 
