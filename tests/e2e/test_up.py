@@ -233,8 +233,10 @@ def test_a_full_disk_ends_the_cluster_with_a_clear_word_and_loses_nothing(
     assert process.returncode == 5
     assert "error[E704]: the disk of" in err
     assert "Traceback" not in err.rpartition("error[E704]")[2]
+    _fill(small_disk / "rest")  # what the end has freed
     assert "E704" in shell.up(code=5).err
-    (small_disk / "fill").unlink()
+    for name in ("fill", "rest"):
+        (small_disk / name).unlink()
     shell.up()
     names = shell.run("ps", "-o", "name").out
     assert set(kept) <= {f"{name}\n" for name in names.splitlines()}
