@@ -1,8 +1,9 @@
-"""AWS on loopback: moto's server, and the Auto Scaling calls that moto lacks.
+"""AWS on loopback: moto's server, and the calls of Auto Scaling and EC2 that moto lacks.
 
 `LaunchInstances` and the form of `TerminateInstanceInAutoScalingGroup` with several ids act on
-moto's own groups. `faults` plans errors: each is met once, before or after the effect. moto is
-imported when a server starts: it takes a second of CPU, and every worker collects this module.
+moto's own groups; `ec2_fleet_server.py` adds what moto's `CreateFleet` lacks. `faults` plans
+errors: each is met once, before or after the effect. moto is imported when a server starts: it
+takes a second of CPU, and every worker collects this module.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,14 @@ class AwsServer:
     calls: Counter[str] = field(default_factory=Counter)
     #: Machines that AWS still has, by zone: no limit for a zone that is not named.
     capacity: dict[str, int] = field(default_factory=dict)
+    #: Machines that lists lack for now, by instance id; and whether CreateFleet answers a repeated
+    #: request without its result.
+    unlisted: set[str] = field(default_factory=set)
+    is_terse: bool = False
+    #: What a zone without capacity answers instead of that it has none.
+    codes: dict[str, str] = field(default_factory=dict)
+    #: What each CreateFleet that was not a repetition asked for.
+    fleets: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     #: Scheduled events, by the id of the machine.
@@ -68,10 +77,17 @@ class AwsServer:
         for fault in self.faults:
             if (fault.operation, fault.after) == (operation, after):
                 self.faults.remove(fault)
-                raise _error(fault.code, "planted")
+                raise aws_error(fault.code, "planted")
+
+    def clear(self) -> None:
+        """Begin without faults and plans."""
+        for kept in (self.faults, self.calls, self.capacity, self.events, self.unlisted,
+                     self.codes, self.fleets):  # fmt: skip
+            kept.clear()
+        self.is_terse = False
 
 
-def _error(code: str, message: str) -> Exception:
+def aws_error(code: str, message: str) -> Exception:
     """Return an answer with a code of AWS."""
     from moto.core.exceptions import ServiceException
 
@@ -87,7 +103,7 @@ def _backend() -> Any:
     return autoscaling_backends["123456789012"][REGION]
 
 
-def _planned(server: AwsServer, operation: str, act: Any) -> Any:
+def planned(server: AwsServer, operation: str, act: Any) -> Any:
     def call(response: AutoScalingResponse) -> Any:
         with server.lock:
             server.calls[operation] += 1
@@ -107,7 +123,7 @@ def _launch(server: AwsServer, response: AutoScalingResponse) -> ActionResult:
     zones = given.get("AvailabilityZones") or [ZONE]
     asked = (count, tuple(zones))
     if server.asked.setdefault(token, asked) != asked:
-        raise _error("IdempotentParameterMismatch", "the token was used for something else")
+        raise aws_error("IdempotentParameterMismatch", "the token was used for something else")
     if token in server.answers:
         return ActionResult(server.answers[token])
     group = _backend().autoscaling_groups[given["AutoScalingGroupName"]]
@@ -136,7 +152,7 @@ def _terminate(response: AutoScalingResponse) -> EmptyResult:
     there = {state.instance.id for state in group.instance_states}
     ids = given["InstanceIds"]
     if not set(ids) <= there:
-        raise _error("ValidationError", "Instance Id not found")
+        raise aws_error("ValidationError", "Instance Id not found")
     for id_ in ids:
         _backend().terminate_instance(id_, should_decrement=True)
     return EmptyResult()
@@ -175,23 +191,30 @@ def _extended(server: AwsServer) -> Generator[AwsServer]:
 
     describe = AutoScalingResponse.describe_auto_scaling_groups
     planted: dict[tuple[Any, str], Any] = {
-        (AutoScalingResponse, "launch_instances"): _planned(
+        (AutoScalingResponse, "launch_instances"): planned(
             server, "launch", partial(_launch, server)
         ),
-        (AutoScalingResponse, "terminate_instance_in_auto_scaling_group"): _planned(
+        (AutoScalingResponse, "terminate_instance_in_auto_scaling_group"): planned(
             server, "terminate", _terminate
         ),
-        (AutoScalingResponse, "describe_auto_scaling_groups"): _planned(server, "list", describe),
-        (InstanceResponse, "describe_instance_status"): _planned(
+        (AutoScalingResponse, "describe_auto_scaling_groups"): planned(server, "list", describe),
+        (InstanceResponse, "describe_instance_status"): planned(
             server, "events", partial(_events, server)
         ),
     }
+    with patched(planted):
+        _make_group(server)
+        yield server
+
+
+@contextmanager
+def patched(planted: Mapping[tuple[Any, str], Any]) -> Generator[None]:
+    """Put calls in the place of moto's own."""
     before = {(at, name): getattr(at, name, None) for at, name in planted}
     try:
         for (at, name), act in planted.items():
             setattr(at, name, act)
-        _make_group(server)
-        yield server
+        yield
     finally:
         for (at, name), act in before.items():
             if act is None:

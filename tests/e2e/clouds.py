@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,9 +15,13 @@ from tests.e2e.aws_server import ZONE as AWS_ZONE
 from tests.e2e.azure_server import GROUP as AZURE_GROUP
 from tests.e2e.azure_server import RESOURCE_GROUP, SUBSCRIPTION, AzureFault, AzureServer
 from tests.e2e.azure_server import ZONE as AZURE_ZONE
+from tests.e2e.ec2_fleet_server import TEMPLATE, fleet_machines
 from tests.e2e.gcp_server import GROUP, PROJECT, ZONE, GcpFault, GcpServer
 
-from fairlead.cloud.aws import Aws, AwsProvider
+from fairlead.api.ec2_fleet_options import ec2_fleet_options
+from fairlead.cloud.aws import AwsProvider
+from fairlead.cloud.aws_api import Aws
+from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider
 from fairlead.cloud.azure import AzureProvider
 from fairlead.cloud.azure_api import Azure
 from fairlead.cloud.calls import Runner
@@ -69,6 +73,10 @@ class Cloud(ABC):
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         """Plant an error of one call: list, launch or terminate."""
 
+    async def ask_of(self, group: str) -> None:
+        """Ask for something that needs this group."""
+        await self.provider(group=group).instances()
+
     @abstractmethod
     def announce(self, id_: str, start: datetime, end: datetime) -> None:
         """Announce maintenance of a machine."""
@@ -86,9 +94,7 @@ class AwsCloud(Cloud):
         return {f"aws:///{AWS_ZONE}/{id_}" for id_ in self.server.machines()}
 
     def clear(self) -> None:
-        for kept in (self.server.faults, self.server.calls, self.server.capacity):
-            kept.clear()
-        self.server.events.clear()
+        self.server.clear()
 
     def announce(self, id_: str, start: datetime, end: datetime) -> None:
         event = {"Code": "system-maintenance", "Description": "", "NotBefore": start,
@@ -97,6 +103,29 @@ class AwsCloud(Cloud):
 
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         self.server.faults.append(Fault(operation, code, after))
+
+
+class Ec2FleetCloud(AwsCloud):
+    name = "AWS, EC2 Fleet"
+
+    def __init__(self, server: AwsServer, subnets: Mapping[str, str], **options: str) -> None:
+        super().__init__(server)
+        self.options = {
+            "region": REGION, "cluster": "research",
+            "subnets": ", ".join(f"{zone}={subnet}" for zone, subnet in subnets.items()),
+            "launchTemplate": TEMPLATE, **options,
+        }  # fmt: skip
+
+    def provider(self, run: Runner = asyncio.to_thread, group: str = TEMPLATE) -> Ec2FleetProvider:
+        options = ec2_fleet_options({**self.options, "launchTemplate": group})
+        return Ec2FleetProvider(Aws(run), "h100", options)
+
+    def machines(self) -> set[str]:
+        return {f"aws:///{each.placement.zone}/{id_}" for id_, each in fleet_machines().items()}
+
+    async def ask_of(self, group: str) -> None:
+        # Its machines are found by their tags: only a launch needs the launch template.
+        await self.provider(group=group).launch(LaunchRequest("ask", "h100", 1, self.zone))
 
 
 class AzureCloud(Cloud):

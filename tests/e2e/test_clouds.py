@@ -10,11 +10,12 @@ import pytest
 from tests.e2e.aws_server import aws_server
 from tests.e2e.azure_server import azure_server
 from tests.e2e.azure_server import connect_to as connect_to_azure
-from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, Dies, GcpCloud
+from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, Dies, Ec2FleetCloud, GcpCloud
 from tests.e2e.clouds import launched as launched_after
+from tests.e2e.ec2_fleet_server import ec2_fleet
 from tests.e2e.gcp_server import connect_to, gcp_server
 
-from fairlead.cloud import azure_api, azure_launch, calls, gcp_launch
+from fairlead.cloud import aws_ec2_fleet, azure_api, azure_launch, calls, gcp_launch
 from fairlead.cloud.provider import (
     CloudError,
     LaunchRequest,
@@ -30,11 +31,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["aws", "azure", "gcp", "gcp-resize-requests"])
+@pytest.fixture(
+    scope="module", params=["aws", "aws-ec2-fleet", "azure", "gcp", "gcp-resize-requests"]
+)
 def served(request: pytest.FixtureRequest) -> Iterator[Cloud]:
     if request.param == "aws":
         with aws_server() as aws:
             yield AwsCloud(aws)
+    elif request.param == "aws-ec2-fleet":
+        with aws_server() as aws, ec2_fleet(aws) as subnets:
+            yield Ec2FleetCloud(aws, subnets)
     elif request.param == "azure":
         with azure_server() as (azure, url):
             yield AzureCloud(azure, connect_to_azure(url))
@@ -47,12 +53,13 @@ def served(request: pytest.FixtureRequest) -> Iterator[Cloud]:
 async def cloud(served: Cloud, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
-    if served.name == "AWS":
+    if isinstance(served, AwsCloud):
         monkeypatch.setenv("AWS_ENDPOINT_URL", served.server.url)
     for name, seconds in (("LOOK_SECONDS", 0.01), ("LOOK_SECONDS_MAX", 0.02),
                           ("SETTLE_SECONDS", 0.3)):  # fmt: skip
         monkeypatch.setattr(gcp_launch, name, seconds)
         monkeypatch.setattr(azure_launch, name, seconds)
+    monkeypatch.setattr(aws_ec2_fleet, "SETTLE_SECONDS", 0.3)
     monkeypatch.setattr(azure_api, "RATES", dict.fromkeys(azure_api.Bucket, (1e9, 1e9)))
     served.clear()
     yield served
@@ -179,7 +186,7 @@ async def test_a_zone_without_capacity_says_so_and_gives_machines_later(cloud: C
 
 async def test_what_will_never_work_is_refused(cloud: Cloud) -> None:
     with pytest.raises(RefusedByProvider, match="no-such-group"):
-        await cloud.provider(group="no-such-group").instances()
+        await cloud.ask_of("no-such-group")
     cloud.plan("list", cloud.denied)
     with pytest.raises(RefusedByProvider, match="planted"):
         await cloud.provider().instances()

@@ -60,6 +60,9 @@ NODE_TYPE = f"{GROUP}/node-type"  # "local" or "virtual" on the embedded cluster
 POOL = f"{GROUP}/pool"
 #: The same on a group of GCP or Azure, whose labels and tags have no slashes.
 CLOUD_POOL = "fairlead-pool"
+#: Tags of machines that are launched through EC2 Fleet: the cluster, and the token of the launch.
+CLOUD_CLUSTER = f"{GROUP}/cluster"
+CLOUD_LAUNCH = f"{GROUP}/launch"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 # Conditions.

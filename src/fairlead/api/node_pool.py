@@ -53,20 +53,22 @@ class Provider(Wire, frozen=True):
     type: Annotated[
         ProviderType,
         bounded(
-            "AWS (an Auto Scaling group), Azure (scale sets), GCP (managed instance groups), "
-            "Static (an inventory file), Exec (a command) or Simulated."
+            "AWS (an Auto Scaling group or EC2 Fleet), Azure (scale sets), GCP (managed instance "
+            "groups), Static (an inventory file), Exec (a command) or Simulated."
         ),
     ]
     reference: Annotated[
         str,
         bounded(
             "What the provider calls the pool: the name of an Auto Scaling group, of scale sets or "
-            "of managed instance groups, the path of an inventory file or of a command.",
+            "of managed instance groups, the path of an inventory file or of a command. Empty for "
+            "EC2 Fleet, where the option launchTemplate says what to launch.",
             maxLength=PATH_MAX,
         ),
     ] = ""
     options: Annotated[
-        dict[str, str], bounded("Options of the provider, such as region. See the guide.")
+        dict[str, str],
+        bounded("Options of the provider, such as region or launchTemplate. See the guide."),
     ] = {}
 
 

@@ -13,6 +13,13 @@ import msgspec
 
 from fairlead.api import names, quantity
 from fairlead.api.bounds import NAME_MAX
+from fairlead.api.ec2_fleet_options import (
+    EC2_FLEET_LAUNCH_MAX,
+    EC2_FLEET_OPTIONS,
+    LAUNCH_TEMPLATE,
+    ec2_fleet_mistakes,
+    ec2_fleet_options,
+)
 from fairlead.api.fleet import FLEET_NAME, FleetSpec
 from fairlead.api.node_pool import NodePoolSpec, ProviderType
 from fairlead.api.selectors import is_qualified_name
@@ -27,7 +34,7 @@ _OWN_LABELS = (names.POOL, names.HOSTNAME)
 _IS_PATH = (ProviderType.STATIC, ProviderType.EXEC)
 _NEEDS_REFERENCE = (*_IS_PATH, ProviderType.AWS, ProviderType.AZURE, ProviderType.GCP)
 #: Machines of one LaunchInstances request, and the options of an Auto Scaling group.
-_AWS_LAUNCH_MAX, _AWS_OPTIONS = 100, ("region",)
+_AWS_LAUNCH_MAX, _AWS_OPTIONS = 100, ("region", LAUNCH_TEMPLATE)
 #: Machines of one scale set, characters of its name, and the options of scale sets.
 _AZURE_LAUNCH_MAX, _AZURE_NAME_MAX = 1_000, 64
 _AZURE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
@@ -117,7 +124,8 @@ def _sizes(spec: NodePoolSpec) -> Iterator[StatusCause]:
 
 def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
     kind, reference = spec.provider.type, spec.provider.reference
-    if kind in _NEEDS_REFERENCE and not reference:
+    has_template = kind is ProviderType.AWS and LAUNCH_TEMPLATE in spec.provider.options
+    if kind in _NEEDS_REFERENCE and not reference and not has_template:
         why = f"Required value: a pool of provider {kind.value} names what it buys from"
         yield StatusCause("FieldValueRequired", why, "spec.provider.reference")
     if kind in _IS_PATH and reference[:1] not in ("", "/"):
@@ -131,11 +139,39 @@ def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
 
 
 def _aws(spec: NodePoolSpec) -> Iterator[StatusCause]:
-    most = spec.scale_up.nodes_per_launch_max
-    if most > _AWS_LAUNCH_MAX:
-        why = f"AWS launches {_AWS_LAUNCH_MAX} machines at once at most"
+    options, most = spec.provider.options, spec.scale_up.nodes_per_launch_max
+    has_template = LAUNCH_TEMPLATE in options
+    limit = EC2_FLEET_LAUNCH_MAX if has_template else _AWS_LAUNCH_MAX
+    if most > limit:
+        why = f"AWS launches {limit} machines at once at most"
         yield _invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
-    yield from _unknown_options(spec, _AWS_OPTIONS)
+    yield from _unknown_options(spec, (*_AWS_OPTIONS, *EC2_FLEET_OPTIONS))
+    if has_template:
+        yield from _ec2_fleet(spec)
+        return
+    for option in EC2_FLEET_OPTIONS:
+        if option in options:
+            why = f"needs the option {LAUNCH_TEMPLATE}"
+            yield _invalid(f"spec.provider.options[{option}]", options[option], why)
+
+
+def _ec2_fleet(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    options, reference = spec.provider.options, spec.provider.reference
+    if reference:
+        why = f"names an Auto Scaling group; leave it out with the option {LAUNCH_TEMPLATE}"
+        yield _invalid("spec.provider.reference", reference, why)
+    mistakes = dict(ec2_fleet_mistakes(options))
+    for option, why in mistakes.items():
+        at, value = f"spec.provider.options[{option}]", options.get(option, "")
+        if value:
+            yield _invalid(at, value, f"must be {why}")
+        else:
+            yield StatusCause("FieldValueRequired", f"Required value: {why}", at)
+    zones = ec2_fleet_options(options).subnets
+    for i, domain in enumerate(spec.domains):
+        if domain.name and domain.name not in zones and "subnets" not in mistakes:
+            why = "must be a zone that the option subnets has a subnet of"
+            yield _invalid(f"spec.domains[{i}].name", domain.name, why)
 
 
 def _azure(spec: NodePoolSpec) -> Iterator[StatusCause]:

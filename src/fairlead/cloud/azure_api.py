@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-from fairlead.cloud.calls import Runner, Throttle, Throttled
+from fairlead.cloud.calls import Runner, Throttle, Throttled, retry_after_seconds
 from fairlead.cloud.provider import CloudError, OutOfCapacity, RefusedByProvider
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
@@ -201,17 +201,12 @@ def _answer_of(error: Any) -> CloudError:
     if http == 412:
         return Changed(str(stated[0]))
     if http == 429:
-        return Throttled(str(stated[0]), _seconds(error.response.headers.get("Retry-After")))
+        seconds = retry_after_seconds(error.response.headers.get("Retry-After"))
+        return Throttled(str(stated[0]), seconds)
     found = error_of(stated)
     if http in _HTTP_REFUSED and type(found) is CloudError:
         return RefusedByProvider(str(found))
     return found
-
-
-def _seconds(header: Any) -> float:
-    """Return the seconds of a Retry-After header; 0.0 for a date and for what is no number."""
-    text = str(header or "").strip()
-    return float(text[:9]) if text.isdecimal() and text.isascii() else 0.0
 
 
 def error_of(stated: Sequence[Stated]) -> CloudError:

@@ -32,6 +32,12 @@ class Throttled(CloudError):
         self.retry_after_seconds = retry_after_seconds
 
 
+def retry_after_seconds(header: Any) -> float:
+    """Return the seconds of a Retry-After header; 0.0 for a date and for what is no number."""
+    text = str(header or "").strip()
+    return float(text[:9]) if text.isdecimal() and text.isascii() else 0.0
+
+
 @dataclass(slots=True)
 class Throttle:
     """A token bucket of the calls to one cloud; instants are of the event loop."""

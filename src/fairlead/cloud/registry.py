@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
 
+from fairlead.api.ec2_fleet_options import LAUNCH_TEMPLATE, ec2_fleet_options
 from fairlead.api.node_pool import NodePool, ProviderType
-from fairlead.cloud.aws import Aws, AwsProvider
+from fairlead.cloud.aws import AwsProvider
+from fairlead.cloud.aws_api import Aws
+from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider
 from fairlead.cloud.azure import AzureProvider
 from fairlead.cloud.azure_api import Azure
 from fairlead.cloud.exec import ExecProvider
@@ -44,6 +47,8 @@ def provider_of(
     spec, name = pool.spec.provider, pool.metadata.name
     domains = [domain.name for domain in pool.spec.domains]
     match spec.type:
+        case ProviderType.AWS if LAUNCH_TEMPLATE in spec.options:
+            return Ec2FleetProvider(clouds.aws, name, ec2_fleet_options(spec.options))
         case ProviderType.AWS:
             return AwsProvider(clouds.aws, name, spec.reference, spec.options)
         case ProviderType.AZURE:

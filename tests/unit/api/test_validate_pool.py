@@ -111,6 +111,57 @@ def test_a_pool_of_aws_launches_what_one_request_may_hold() -> None:
     assert found == ["spec.scaleUp.nodesPerLaunchMax", "spec.provider.options[zone]"]
 
 
+def ec2_fleet(*zones: str, **options: str) -> dict[str, Any]:
+    known = {
+        "region": "eu-west-1", "launchTemplate": "h100", "cluster": "research",
+        "subnets": "eu-west-1a=subnet-0a1b2c3d, eu-west-1b=subnet-4e5f6a7b",
+    }  # fmt: skip
+    provider = {"type": "AWS", "options": {**known, **options}}
+    domains = [{"name": zone} for zone in zones]
+    return pool(provider=provider, domains=domains, scaleUp={"nodesPerLaunchMax": 1000})
+
+
+def test_a_pool_of_aws_has_an_auto_scaling_group_or_a_launch_template() -> None:
+    at = "spec.provider.options"
+    assert fields(pool(provider={"type": "AWS"})) == ["spec.provider.reference"]
+    both = ec2_fleet()
+    both["spec"]["provider"]["reference"] = "h100-group"
+    assert fields(both) == ["spec.provider.reference"]
+    group = {"type": "AWS", "reference": "h100", "options": {"subnets": "a=subnet-0a1b2c3d"}}
+    (cause,) = validate_pool(pool(provider=group))
+    assert (cause.field, cause.message.rpartition(": ")[2]) == (
+        f"{at}[subnets]", "needs the option launchTemplate",
+    )  # fmt: skip
+
+
+def test_a_pool_of_ec2_fleet_names_its_launch_template_cluster_and_a_subnet_of_each_zone() -> None:
+    at = "spec.provider.options"
+    assert fields(ec2_fleet()) == []
+    more = {"launchTemplateVersion": "$Latest", "instanceTypes": "p5.48xlarge,p5e.48xlarge"}
+    more |= {"launchTemplate": "lt-0123456789abcdef0", "capacityType": "spot"}
+    assert fields(ec2_fleet("eu-west-1a", "eu-west-1b", **more)) == []
+    bare = {"type": "AWS", "options": {"launchTemplate": "", "zone": "a"}}
+    found = validate_pool(pool(provider=bare, scaleUp={"nodesPerLaunchMax": 1000}))
+    assert [(cause.field, cause.reason) for cause in found] == [
+        (f"{at}[zone]", "FieldValueInvalid"),
+        (f"{at}[launchTemplate]", "FieldValueRequired"),
+        (f"{at}[cluster]", "FieldValueRequired"),
+        (f"{at}[subnets]", "FieldValueRequired"),
+    ]
+    for option, values in {
+        "launchTemplate": ("lt-1", "a b", "x"),
+        "launchTemplateVersion": ("0", "latest", "\u0661", ""),
+        "cluster": ("a/b", "c" * 64),
+        "subnets": ("subnet-0a1b2c3d", "a=b", "a=subnet-0a1b2c3d,a=subnet-4e5f6a7b"),
+        "instanceTypes": ("p5", "p5.48xlarge;p4d.24xlarge", ""),
+        "capacityType": ("Spot", ""),
+    }.items():
+        for value in values:
+            assert fields(ec2_fleet(**{option: value})) == [f"{at}[{option}]"], value
+    assert fields(ec2_fleet("eu-west-1a", "eu-west-1c")) == ["spec.domains[1].name"]
+    assert fields(ec2_fleet("eu-west-1a", subnets="none")) == [f"{at}[subnets]"]
+
+
 def test_a_pool_that_cannot_be_read_gives_one_cause_with_its_path() -> None:
     (cause,) = validate_pool(pool(max="many"))
     assert (cause.field, cause.reason) == ("spec.max", "FieldValueTypeInvalid")

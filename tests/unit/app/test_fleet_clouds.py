@@ -11,7 +11,8 @@ import pytest
 from tests.e2e.aws_server import REGION, aws_in_process
 from tests.e2e.azure_server import AzureServer
 from tests.e2e.azure_server import connect_to as connect_to_azure
-from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, GcpCloud
+from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, Ec2FleetCloud, GcpCloud
+from tests.e2e.ec2_fleet_server import TEMPLATE, ec2_fleet
 from tests.e2e.gcp_server import PROJECT, GcpServer, connect_to
 from tests.e2e.rest_server import InProcess
 from tests.unit.app.fleet_world import FleetWorld
@@ -81,6 +82,15 @@ def _aws() -> Generator[Callable[[], Cloud]]:
 
 
 @contextmanager
+def _aws_ec2_fleet() -> Generator[Callable[[], Cloud]]:
+    with pytest.MonkeyPatch.context() as patch, aws_in_process() as server:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        with ec2_fleet(server) as subnets:
+            yield lambda: Ec2FleetCloud(server, subnets)
+
+
+@contextmanager
 def _azure() -> Generator[Callable[[], Cloud]]:
     def make() -> Cloud:
         server = AzureServer(
@@ -109,6 +119,18 @@ def _gcp(*, resizes: bool = False) -> Generator[Callable[[], Cloud]]:
 
 _CLOUDS = {
     "aws": (_aws, {"type": "AWS", "options": {"region": REGION}}),
+    "aws-ec2-fleet": (
+        _aws_ec2_fleet,
+        {
+            "type": "AWS",
+            "reference": "",
+            "options": {
+                "launchTemplate": TEMPLATE,
+                "cluster": "research",
+                "subnets": "eu-west-1a=subnet-0a1b2c3d",
+            },
+        },
+    ),
     "azure": (_azure, {"type": "Azure", "options": AzureCloud.options}),
     "gcp": (_gcp, {"type": "GCP", "options": {"project": PROJECT}}),
     "gcp-resize-requests": (
