@@ -22,6 +22,7 @@ from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.job_limits import QueueLimits, RunningLimits
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.decide import Sharing
+from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.model.teams import TeamTable
 from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.faults import PERFECT
@@ -52,7 +53,9 @@ def world_of(
     *arrivals: Arrival, changes: tuple[TeamChange, ...], seconds: float = HOUR, **more: Any
 ) -> World:
     """Four nodes of 8 GPUs, without faults; all teams have what they ask for from 200 s on."""
-    workload = WorkloadOptions(0, seconds, teams=("blue", "red"))
+    workload = WorkloadOptions(
+        0, seconds, teams=tuple(dict.fromkeys(change.name for change in changes))
+    )
     options = WorldOptions(
         nodes=4, workload=workload, faults=PERFECT, calls_between_kills_mean=0.0,
         steps_between_crashes_mean=0.0, node_failures_per_day=0.0, drains_per_day=0.0,
@@ -83,6 +86,17 @@ def reclaiming(**more: Any) -> World:
         arrival(900.0, "blue", "owner", 2, 60.0),
         changes=(team("blue", 2), team("red", 2)),
         **more,
+    )
+
+
+def lent_crosswise(exchange_seconds: float) -> World:
+    """Green takes the nodes of blue, so that blue's job takes red's, which comes for them later."""
+    return world_of(
+        arrival(300.0, "green", "guest", 2, 3 * HOUR),
+        arrival(400.0, "blue", "within", 2, 3 * HOUR),
+        arrival(2400.0, "red", "owner", 2, 60.0),
+        changes=(team("blue", 2), team("red", 2), team("green", 0)),
+        teams=TeamsPolicy(exchange_seconds=exchange_seconds),
     )
 
 
@@ -123,6 +137,25 @@ def test_an_owner_has_its_nodes_back_within_a_minute_and_the_borrower_runs_again
     assert owner.started_at is not None
     assert owner.submitted_at is not None
     assert parse_time(owner.started_at) - parse_time(owner.submitted_at) <= 60.0
+
+
+@pytest.mark.parametrize(
+    ("exchange_seconds", "names"), [(600.0, {"guest"}), (float("inf"), {"within", "guest"})]
+)
+def test_an_owner_takes_its_node_back_from_a_team_beyond_its_share(
+    exchange_seconds: float, names: set[str]
+) -> None:
+    world = run_world(lambda: lent_crosswise(exchange_seconds))
+    jobs = {key[1]: job for key, job in world.checkers.finished.items()}
+    gave_way = {
+        name for name, job in jobs.items()
+        if any(attempt.reason == "Preempted" for attempt in job.status.attempts)
+    }  # fmt: skip
+    # Without an exchange blue's job takes its own nodes back from green's in turn.
+    assert gave_way == names
+    assert (world.preemptions.reclaims, set(world.teams.model.owner.values())) == (
+        len(names), {"blue", "red"},
+    )  # fmt: skip
 
 
 def test_a_world_in_which_teams_come_change_and_go_ends_with_all_shares_met() -> None:

@@ -25,7 +25,6 @@ ALLOWED = {
     "metrics.py:_Scraped.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
     "embedded/virtual/nodes.py:VirtualNodes.fail_pod": "a fault to inject below a real API server",
-    "model/ledger.py:Ledger.claims_on": "what preemption and draining ask",
     ".watch_count": "tells tests that no watch is left open",
     ".backlog": "tells tests and benchmarks when deletions are through",
 }

@@ -157,6 +157,11 @@ class TeamsSettings(Section, frozen=True):
     changes_max: Annotated[
         int, Meta(ge=1, le=1000, description="Nodes that change hands per second.")
     ] = 50
+    exchange_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="A job that has kept nodes of other teams for so long gets "
+             "them for its team, in exchange for nodes of the team that it does not use."),
+    ] = 3600  # fmt: skip
     block_key: Annotated[
         str,
         Meta(max_length=317, description="Node label of the block in which the nodes of a team are "

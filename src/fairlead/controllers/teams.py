@@ -21,6 +21,7 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.admission.pod_teams import judge_team
 from fairlead.decide.teams.actions import Action, AddTolerations, SetOwner, WriteTeamStatus
 from fairlead.decide.teams.decide import Sharing, changed_status, share_out, team_status
+from fairlead.decide.teams.exchange import Exchanges
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.grouping import controller_of, is_concerned
@@ -128,6 +129,7 @@ class TeamsController:
         wakes: list[float] = []
         actions: list[Action] = []
         changes = [c for c in self._sharing.changes if self.key_of(c) not in self._blocked]
+        changes = changes or self._exchanges(now, wakes)
         instant = asyncio.get_running_loop().time()
         if changes and instant < self._changes_at:
             wakes.append(now + self._changes_at - instant)
@@ -141,6 +143,19 @@ class TeamsController:
         actions += self._statuses(teams, now, wakes)
         self._wake_at = min(wakes, default=None)
         return Decision(tuple(actions), wake_at=self._wake_at)
+
+    def _exchanges(self, now: float, wakes: list[float]) -> list[SetOwner]:
+        """Return the changes of nodes that are exchanged, the two of a pair side by side."""
+        found = Exchanges(self._world.state, self._sharing, self._policy)
+        out = [
+            change
+            for pair in found.find(now)
+            if not any(self.key_of(change) in self._blocked for change in pair)
+            for change in pair
+        ]
+        if found.wake_at is not None:
+            wakes.append(found.wake_at)
+        return out
 
     def _statuses(
         self, teams: Sequence[Team], now: float, wakes: list[float]

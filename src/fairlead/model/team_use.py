@@ -141,19 +141,19 @@ class TeamUses:
     def borrows(self, team: str, node: str) -> bool:
         """True where the team uses the node, and it is another's."""
         owner = self.owner(node)
-        return bool(owner) and owner != team and team in self._users(node)
+        return bool(owner) and owner != team and team in self.users(node)
 
     def is_lent(self, node: str) -> bool:
         """True where another team than its own uses the node."""
         owner = self.owner(node)
-        return bool(owner) and any(team != owner for team in self._users(node))
+        return bool(owner) and any(team != owner for team in self.users(node))
 
     def is_used_but_by(self, node: str, team: str | None) -> bool:
         """True where jobs or pods of other teams than this one are on a node."""
-        return any(user != team for user in self._users(node))
+        return any(user != team for user in self.users(node))
 
-    def _users(self, node: str) -> KeysView[str]:
-        """Return the teams that use a node."""
+    def users(self, node: str) -> KeysView[str]:
+        """Return the teams of the jobs and pods that use a node."""
         holders, pods = self._holders.get(node, _NONE), self._pods.get(node, _NONE)
         return (holders | pods).keys() if holders and pods else (holders or pods).keys()
 
@@ -230,7 +230,7 @@ class TeamUses:
         owner = self._owners.get(node)
         if owner is None:
             return
-        users = self._users(node)
+        users = self.users(node)
         others = [team for team in users if team != owner]
         for team in others:
             self.borrowed[team] += sign

@@ -27,6 +27,7 @@ from fairlead.api.quantity import GPU
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
+from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
@@ -141,7 +142,8 @@ def _with_teams(options: WorldOptions, number: int) -> WorldOptions:
     changes = draw_changes(rng, options.nodes, options.workload.seconds)
     teams = tuple(dict.fromkeys(change.name for change in changes))
     workload = replace(options.workload, teams=teams)
-    return replace(options, workload=workload, team_changes=changes)
+    policy = TeamsPolicy(exchange_seconds=rng.choice((0.0, 60.0, 600.0)))
+    return replace(options, workload=workload, team_changes=changes, teams=policy)
 
 
 def _with_pools(options: WorldOptions, number: int) -> WorldOptions:

@@ -346,7 +346,7 @@ class World:
         )  # fmt: skip
         return ReplicaOptions(
             Policies(jobs, options.policy, options.adoption, fleet=self._fleet_policy(),
-                     doctor=options.doctor),
+                     doctor=options.doctor, teams=options.teams),
             options.lease_seconds,
             options.calls_between_kills_mean,
             options.steps_between_crashes_mean,

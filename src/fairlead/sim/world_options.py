@@ -10,6 +10,7 @@ from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.sim.faults import ROUGH, FaultRates
 from fairlead.sim.team_changes import TeamChange
@@ -79,6 +80,7 @@ class WorldOptions:
     look_seconds: float = 60.0  # how often promises are checked by the clock
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
+    teams: TeamsPolicy = field(default_factory=TeamsPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.
     binding: Binding | None = Binding.DIRECT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec.structs import replace as with_fields
@@ -49,6 +49,21 @@ class Sharing:
     changes: tuple[SetOwner, ...]
     results: dict[str, tuple[ShareResult, ...]]
     held_back: str = ""
+    requests: Sequence[ShareRequest] = ()
+    #: int64[N]: the number of the request that has each node, -1 for none; and its block.
+    share: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    block: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def swappable(self, slot: int, others: Ints) -> Ints:
+        """Return those of some slots that may change places with this one in the shares."""
+        theirs = self.requests[self.share[slot]]
+        others = others[(self.block[others] == self.block[slot]) & theirs.eligible[others]]
+        others = others[theirs.units[others] == theirs.units[slot]]
+        return others[[self._serves(slot, int(other)) for other in others]]
+
+    def _serves(self, slot: int, other: int) -> bool:
+        share = self.requests[self.share[other]]
+        return bool(share.eligible[slot] and share.units[slot] == share.units[other])
 
 
 def share_out(cluster: ClusterState, policy: TeamsPolicy, teams: Sequence[Team]) -> Sharing:
@@ -90,7 +105,7 @@ def share_out(cluster: ClusterState, policy: TeamsPolicy, teams: Sequence[Team])
         SetOwner(table.names[slot], names[wanted[slot]] if wanted[slot] >= 0 else "")
         for slot in order.tolist()
     )
-    return Sharing(tuple(changes), results)
+    return Sharing(tuple(changes), results, "", shares, found.share, fleet.block)
 
 
 def team_status(cluster: ClusterState, team: Team, sharing: Sharing, now: float) -> TeamStatus:

@@ -12,6 +12,9 @@ class TeamsPolicy:
     #: Nodes whose taint is written per `interval_seconds`.
     changes_max: int = 50
     interval_seconds: float = 1.0
+    #: A node of others that a job has kept for so long is exchanged for one of its team that the
+    #: team does not use.
+    exchange_seconds: float = 3600.0
     #: Node label that names the block in which the nodes of a team are kept together; "": none.
     block_key: str = "topology.kubernetes.io/zone"
     #: With fewer healthy nodes than this part of all nodes no node changes hands: that so many are
