@@ -63,18 +63,19 @@ class History:
     that came later for one; both for longer than a decision may be old.
     """
 
-    def __init__(self, large: int = 2, ports: Sequence[ContainerPort] = ()) -> None:
-        model = TeamModel()
+    def __init__(
+        self, large: int = 2, ports: Sequence[ContainerPort] = (), *, most: int = 0
+    ) -> None:
+        self.model = model = TeamModel()
         self.checkers = Checkers()
         self.checker = StrictOrderChecker(model, {}, self.checkers.free)
         self.now = EPOCH
-        strict = make_team("red", nodes=2, queueing_strategy=QueueingStrategy.STRICT_FIFO)
+        strict = make_team(
+            "red", nodes=2, queueing_strategy=QueueingStrategy.STRICT_FIFO, borrow_priority_max=most
+        )  # fmt: skip
         model.team(strict, "red", self.now)
         for name in ("n1", "n2"):
-            node = make_node(name, taints=(Taint(TEAM, "NoSchedule", "red"),))
-            model.node(node, name, self.now)
-            self.checkers.node(node, None, self.now)
-            self.checker.node(node, name, self.now)
+            self.add_node(name, "red")
         self.now += 1000.0
         self.other = self.put(self.job("other", 1))
         self.other = self.put(self.other, placement=make_placement(["n1"]))
@@ -82,6 +83,12 @@ class History:
         self.now += 1.0
         self.small = self.put(self.job("small", 1))
         self.now += 1000.0
+
+    def add_node(self, name: str, owner: str) -> None:
+        node = make_node(name, taints=(Taint(TEAM, "NoSchedule", owner),))
+        self.model.node(node, name, self.now)
+        self.checkers.node(node, None, self.now)
+        self.checker.node(node, name, self.now)
 
     def job(self, name: str, count: int, ports: Sequence[ContainerPort] = ()) -> Job:
         return make_job(name, namespace="red", count=count, ports=ports, created=self.now)
@@ -106,6 +113,25 @@ def test_a_job_that_leaves_the_earlier_one_its_room_is_not_reported() -> None:
     history.put(history.other, placement=None, conditions=SUCCEEDED)
     history.place_small()  # one decision placed both, and this write came first
     assert history.checker.judged == 2
+
+
+@pytest.mark.parametrize(("owner", "most"), [("red", -1), ("blue", 0)])
+def test_a_job_with_room_on_a_node_that_has_just_come_or_is_borrowed_is_not_passed(
+    owner: str, most: int
+) -> None:
+    history = History(most=most)
+    history.add_node("n3", owner)
+    history.add_node("n4", owner)
+    history.place_small()  # one decision placed both, and this write came first
+    assert history.checker.judged == 2
+
+
+def test_a_job_with_room_only_where_it_may_not_borrow_is_passed() -> None:
+    history = History(most=-1)
+    history.add_node("n3", "blue")
+    history.add_node("n4", "blue")
+    with pytest.raises(PromiseBroken, match=r"4: red/small of .* passes red/large"):
+        history.place_small()
 
 
 def test_a_job_whose_host_port_may_keep_it_off_is_not_passed() -> None:

@@ -3,13 +3,14 @@
 Each first place of a job is judged whose team has no limits and no budget, against the jobs of the
 team that have been ahead of it in the queue for `_STALE_SECONDS`, since the decision may be that
 old, and were promised no nodes meanwhile. It takes nodes of its team or of none. No such earlier
-job may lack room there that these nodes, empty, have; one that still has room is not passed, it is
-placed too, though its write may come later. Jobs with rules about nodes or pods are left out.
+job may lack room there that these nodes, empty, have; one that still has room, there, on nodes that
+it may borrow or on some that have just come, is not passed, it is placed too, though its write may
+come later. Jobs with rules about nodes or pods are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.core import Node, Pod
@@ -92,12 +93,20 @@ class StrictOrderChecker:
             is_seen = now - other.since > _STALE_SECONDS
             if not is_ahead or not is_seen or has_rules:
                 continue
-            lacks_room = not _holds(other.job, map(self.free, usable))
+            may_borrow = -other.order[0] <= spec.borrow_priority_max
+            rooms = map(self.free, self._open(queued.team, may_borrow=may_borrow))
+            lacks_room = not _holds(other.job, rooms)
             if lacks_room and _holds(other.job, map(self._capacity, usable)):
                 raise PromiseBroken(
                     f"4: {'/'.join(job.metadata.key)} of the strict team {queued.team} passes "
                     f"{'/'.join(key)}, which is ahead of it and waits for the same nodes"
                 )
+
+    def _open(self, team: str, *, may_borrow: bool) -> Iterator[str]:
+        """Yield the nodes that a decision may have given a job of the team."""
+        for name, (node, _) in self._nodes.items():
+            if is_healthy(node) and (may_borrow or self.model.owner.get(name, "") in ("", team)):
+                yield name
 
     def _usable(self, team: str, now: float) -> frozenset[str]:
         """Return the nodes of a team and of none, as every decision of late has seen them."""
