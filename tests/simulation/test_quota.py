@@ -17,7 +17,7 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS
-from fairlead.api.status import Forbidden
+from fairlead.api.status import ApiError, Forbidden, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.jobs_mirrors import JobsMirrors
@@ -40,6 +40,8 @@ from fairlead.sim.workload import job_body
 from fairlead.testing.builders import EPOCH
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: team, requested: pods=1, used: pods=0, limited: '
+WEBHOOK = 'admission webhook "x.example" denied the request: an error of its own'
+UNREACHABLE = 'failed calling webhook "x.example": context deadline exceeded'
 SECURITY = 'pods "a" is forbidden: violates PodSecurity "restricted:latest": allowPrivilege'
 
 
@@ -47,6 +49,7 @@ class Quota(InProcessClient):
     """Refuses pods of namespace `refused` beyond `room`, dry runs included."""
 
     words = QUOTA
+    error: type[ApiError] = Forbidden
     room = 0
     asked = 0
 
@@ -68,7 +71,7 @@ class Quota(InProcessClient):
     async def _create(self, request: Request[Any]) -> Any:
         self.asked += request.dry_run
         if len(self.taken) + self.in_flight >= self.room:
-            raise Forbidden(self.words)
+            raise self.error(self.words)
         self.in_flight += 1
         try:
             made = await super().call(request)
@@ -139,13 +142,21 @@ def play(main: Callable[[Cluster], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"), [(QUOTA, "QuotaExceeded"), (SECURITY, "PolicyRefused")]
+    ("error", "words", "reason"),
+    [
+        (Forbidden, QUOTA, "QuotaExceeded"),
+        (Forbidden, SECURITY, "PolicyRefused"),
+        (InternalError, WEBHOOK, "PolicyRefused"),
+        (InternalError, UNREACHABLE, "PodHeldBack"),
+    ],
 )
-def test_a_tenant_without_quota_holds_nothing_and_holds_up_nobody(words: str, reason: str) -> None:
+def test_a_tenant_without_quota_holds_nothing_and_holds_up_nobody(
+    error: type[ApiError], words: str, reason: str
+) -> None:
     async def main(cluster: Cluster) -> None:
-        cluster.client.words = words
+        cluster.client.words, cluster.client.error = words, error
         await cluster.submit("greedy", "refused", members=2, seconds=60)
-        await asyncio.sleep(5)
+        await asyncio.sleep(60 if error is InternalError else 5)
         greedy = await cluster.job("greedy")
         assert greedy.status.attempts, "it was never tried"
         assert greedy.status.placement is None

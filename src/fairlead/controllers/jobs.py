@@ -16,7 +16,7 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS, PODS
-from fairlead.api.status import ApiError
+from fairlead.api.status import ApiError, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex, job_key_of
 from fairlead.controllers.job_parts import (
@@ -194,7 +194,11 @@ class JobsController:
         if isinstance(action, JobAction):
             return await self._jobs.perform(action)
         if isinstance(action, CreatePart):
-            return await self._parts.create(action)
+            try:
+                return await self._parts.create(action)
+            except InternalError as error:  # it is tried again, and the attempt waits no longer
+                self._note_refusal(action.job, error)
+                raise
         if isinstance(action, DeletePart):
             return await self._parts.delete(action)
         match action:
@@ -214,13 +218,16 @@ class JobsController:
 
         A job of which the API takes neither the end nor anything else gives its nodes back here.
         """
-        refusal = refusal_of(error)
         if isinstance(action, WriteJobStatus) and self._jobs.is_end_denied(action.job):
             self._forfeit(action.job)
         if isinstance(action, DeletePod) and is_denial(error):
             self._note_undeletable(action, error)
-        if refusal and isinstance(action, CreatePart):
-            self._refusals.note(action.job, refusal, error.message, self._clock.now())
+        if isinstance(action, CreatePart):
+            self._note_refusal(action.job, error)
+
+    def _note_refusal(self, job: Job, error: ApiError) -> None:
+        if refusal := refusal_of(error):
+            self._refusals.note(job, refusal, error.message, self._clock.now())
 
     def _forfeit(self, job: Job) -> None:
         """Give back the nodes of a job that makes no more pods, once none can be on its way."""

@@ -14,6 +14,7 @@ from fairlead.api.status import (
     ApiError,
     BadRequest,
     Forbidden,
+    InternalError,
     Invalid,
     TooLarge,
     Unauthorized,
@@ -114,7 +115,7 @@ class PodProbes:
                 continue
             except ApiError as error:
                 refusal, message = refusal_of(error), error.message[:MESSAGE_MAX]
-                if error.retryable or refusal is None:
+                if refusal is None or (error.retryable and not isinstance(error, InternalError)):
                     raise
                 break
         if refusal in (Refusal.POD_REJECTED, Refusal.NAME_TAKEN):

@@ -221,6 +221,19 @@ def test_infrastructure_failures_wait_the_first_step_only_and_have_their_own_lim
     assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 4)
 
 
+def test_the_admins_ceiling_ends_a_job_whose_own_limit_is_higher() -> None:
+    restart = Restart(infrastructure_limit=100, backoff_seconds=10)
+    world = _running(1, restart=restart, policy=JobsPolicy(infrastructure_limit_max=1))
+    for attempt in (1, 2):
+        world.end_pod(f"train-{attempt}-worker-0", signal=9)
+        world.settle()
+        world.reap_pods()
+        if attempt == 1:
+            world.run_to(world.now + 10)
+            world.start()
+    assert world.condition("Failed") == ("True", "RestartLimit")
+
+
 def test_the_users_failures_end_the_job_beyond_the_limit() -> None:
     world = _running(2, restart=Restart(limit=1))
     world.end_pod("train-1-worker-0", exit_code=3)
