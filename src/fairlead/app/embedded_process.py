@@ -14,6 +14,7 @@ import io
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO, cast
 
 from fairlead.app.datadir import in_use, read_token, unusable
@@ -24,6 +25,7 @@ from fairlead.app.run_file import (
     Running,
     clear_running,
     identity,
+    rotate_log,
     write_running,
 )
 from fairlead.app.settings import Settings, remember
@@ -37,6 +39,9 @@ from fairlead.runtime.history import HistoryError
 from fairlead.runtime.logs import LogLevel, configure
 
 CONTEXT = "fairlead"
+#: How often the length of the log is looked at, and what may write it: stdout and stderr.
+_LOG_LOOK_CHARACTERS = 1 << 20
+_LOG_DESCRIPTORS = (1, 2)
 #: New containers, less those freed, between two collections of the youngest generation.
 YOUNG_OBJECTS_MAX = 20_000
 
@@ -63,7 +68,7 @@ def run_cluster(
     if verbosity > 1:
         level = LogLevel.DEBUG
     # `configure` wants a TextIO; structlog needs no more of it than write and flush.
-    stream = cast("TextIO", _LossyStream(log_stream))
+    stream = cast("TextIO", _LogStream(log_stream, settings.data))
     log = configure(clock=clock, level=level, stream=stream)
     cluster = Cluster(
         settings, read_token(settings.data), clock=clock, log=log,
@@ -136,11 +141,15 @@ def _flatten(error: BaseException) -> list[BaseException]:
     return [leaf for part in error.exceptions for leaf in _flatten(part)]
 
 
-class _LossyStream(io.TextIOBase):
-    """A log that cannot be written, on a full disk say, must not take the cluster along."""
+class _LogStream(io.TextIOBase):
+    """A log that cannot be written, on a full disk say, must not take the cluster along.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    That of a detached cluster is rotated while it runs.
+    """
+
+    def __init__(self, stream: TextIO, data: Path) -> None:
+        self._stream, self._data = stream, data
+        self._unlooked = 0  # characters since the length of the log was looked at
 
     def isatty(self) -> bool:
         """True on a terminal."""
@@ -148,6 +157,12 @@ class _LossyStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write, or drop the text."""
+        self._unlooked += len(text)
+        if self._unlooked > _LOG_LOOK_CHARACTERS:
+            self._unlooked = 0
+            self.flush()
+            with suppress(OSError):
+                rotate_log(self._data, _LOG_DESCRIPTORS)
         try:
             return self._stream.write(text)
         except OSError:

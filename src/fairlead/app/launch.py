@@ -18,13 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.app.run_file import LOG_FILE, Running, is_same
+from fairlead.app.run_file import LOG_FILE, Running, is_same, open_log, rotate_log
 from fairlead.input.errors import CliError, Code, fail
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS = 30.0
 _LOG_TAIL_LINES = 5
-_LOG_BYTES_MAX = 32 << 20
 _REPORT_BYTES_MAX = 1 << 20
 
 
@@ -43,8 +42,8 @@ def start_detached(data: Path, run: Callable[[int], int]) -> Report:
     has no other descriptors than that one and the log.
     """
     log_path = data / LOG_FILE
-    _rotate(log_path)
-    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    rotate_log(data)
+    log = open_log(data)
     read_end, write_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -108,12 +107,6 @@ def send_report(descriptor: int, report: Report) -> None:
         os.close(descriptor)
     except OSError:
         return
-
-
-def _rotate(path: Path) -> None:
-    """Keep one earlier log once the current one is large."""
-    if path.exists() and path.stat().st_size > _LOG_BYTES_MAX:
-        path.replace(path.with_name(path.name + ".1"))
 
 
 def _tail(path: Path) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ the same number: with a stale file, no command signals, or talks to, another pro
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ KUBECONFIG_FILE = "kubeconfig"
 TOKEN_FILE = "token"  # noqa: S105 # a file name
 STORE_DIRECTORY = "store"
 LOG_FILE = "log/fairlead.log"
+#: What is longer becomes the one earlier log.
+LOG_BYTES_MAX = 32 << 20
 _RUN_BYTES_MAX = 64 * 1024
 
 
@@ -115,3 +118,29 @@ def write_private(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def open_log(data: Path) -> int:
+    """Open the log of a detached cluster to append to it; return the descriptor."""
+    return os.open(data / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+
+def rotate_log(data: Path, descriptors: Iterable[int] = ()) -> None:
+    """Keep one earlier log once the current one is large; OSError where that fails.
+
+    Those of the descriptors that write the current one write the new one from then on. Where some
+    are given and none of them does, it is another process's log and stays.
+    """
+    path = data / LOG_FILE
+    if not path.exists() or (found := path.stat()).st_size <= LOG_BYTES_MAX:
+        return
+    given = tuple(descriptors)
+    ours = [each for each in given if os.path.samestat(os.fstat(each), found)]
+    if given and not ours:
+        return
+    path.replace(path.with_name(path.name + ".1"))
+    if ours:
+        log = open_log(data)
+        for each in ours:
+            os.dup2(log, each)
+        os.close(log)
