@@ -187,20 +187,27 @@ class ClusterState:
 
     def pod_deleted(self, key: JobKey) -> None:
         """Take in that a pod is gone."""
-        self.terms.hold(("pod", key), ())
+        self._hold(("pod", key), ())
         self.ledger.remove_pod(key)
 
     def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:
-        """Set the terms of a pod or a job, and mark pods and jobs that match new ones."""
-        for term in self.terms.hold(owner, terms):
+        """Set the terms of a pod or a job, and mark pods and jobs that match new ones.
+
+        Jobs lose the marks of terms that no pod or job has any more. Those of pods stay: there is
+        nothing left that they could be in the way of.
+        """
+        new, gone = self.terms.hold(owner, terms)
+        for term in new:
             self.ledger.add_term(term)
+        for term in (*new, *gone):
             for entry in list(self.jobs.values()):
                 job = entry.job
                 is_selected = any(
                     term.selects(job.metadata.namespace, member_labels(job, role))
                     for role in job.spec.roles
                 )
-                if is_selected and not job.is_finished:
+                is_owner = ("job", job.metadata.key) == owner
+                if is_selected and not job.is_finished and not is_owner:
                     self.job_changed(job)
 
     def priority_class_changed(self, name: str, found: PriorityClass | None) -> None:
@@ -270,7 +277,7 @@ class ClusterState:
         priority = self._priority_of(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
         if job.is_finished:
-            self.terms.hold(("job", key), ())
+            self._hold(("job", key), ())
         elif before is None or before.job.spec != job.spec:
             self._hold(("job", key), job_terms(job))
         version = (self.teams.version, self.terms.version, self._has_windows)
@@ -302,7 +309,7 @@ class ClusterState:
         self.ends_version += before.ends_at is not None
         self._forfeits.pop(key, None)
         self._uncertain.pop(key, None)
-        self.terms.hold(("job", key), ())
+        self._hold(("job", key), ())
         self.ledger.set_claim(key, None)
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)

@@ -15,7 +15,7 @@ A mark exists while some pod or job has its term. Pods and jobs without any cost
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,30 +235,33 @@ class TermTable:
     def __len__(self) -> int:
         return len(self._terms)
 
-    def hold(self, owner: Hashable, terms: tuple[Term, ...]) -> list[Term]:
-        """Set which terms a pod or a job has; return those that no other had."""
+    def hold(
+        self, owner: Hashable, terms: tuple[Term, ...]
+    ) -> tuple[Sequence[Term], Sequence[Term]]:
+        """Set which terms a pod or a job has; return those that no other had, and those that none
+        has any more.
+        """
         before = self._held.get(owner, ())
         if before == terms:
-            return []
-        new: list[Term] = []
+            return (), ()
+        new, gone = list[Term](), list[Term]()
         for term in dict.fromkeys(terms):
             if not self._counts[term.mark.name]:
                 self._terms[term.mark.name] = term
                 new.append(term)
             self._counts[term.mark.name] += 1
-        is_gone = False
         for term in dict.fromkeys(before):
             name = term.mark.name
             self._counts[name] -= 1
             if not self._counts[name]:
                 del self._counts[name], self._terms[name]
-                is_gone = True
+                gone.append(term)
         if terms:
             self._held[owner] = terms
         else:
             self._held.pop(owner, None)
-        self.version += bool(new) or is_gone
-        return new
+        self.version += bool(new or gone)
+        return new, gone
 
     def carried(self, namespace: str, labels: Mapping[str, str]) -> tuple[Mark, ...]:
         """Return the marks that a pod with these labels carries for its labels."""

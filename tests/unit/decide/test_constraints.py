@@ -384,3 +384,28 @@ def test_mistakes_in_rules_about_pods_are_refused_with_their_paths() -> None:
         f"{at}.topologySpreadConstraints[0].maxSkew",
         f"{at}.topologySpreadConstraints[0].whenUnsatisfiable",
     ]
+
+
+@pytest.mark.parametrize("ends", ["deleted", "finished", "pod"])
+def test_a_rule_that_no_pod_and_no_job_has_any_more_leaves_no_trace(ends: str) -> None:
+    """Else the request of a waiting job would depend on what was there before it."""
+    state = PlacementState.of(RACKS, [small("plain", pod_labels={"app": "x"})])
+    before = state.jobs["default", "plain"].gang
+    shy = make_job("shy", gpus=1, affinity=make_anti_affinity(app="x"))
+    pod = make_pod("other", node="n0", affinity=make_anti_affinity(app="x"))
+    if ends == "pod":
+        state.cluster.pod_changed(pod)
+    else:
+        state.cluster.job_changed(shy)
+    gang = state.jobs["default", "plain"].gang
+    assert gang.has_neighbours
+    match ends:
+        case "pod":
+            state.cluster.pod_deleted(pod.metadata.key)
+        case "deleted":
+            state.cluster.job_deleted(shy.metadata.key)
+        case _:
+            condition = Condition(type=names.SUCCEEDED, status="True", reason="Succeeded")
+            status = structs.replace(shy.status, conditions=(condition,))
+            state.cluster.job_changed(structs.replace(shy, status=status))
+    assert state.jobs["default", "plain"].gang == before

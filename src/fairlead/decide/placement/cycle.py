@@ -118,7 +118,7 @@ class _Cycle:
             contained(key, partial(self._write, key, state.unsaid[key], True))
         if len(unsaid) > self._context.policy.writes_max:
             self._context.wakes.append(self._context.now)
-        for job, placement in state.cluster.moved():
+        for job, placement in sorted(state.cluster.moved(), key=lambda each: each[0].metadata.key):
             if not self._context.is_left_alone(job.metadata.key):
                 self._actions.append(RecordActualPlacement(job, placement))
 

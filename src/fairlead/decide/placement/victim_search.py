@@ -64,13 +64,13 @@ class VictimSearch:
         return Victims((*found.victims, *also), found.plan), retry_at
 
     def _promised(self) -> Iterator[tuple[ObjectKey, Claim]]:
-        """Yield the claims that are to go and may stay after all.
+        """Yield the claims that are to go and may stay after all, by key.
 
         Those of victims of other gangs, which may find room elsewhere, and of jobs that their users
         hold, who may release them before they have given it back.
         """
         state, ledger = self.context.state, self.context.cluster.ledger
-        for key in {**state.preempted, **self.victims, **state.leaving}:
+        for key in sorted({**state.preempted, **self.victims, **state.leaving}):
             claim, job = ledger.claim(key), state.jobs[key].job
             phase = phase_of(job)
             is_stopped = phase is Phase.STOPPING and job.spec.suspend and not job.spec.cancel
