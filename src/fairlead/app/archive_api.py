@@ -3,6 +3,8 @@
     /fairlead/v1/history?namespace&name&uid&user&state&since&limit     JSON lines, latest end first
     /fairlead/v1/fleet/history?pool&action&since&limit                 JSON lines, latest first
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs?attempt&uid    JSON lines, one per member
+    /fairlead/v1/decisions?limit                    decisions of the scheduler, the latest first
+    /fairlead/v1/decisions/{cycle}                  one, with all that it was made on: a file
 
 Each request carries a bearer token, and `archive_guard.py` has the API server say what its user may
 read. It is served on the webhook's port, over TLS, and reached through the API server's service
@@ -35,7 +37,9 @@ from fairlead.app.archive_guard import (
     token_of,
 )
 from fairlead.app.archive_query import fleet_query, history_query, log_query, record_lines
+from fairlead.app.decision_query import decision_file, decision_lines
 from fairlead.app.messages import NOT_LEADER, ArchivedLog, Book
+from fairlead.controllers.decision_log import DecisionLog
 from fairlead.runtime.client import Client
 from fairlead.runtime.history import History, HistoryError, LogQuery, LogStore
 
@@ -63,11 +67,14 @@ class ArchiveApi:
         logs: LogStore | None,
         *,
         is_here: Callable[[], bool] = lambda: True,
+        decisions: Callable[[], DecisionLog | None] = lambda: None,
     ) -> None:
+        """`decisions` returns the log of this replica's scheduler, None while it has none."""
         self._guard = ArchiveGuard(client)
         self._history = history
         self._logs = logs
         self._is_here = is_here
+        self._decisions = decisions
         self._history_slots = asyncio.Semaphore(HISTORIES_MAX)
         self._log_slots = asyncio.Semaphore(LOGS_MAX)
         self._under_way = 0
@@ -103,6 +110,8 @@ class ArchiveApi:
                     query = log_query(namespace, job, request.query)
                     await self._admit(request, to_read_logs(namespace))
                     return await self._answer_logs(request, query)
+                case ["fairlead", "v1", "decisions", *rest] if len(rest) <= 1:
+                    return await self._answer_decisions(request, "".join(rest))
                 case _:
                     raise NotFound("404 page not found")
         except (ApiError, HistoryError) as error:
@@ -120,6 +129,17 @@ class ArchiveApi:
         async with self._history_slots:
             lines = await record_lines(self._history, book, request.query)
         return web.Response(body=b"".join(lines), headers={"Content-Type": LINES})
+
+    async def _answer_decisions(self, request: web.BaseRequest, number: str) -> web.Response:
+        # They show jobs of all namespaces.
+        await self._guard.check(token_of(request.headers), to_read_history(""))
+        async with self._log_slots:  # a file may be as large as logs
+            log, runner = self._decisions(), asyncio.to_thread
+            if number:
+                body = await decision_file(log, number, runner)
+            else:
+                body = await decision_lines(log, request.query, runner)
+            return web.Response(body=body, headers={"Content-Type": LINES})
 
     async def _answer_logs(self, request: web.BaseRequest, query: LogQuery) -> web.StreamResponse:
         if self._logs is None:

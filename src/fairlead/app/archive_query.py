@@ -30,7 +30,7 @@ _DIGITS_MAX = 19
 
 def history_query(parameters: Mapping[str, str]) -> HistoryQuery:
     """Return the query of URL parameters; BadRequest says which is wrong."""
-    limit = _whole(parameters, "limit", most=HISTORY_LIMIT_MAX)
+    limit = whole(parameters, "limit", most=HISTORY_LIMIT_MAX)
     return HistoryQuery(
         namespace=parameters.get("namespace", ""), name=parameters.get("name", ""),
         uid=parameters.get("uid", ""), user=parameters.get("user", ""),
@@ -41,7 +41,7 @@ def history_query(parameters: Mapping[str, str]) -> HistoryQuery:
 
 def fleet_query(parameters: Mapping[str, str]) -> FleetQuery:
     """Return the query of URL parameters; BadRequest says which is wrong."""
-    limit = _whole(parameters, "limit", most=HISTORY_LIMIT_MAX)
+    limit = whole(parameters, "limit", most=HISTORY_LIMIT_MAX)
     return FleetQuery(
         pool=parameters.get("pool", ""), action=parameters.get("action", ""),
         since=_instant(parameters), limit=limit or HISTORY_LIMIT_DEFAULT,
@@ -63,7 +63,7 @@ async def record_lines(history: History, book: Book, parameters: Mapping[str, st
 
 def log_query(namespace: str, job: str, parameters: Mapping[str, str]) -> LogQuery:
     """Return the query for the logs of a job; BadRequest says which parameter is wrong."""
-    attempt = _whole(parameters, "attempt", most=ATTEMPT_MAX)
+    attempt = whole(parameters, "attempt", most=ATTEMPT_MAX)
     return LogQuery(namespace, job, attempt, uid=parameters.get("uid", ""))
 
 
@@ -87,7 +87,8 @@ def fleet_line(record: FleetRecord) -> FleetLine:
     )  # fmt: skip
 
 
-def _whole(parameters: Mapping[str, str], name: str, *, most: int) -> int | None:
+def whole(parameters: Mapping[str, str], name: str, *, most: int) -> int | None:
+    """Return the number, 1 to `most`, of a URL parameter, None without it; BadRequest."""
     text = parameters.get(name, "")
     if not text:
         return None

@@ -23,6 +23,7 @@ from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.fleet import FleetController
 from fairlead.controllers.jobs import JobsController
@@ -106,6 +107,8 @@ class Controllers:
             set_aside=self._new_set_aside("cluster"),
         )  # fmt: skip
         self._loops: dict[str, ControllerLoop[Any]] = {}
+        #: Of the scheduler; None while it does not run.
+        self.decisions: DecisionLog | None = None
 
     def services(self) -> list[Service]:
         """Return the services: mirrors and events first, since the controllers need them."""
@@ -151,8 +154,9 @@ class Controllers:
         try:
             controller = SchedulerController(
                 self._client, self.world, events=self._events, policy=self._policies.placement,
-                reader=reader,
+                reader=reader, stopwatch=self._metrics.stopwatch,
             )  # fmt: skip
+            self.decisions = controller.decisions
             self._metrics.watch_jobs(self.mirrors.jobs.items)
             self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
             await self._run(controller, reader)
@@ -160,6 +164,7 @@ class Controllers:
             self.world.rebuild()  # the scheduler may have left the cluster state half changed
             raise
         finally:
+            self.decisions = None
             self._metrics.watch_jobs(None)
             self._metrics.forget_queue(SchedulerController.name)
 

@@ -24,7 +24,7 @@ from fairlead.api.meta import merge_diff
 from fairlead.api.resources import CRDS
 from fairlead.api.status import AlreadyExists
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers
+from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.nodes import Nodes
 from fairlead.app.run_file import STORE_DIRECTORY
@@ -126,10 +126,8 @@ class Cluster:
             await service.bootstrap()
             client = InProcessClient(service)
             await install_crds(client)
-            # Store and controllers end together, so no write arrives late after a start.
-            jobs = JobsPolicy(checkpoint_root=str(data / "checkpoints"), late_pod_seconds=1.0)
             controllers = Controllers(
-                self._settings.controllers.policies(jobs), client, history,
+                self._policies(), client, history,
                 context=ProcessContext(self._clock, self._metrics, self._log),
                 providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
             )  # fmt: skip
@@ -160,8 +158,9 @@ class Cluster:
             if self._is_stopping:  # during the start
                 supervisor.stop()
             parts = Parts(
-                self._settings, client, store, history, self._metrics, supervisor, nodes.archive
-            )
+                self._settings, client, store, history, self._metrics, supervisor, nodes.archive,
+                lambda: controllers.decisions,
+            )  # fmt: skip
             extensions = Extensions(parts, self._clock)
             server = await stack.enter_async_context(
                 self._listen(service, nodes, extensions, supervisor)
@@ -169,6 +168,12 @@ class Cluster:
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
                 await self._shut_down(nodes)
+
+    def _policies(self) -> Policies:
+        # Store and controllers end together, so no write arrives late after a start.
+        checkpoints = str(self._settings.data / "checkpoints")
+        jobs = JobsPolicy(checkpoint_root=checkpoints, late_pod_seconds=1.0)
+        return self._settings.controllers.policies(jobs)
 
     def _open_store(self, stack: AsyncExitStack) -> Store:
         store = Store.open(self._settings.data / STORE_DIRECTORY)

@@ -5,14 +5,17 @@
     /fairlead/v1/history?namespace&name&user&state&since&limit     JSON lines, the latest end first
     /fairlead/v1/fleet/history?pool&action&since&limit             JSON lines, the latest first
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs            a job's logs, from the archive
+    /fairlead/v1/decisions?limit                      decisions of the scheduler, the latest first
+    /fairlead/v1/decisions/{cycle}                    one, with all that it was made on
 
 All behind the same token as the API.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -24,8 +27,10 @@ from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
 from fairlead.app.archive_query import record_lines
+from fairlead.app.decision_query import decision_file, decision_lines
 from fairlead.app.messages import Book, ClusterStatus, NodeCounts, ServiceHealth
 from fairlead.app.settings import Settings
+from fairlead.controllers.decision_log import DecisionLog
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
 from fairlead.embedded.http.server import Handler
 from fairlead.embedded.logs.answer import answer_job_logs
@@ -52,6 +57,8 @@ class Parts:
     metrics: Metrics
     supervisor: Supervisor
     archive: LogArchive
+    #: Returns the log of the scheduler's decisions, None while no scheduler runs.
+    decisions: Callable[[], DecisionLog | None]
 
 
 class Extensions:
@@ -86,6 +93,12 @@ class Extensions:
                 parameters = dict(request.query)
                 archive = self._parts.archive
                 return await answer_job_logs(archive, request, (namespace, job), parameters)
+            case ["decisions"]:
+                log = self._parts.decisions()
+                return _lines(await decision_lines(log, dict(request.query), asyncio.to_thread))
+            case ["decisions", number]:
+                log = self._parts.decisions()
+                return _lines(await decision_file(log, number, asyncio.to_thread))
             case _:
                 raise PathNotFound("404 page not found")
 
@@ -118,8 +131,11 @@ class Extensions:
         return counts
 
     async def _records(self, book: Book, parameters: Mapping[str, str]) -> web.StreamResponse:
-        body = b"".join(await record_lines(self._parts.history, book, parameters))
-        return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
+        return _lines(b"".join(await record_lines(self._parts.history, book, parameters)))
+
+
+def _lines(body: bytes) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
 
 
 def _json(body: bytes) -> web.Response:

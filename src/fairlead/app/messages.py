@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 PROXIED_NAME = "https:fairlead-webhook:https"
 #: May read everything in the archive; for administrators whose kubeconfig has no token.
 ACCOUNT = "fairlead-archive"
+#: Of the scheduler's decisions; one of them is below it, by its number.
+DECISIONS_PATH = "/fairlead/v1/decisions"
 #: The API server keeps the Authorization header of what it proxies to itself.
 TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
 #: Namespace and name of the ConfigMap of `fairlead install` with the controllers' settings, and its
@@ -74,6 +76,20 @@ class FleetLine(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
     message: str = ""
     facts: dict[str, Any] = {}
+
+
+class DecisionLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One decision of the scheduler, as its endpoint lists it: a JSON line."""
+
+    cycle: int
+    #: Seconds since the epoch, and how long it took.
+    at: float
+    seconds: float
+    #: Waiting jobs.
+    waiting: int
+    #: By kind.
+    actions: dict[str, int]
+    digest: str
 
 
 class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):

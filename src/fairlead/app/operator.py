@@ -103,12 +103,15 @@ class Operator:
         )  # fmt: skip
 
     def _archive_api(self) -> ArchiveApi:
-        archive, elector = self._archive, self.elector
+        archive, elector, replica = self._archive, self.elector, self._replica
         logs = archive.store if archive is not None else None
-        if archive is not None and archive.is_durable:
-            return ArchiveApi(self._client, self._history, logs)
+        is_durable = archive is not None and archive.is_durable
         # In memory: only the leader has the records and the logs.
-        return ArchiveApi(self._client, self._history, logs, is_here=lambda: elector.is_leading)
+        return ArchiveApi(
+            self._client, self._history, logs,
+            is_here=lambda: is_durable or elector.is_leading,
+            decisions=lambda: replica.decisions,
+        )  # fmt: skip
 
     def stop(self) -> None:
         """Begin the orderly end; `run` returns when it is done."""

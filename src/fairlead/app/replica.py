@@ -20,6 +20,7 @@ from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.registry import ProviderFactory
+from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.runtime.client import Client
@@ -87,6 +88,7 @@ class Replica:
         )  # fmt: skip
         #: What supervises the controllers; None while this replica does not lead.
         self.controllers: Supervisor | None = None
+        self._parts: Controllers | None = None
         #: Read by every replica, since each answers API servers that ask about jobs.
         self.priority_classes: Mirror[PriorityClass] = self._mirror(PRIORITY_CLASSES)
         self.teams: Mirror[Team] = self._mirror(TEAMS)
@@ -97,6 +99,11 @@ class Replica:
         mirror = Mirror(self._client, resource, clock=context.clock, rng=rng, log=context.log)
         context.metrics.watch_mirror(mirror)
         return mirror
+
+    @property
+    def decisions(self) -> DecisionLog | None:
+        """The log of the scheduler's decisions; None while no scheduler runs here."""
+        return self._parts.decisions if self._parts is not None else None
 
     def services(self) -> list[Service]:
         """Return what this replica runs, leader or not."""
@@ -135,7 +142,8 @@ class Replica:
             services, clock=context.clock, rng=self._rng, log=context.log,
             crashed=context.metrics.crashed,
         )  # fmt: skip
+        self._parts = controllers
         try:
             await self.controllers.run()
         finally:
-            self.controllers = None
+            self.controllers = self._parts = None

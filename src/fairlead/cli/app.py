@@ -60,6 +60,9 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
             "fleet": Entry("fleet", "fleet", "Show node pools, and what holds each back."),
+            "decisions": Entry(
+                "decisions", "decisions", "Show what the scheduler decided, and make it again."
+            ),
             "teams": Entry("teams", "teams", "Show teams: their shares, and what they use."),
             "quota": Entry("teams", "quota", "Show what a team was promised, has and uses."),
             "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),

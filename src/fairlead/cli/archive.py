@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from fairlead.api.status import ApiError
+from fairlead.api.status import ApiError, Expired
 from fairlead.app.messages import (
     ACCOUNT,
     NOT_LEADER,
@@ -71,6 +71,10 @@ class Archive:
 
         yield from _run(read)
 
+    def decision_lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield JSON lines of the scheduler's decisions; NoArchive, CliError, Expired."""
+        return self._proxied(path, query)
+
     def logs(
         self, key: tuple[str, str], attempt: int | None, *, uid: str = ""
     ) -> list[ArchivedLog]:
@@ -106,6 +110,8 @@ class Archive:
                         raise
                 else:
                     return
+        except Expired:
+            raise
         except ApiError as error:
             raise NoArchive(" ".join(error.message.split())) from error
 

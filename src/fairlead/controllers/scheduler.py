@@ -14,17 +14,17 @@ other jobs may take the room that it would get.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus
-from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.controllers.job_writer import REFUSALS_MAX
 from fairlead.controllers.pod_refusals import is_denial
 from fairlead.controllers.uncertain_placements import UncertainPlacements
@@ -40,8 +40,10 @@ from fairlead.decide.placement.actions import (
 )
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.outcome import changed_verdict, preempted_message, status_after
+from fairlead.decide.placement.outcome import changed_verdict, preempted_message, status_patch
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.recall import Recall
+from fairlead.decide.placement.snapshot import Carried
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
@@ -73,10 +75,12 @@ class SchedulerController:
         policy: PlacementPolicy | None = None,
         events: EventSink | None = None,
         reader: MirrorReader | None = None,
+        stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Attach to the world. Without `events` no Events are emitted.
 
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
+        `stopwatch` returns instants for the durations of decisions, in seconds.
         """
         self._world = world
         self.state = PlacementState(
@@ -95,6 +99,9 @@ class SchedulerController:
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
         self._set_aside = set_aside_of(reader)
         self._unregister = follow(world.mirrors.jobs, self._job_changed, reader)
+        self._stopwatch = stopwatch
+        #: The latest decisions, and what they were made on.
+        self.decisions = DecisionLog(world, self._policy, reader)
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
@@ -111,6 +118,7 @@ class SchedulerController:
     def close(self) -> None:
         """Detach from the world and the mirrors, which live longer than the controller."""
         self._unregister()
+        self.decisions.close()
         self.state.close()
 
     def _contain(self, job: Job, error: Exception) -> None:
@@ -130,7 +138,13 @@ class SchedulerController:
         self._now = now
         contains = not self._set_aside.is_strict
         self._world.state.advance_shares(now)
-        decision = decide(self.state, self._policy, now, contains_faults=contains)
+        recall, started_at = Recall(), self._stopwatch()
+        decision = decide(self.state, self._policy, now, contains_faults=contains, recall=recall)
+        made = Cycle(
+            now, self._stopwatch() - started_at, len(self.state.queue), contains,
+            decision.actions, recall, Carried.of(self.state),
+        )  # fmt: skip
+        self.decisions.note(made)
         for key, error in decision.faults.items():
             self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, Stage.DECIDE, error)
         for key in decision.verdicts if len(self._set_aside) else ():
@@ -158,7 +172,7 @@ class SchedulerController:
     async def perform(self, action: Action) -> Written | None:
         """Write one decision on its job; None when the status has it already."""
         job = action.job
-        patch = merge_diff(_owned_part(job.status), _owned_part(status_after(action)))
+        patch = status_patch(action)
         if not patch:
             return None
         if isinstance(action, PlaceJob):
@@ -234,21 +248,3 @@ class SchedulerController:
 
     def _job_changed(self, change: Change[Job]) -> None:
         self._uncertain.seen(change.key, change.new)
-
-
-def _owned_part(status: JobStatus) -> dict[str, Any]:
-    """Return, as it goes over the wire, the part of a status that the scheduler writes.
-
-    Conditions of others go along in the list, unchanged: the resourceVersion guards them.
-    """
-    part = JobStatus(
-        state=status.state,
-        members=status.members,
-        attempts=status.attempts,
-        placement=status.placement,
-        nomination=status.nomination,
-        preemption=status.preemption,
-        verdict=status.verdict,
-        conditions=status.conditions,
-    )
-    return to_wire(part)

@@ -77,6 +77,7 @@ class Code(Enum):
     NO_SUCH_NAMESPACE = "E303"
     JOB_ADOPTED = "E304"
     NO_SUCH_POD = "E305"
+    NO_SUCH_DECISION = "E306"
     UNAUTHORIZED = "E401"
     FORBIDDEN = "E403"
     CONFLICT = "E409"
@@ -101,6 +102,7 @@ class Code(Enum):
     DATA_UNSAFE = "E711"
     SCENARIO = "E800"
     TRACE = "E801"
+    DECISION_FILE = "E802"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,9 @@ CODES: dict[Code, CodeInfo] = {
     Code.NO_SUCH_LOG: CodeInfo(Exit.NOT_FOUND, "The job has no such member, attempt or log."),
     Code.JOB_FINISHED: CodeInfo(Exit.CONFLICT, "The job has ended; it can no longer be changed."),
     Code.NO_SUCH_POD: CodeInfo(Exit.NOT_FOUND, "There is no pod of this name in the namespace."),
+    Code.NO_SUCH_DECISION: CodeInfo(
+        Exit.NOT_FOUND, "The scheduler does not keep a decision of this number."
+    ),
     Code.NO_SUCH_NAMESPACE: CodeInfo(Exit.NOT_FOUND, "The namespace does not exist."),
     Code.JOB_ADOPTED: CodeInfo(
         Exit.CONFLICT, "The job represents pods of another tool; that tool's object decides."
@@ -191,6 +196,9 @@ CODES: dict[Code, CodeInfo] = {
     ),
     Code.SCENARIO: CodeInfo(Exit.USAGE, "The scenario or the directory of a run cannot be used."),
     Code.TRACE: CodeInfo(Exit.USAGE, "The file is not a trace of jobs that can be read."),
+    Code.DECISION_FILE: CodeInfo(
+        Exit.USAGE, "The file is not a recorded decision that can be made again."
+    ),
 }
 
 

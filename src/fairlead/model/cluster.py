@@ -108,7 +108,7 @@ class ClusterState:
         self, priorities: PriorityTable | None = None, levels: Sequence[Level] = ()
     ) -> None:
         self._priorities = priorities
-        self._levels = tuple(levels)
+        self.levels = tuple(levels)
         self.reader = RequestReader()
         self.table = NodeTable(self.reader)
         self.fits = FitTable(self.table)
@@ -333,6 +333,16 @@ class ClusterState:
         self._claim(entry)
         self._notify(key, entry)
 
+    @property
+    def forfeited(self) -> dict[JobKey, bool]:
+        """The jobs whose placements count as given back, and whether until the job ends."""
+        return {key: forfeit.is_final for key, forfeit in self._forfeits.items()}
+
+    @property
+    def uncertain(self) -> dict[JobKey, Placement]:
+        """The placements that are reserved, as the outcome of their write is not known."""
+        return dict(self._uncertain)
+
     def is_forfeited(self, key: JobKey) -> bool:
         """True for a job whose placement counts as given back."""
         return key in self._forfeits
@@ -412,7 +422,7 @@ class ClusterState:
         name = team if isinstance(team, str) else ""
         return gang_of(
             job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level),
-            partial(self._neighbours_of, job), levels=self._levels,
+            partial(self._neighbours_of, job), levels=self.levels,
             hold_seconds=hold_seconds(job) if self._has_windows else None,
         )  # fmt: skip
 

@@ -54,6 +54,15 @@ class JobUse(msgspec.Struct, frozen=True):
         return (Account(self.team), Account(self.team, self.user)) if self.team else ()
 
 
+class SavedSums(msgspec.Struct, frozen=True, rename="camel"):
+    """What `DecayedSums` holds: sums with their instants, and the rates since a common instant."""
+
+    sums: dict[str, tuple[float, float]] = {}
+    rates: dict[str, float] = {}
+    #: None: no time was taken in yet.
+    as_of: float | None = None
+
+
 class DecayedSums:
     """What each team has used at some rate, summed over time and halved every half-life."""
 
@@ -87,6 +96,16 @@ class DecayedSums:
         self._sums = {team: (self.at(team, now), now) for team in {*self._sums, *rates}}
         self._rates = dict.fromkeys(self._sums, 0.0) | dict(rates)
         self._as_of = now
+
+    def save(self) -> SavedSums:
+        """Return the sums as they are; `load` continues from them, to the last bit."""
+        as_of = None if self._as_of == float("-inf") else self._as_of
+        return SavedSums(dict(self._sums), dict(self._rates), as_of)
+
+    def load(self, saved: SavedSums) -> None:
+        """Continue from what was saved, whatever is known already."""
+        self._sums, self._rates = dict(saved.sums), dict(saved.rates)
+        self._as_of = float("-inf") if saved.as_of is None else saved.as_of
 
     def restore(self, team: str, value: float, as_of: float) -> None:
         """Continue from what was written down; what is known already counts more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -45,11 +46,18 @@ from fairlead.cli.archive import (
     NoArchive,
 )
 from fairlead.cli.transport import Api
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.decision_log import Cycle, DecisionLog
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.recall import Recall
+from fairlead.decide.placement.snapshot import Carried
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client
+from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.history import FleetRecord, JobRecord, MemberLog
 from fairlead.sim.loop import run
+from fairlead.testing.fake_client import FakeClient
 
 #: The rights of each user.
 RIGHTS = {
@@ -235,6 +243,31 @@ async def test_what_only_the_leader_knows_is_answered_by_it_alone() -> None:
         status, [refused] = await get(f"{url}/namespaces/a/jobs/train/logs", "ann")
         assert status == 404
         assert "history.kind is memory" in refused["message"]
+
+
+async def test_decisions_are_shown_to_those_who_may_list_the_jobs_of_all_namespaces() -> None:
+    world = ClusterWorld.make(FakeClient(), clock=LoopClock(0.0), rng=random.Random(1))
+    log = DecisionLog(world, PlacementPolicy(), None)
+    log.note(Cycle(1.0, 0.5, 3, False, (), Recall(), Carried()))
+    async with archive(Reviewer(), decisions=lambda: log) as url:
+        for path in ("decisions", "decisions/1", "decisions?namespace=a"):
+            assert (await get(f"{url}/{path}"))[0] == 401
+            assert (await get(f"{url}/{path}", "nobody"))[0] == 401
+            status, [refused] = await get(f"{url}/{path}", "ann")
+            assert status == 403
+            assert "may not list jobs.fairlead.dev in all namespaces" in refused["message"]
+        status, [line] = await get(f"{url}/decisions", "root")
+        assert (status, line["cycle"], line["waiting"]) == (200, 1, 3)
+        status, [header] = await get(f"{url}/decisions/1", "root")
+        assert (status, header["format"]) == (200, "fairlead.dev/decision")
+        assert (await get(f"{url}/decisions/2", "root"))[0] == 410
+        for number in ("x", "-1", "٣", "1" * 50):
+            assert (await get(f"{url}/decisions/{number}", "root"))[0] == 400
+        assert (await get(f"{url}/decisions?limit=0", "root"))[0] == 400
+        assert (await get(f"{url}/decisions/1/2", "root"))[0] == 404
+    async with archive(Reviewer()) as url:  # a replica that does not lead
+        status, [refused] = await get(f"{url}/decisions", "root")
+        assert (status, refused["reason"]) == (503, "NotLeader")
 
 
 async def test_questions_under_way_are_bounded() -> None:

@@ -12,6 +12,7 @@ from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.kept import Kept, Reservation
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import Group, QueueEntry, Shape
+from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_empty
@@ -49,12 +50,22 @@ class Context:
         self.faults: dict[ObjectKey, Exception] = {}
         #: Called with a job over which a step raised; None: the error is raised.
         self.on_fault: Callable[[ObjectKey, Exception], None] | None = None
+        #: The answers that are taken from memory; and those that are given in place of it.
+        self.recall = Recall()
+        self.given: Recall | None = None
 
     def is_left_alone(self, key: ObjectKey) -> bool:
         """True for a job that is not to be touched: writes of it fail, or deciding about it."""
         if key in self.state.write_blocked:
             return True
-        return self.state.jobs[key].faulted_at == self.cluster.table.nodes_version
+        if key in self.faults:
+            return self.state.jobs[key].faulted_at == self.cluster.table.nodes_version
+        if self.given is not None:
+            return key in self.given.left_alone
+        if self.state.jobs[key].faulted_at != self.cluster.table.nodes_version:
+            return False
+        self.recall.left_alone[key] = None
+        return True
 
     def contained(self, key: ObjectKey, step: Callable[[], T], otherwise: T | None = None) -> T:
         """Return what `step`, which is about one job, returns; `otherwise` if it raises.

@@ -41,6 +41,7 @@ from fairlead.decide.placement.outcome import (
 )
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.repair import Release, Wait, repair
 from fairlead.decide.placement.search import Plan
 from fairlead.decide.placement.state import PlacementState
@@ -54,7 +55,13 @@ _PENDING_SHOWN_MAX = 10
 
 
 def decide(
-    state: PlacementState, policy: PlacementPolicy, now: float, *, contains_faults: bool = False
+    state: PlacementState,
+    policy: PlacementPolicy,
+    now: float,
+    *,
+    contains_faults: bool = False,
+    recall: Recall | None = None,
+    given: Recall | None = None,
 ) -> Decision[Action]:
     """Return the placements, releases and changed verdicts for the state as it is.
 
@@ -63,6 +70,9 @@ def decide(
 
     With `contains_faults`, a job over which this code raises gets a verdict that says so, and an
     entry in `faults`; nothing else changes by it. It is left alone until it, or a node, changes.
+
+    `recall` takes the answers of memory that were used; `given` are those of another decision, on
+    the same objects, which are used in place of what the state remembers.
     """
     # Before the stages begin to read the queue: with ranks of two instants the head of the
     # queue would be ahead of itself, and wait for its own reservation.
@@ -70,6 +80,7 @@ def decide(
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
         context = Context(state, policy, now, capacity)
+        context.recall, context.given = recall or context.recall, given
         return _Cycle(context, contains_faults=contains_faults).run()
 
 

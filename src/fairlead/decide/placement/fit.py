@@ -36,7 +36,9 @@ class Fit:
         self._heads = HeadReservations(context)
         #: As of the last pass.
         self.strict = StrictOrder(context)
-        self._evaluations = 0
+        self._evaluations = self._passes = 0
+        given = context.given
+        self._failed = None if given is None else frozenset(given.failed)
 
     def run(self) -> list[OrderKey]:
         """Try everything that may fit; return what was left out because it was too much."""
@@ -46,8 +48,12 @@ class Fit:
             placed_before = len(self._context.placed)
             left = self._pass(with_repairs=is_first)
             is_first = False
+            self._passes += 1
             if left or len(self._context.placed) == placed_before:
-                return left
+                break
+        if self._evaluations < self._context.policy.evaluations_max:
+            self._context.recall.failed.clear()
+        return left
 
     @property
     def is_exhausted(self) -> bool:
@@ -62,7 +68,7 @@ class Fit:
         context = self._context
         self.strict = StrictOrder(context)
         queue, jobs = context.state.queue, context.state.jobs
-        groups = [g for shape in queue.candidates() for g in shape.groups.values()]
+        groups = self._candidates()
         if with_repairs:
             groups += self.preempting.seekers()
         distinct = {id(group): group for group in groups}
@@ -92,6 +98,18 @@ class Fit:
                 heapq.heappush(heap, (group.order(following), group, following))
         return []
 
+    def _candidates(self) -> list[Group]:
+        """Return the groups that may fit now; where these are too many, some of them in turn."""
+        queue, given = self._context.state.queue, self._context.given
+        tried = given.tried[self._passes : self._passes + 1] if given is not None else []
+        if tried and tried[0] is not None:
+            due = frozenset(tried[0])
+            return [g for g in queue.groups(lambda _: True) if g.order(0).job_key in due]
+        groups = [g for shape in queue.candidates() for g in shape.groups.values()]
+        firsts = [group.order(0).job_key for group in groups] if queue.has_unseen else None
+        self._context.recall.tried.append(firsts)
+        return groups
+
     def _next_shorter(self, group: Group, index: int) -> int | None:
         """Return which job of a group, after one that has no place, respects fewer reservations;
         None where there is none.
@@ -116,7 +134,11 @@ class Fit:
         respected = context.respected(entry)
         versions = (reservation.version for reservation in respected)
         basis = (*context.basis(shape.gang), loans, *versions)
-        if shape.failed_on.get(len(respected)) != basis:
+        failure = (self._passes, entry.age.job_key, len(respected))
+        has_failed = shape.failed_on.get(len(respected)) == basis
+        if has_failed:
+            context.recall.failed.append(failure)
+        elif self._failed is None or failure not in self._failed:
             self._evaluations += 1
             plan = context.plan(entry, shape.gang, respected)
             if plan is not None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
 from fairlead.api.job import Job, JobStatus, VerdictStatus
-from fairlead.api.meta import Condition, find_condition, is_true, set_condition
+from fairlead.api.meta import (
+    Condition,
+    find_condition,
+    is_true,
+    merge_diff,
+    set_condition,
+    to_wire,
+)
 from fairlead.api.names import ADMITTED, PLACED
 from fairlead.api.placement import (
     HeldNodes,
@@ -129,6 +136,29 @@ def status_after(action: Action) -> JobStatus:
             assert_never(action)
     conditions = set_condition(status.conditions, action.placed)
     return replace(status, verdict=action.verdict, conditions=conditions)
+
+
+def status_patch(action: Action) -> dict[str, Any]:
+    """Return what an action writes: a JSON merge patch of the job's status; {} for nothing."""
+    return merge_diff(_owned_part(action.job.status), _owned_part(status_after(action)))
+
+
+def _owned_part(status: JobStatus) -> dict[str, Any]:
+    """Return, as it goes over the wire, the part of a status that the scheduler writes.
+
+    Conditions of others go along in the list, unchanged: the resourceVersion guards them.
+    """
+    part = JobStatus(
+        state=status.state,
+        members=status.members,
+        attempts=status.attempts,
+        placement=status.placement,
+        nomination=status.nomination,
+        preemption=status.preemption,
+        verdict=status.verdict,
+        conditions=status.conditions,
+    )
+    return to_wire(part)
 
 
 def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:

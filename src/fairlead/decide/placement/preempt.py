@@ -238,11 +238,17 @@ class Preempting:
             if entry.lane.may_preempt and (is_above or self._has_lent(entry.lane)):
                 yield group
         owners = queue.groups(lambda lane: lane.may_preempt and self._has_lent(lane))
-        due = [g for g in owners if id(g) not in seen and self._is_due(g)]
+        others = [g for g in owners if id(g) not in seen]
+        if context.given is not None:
+            sought = frozenset(context.given.sought)
+            yield from (g for g in others if g.order(0).job_key in sought)
+            return
+        due = [g for g in others if self._is_due(g)]
         for group in nsmallest(
             context.policy.fresh_jobs_max, due, key=lambda g: (g.sought_at, g.order(0))
         ):
             group.sought_at = context.now
+            context.recall.sought.append(group.order(0).job_key)
             yield group
         if len(due) > context.policy.fresh_jobs_max:
             context.wakes.append(context.now + context.policy.deep_refresh_seconds)
@@ -289,8 +295,12 @@ class Preempting:
         if ending is not None:
             take_plan(context.capacity, *ending, sign=-1)
         basis, before, found = context.basis(gang), group.no_victims, None
+        key = entry.age.job_key
         if before is not None and before[0] == basis and context.now < before[1]:
+            context.recall.no_victims[key] = None
             self._none_until(before[1])
+        elif context.given is not None and key in context.given.no_victims:
+            pass
         elif quota_verdict(context.cluster, entry) is None:
             found, retry_at = self.search.find(entry, gang)
             if found is None:

@@ -39,6 +39,8 @@ class Verdicts:
         self._fit = fit
         self._on_verdict = on_verdict
         self._judgements = 0
+        #: The shapes that this decision has judged.
+        self._judged: dict[int, Shape] = {}
 
     def run(self) -> list[OrderKey]:
         """Judge the head of the queue and jobs without a verdict, then some of the others.
@@ -62,7 +64,7 @@ class Verdicts:
         context = self._context
         queue, policy = context.state.queue, context.policy
         fresh = queue.first(policy.fresh_jobs_max)
-        unwritten = queue.unwritten(policy.writes_max + len(context.placed))
+        unwritten = self._unwritten(policy.writes_max + len(context.placed))
         is_fresh, is_new = dict.fromkeys(fresh), dict.fromkeys(unwritten)
         written, left = 0, list[OrderKey]()
         for order in sorted(dict.fromkeys([*fresh, *unwritten])):
@@ -83,6 +85,20 @@ class Verdicts:
             context.wakes.append(context.now)
         return left
 
+    def _unwritten(self, count: int) -> list[OrderKey]:
+        """Return the first jobs whose written verdict is out of date or missing."""
+        context = self._context
+        if context.given is None:
+            found = context.state.queue.unwritten(count)
+            context.recall.unwritten.extend(order.job_key for order in found)
+            return found
+        entries = (context.state.jobs.get(key) for key in context.given.unwritten)
+        return [
+            OrderKey(entry.group.lane.rank, entry.age)
+            for entry in entries
+            if entry is not None and entry.group is not None
+        ]
+
     def _judge_deep(self) -> None:
         """Look again, a few at a time, at shapes whose verdict is of other nodes than there are."""
         context = self._context
@@ -99,7 +115,9 @@ class Verdicts:
         """Return a waiting job's verdict; None when it was not got to."""
         entry = self._context.state.jobs[key]
         assert entry.group is not None
-        verdict = self._verdict(entry.group.shape, may_wait=may_wait)
+        verdict = self._remembered(key, entry.group.shape, may_wait=may_wait)
+        if verdict is None:
+            verdict = self._new_verdict(entry.group.shape)
         if verdict is None or verdict.outcome is not Outcome.WAITING:
             return verdict
         verdict = with_end(verdict, entry, self._context.now)
@@ -122,17 +140,26 @@ class Verdicts:
         facts = {"team": lane.team, "borrowed": cluster.uses.borrowed[lane.team]}
         return None if plan is None else Verdict(Reason.BORROW_LIMIT, facts)
 
-    def _verdict(self, shape: Shape, *, may_wait: bool) -> Verdict | None:
-        """Return the shape's verdict, made again if it is due; None when it was not got to."""
+    def _remembered(self, key: ObjectKey, shape: Shape, *, may_wait: bool) -> Verdict | None:
+        """Return the verdict on the shape of a job if it was made before, and is not due again."""
         context, judgement = self._context, shape.judgement
-        if judgement is not None:
-            if judgement.basis is not None and judgement.basis == context.basis(shape.gang):
-                return judgement.verdict
-            due_at = judgement.made_at + context.policy.refresh_seconds
-            if may_wait and context.now < due_at:
-                context.wakes.append(due_at)
-                return judgement.verdict
-        if self._judgements >= context.policy.judgements_max or self._is_untried(shape):
+        is_new = id(shape) in self._judged
+        if context.given is not None and (key in context.given.verdicts or not is_new):
+            return context.given.verdicts.get(key)
+        if judgement is None:
+            return None
+        due_at = judgement.made_at + context.policy.refresh_seconds
+        if judgement.basis is None or judgement.basis != context.basis(shape.gang):
+            if not may_wait or context.now >= due_at:
+                return None
+            context.wakes.append(due_at)
+        if not is_new:
+            context.recall.verdicts[key] = judgement.verdict
+        return judgement.verdict
+
+    def _new_verdict(self, shape: Shape) -> Verdict | None:
+        """Return the shape's verdict, made now; None when it was not got to."""
+        if self._judgements >= self._context.policy.judgements_max or self._is_untried(shape):
             return None
         return self._judge(shape)
 
@@ -163,6 +190,7 @@ class Verdicts:
         context, before = self._context, shape.judgement
         version = context.cluster.table.nodes_version
         shape.judgement = Judgement(verdict, context.now, version, basis)
+        self._judged[id(shape)] = shape
         if before is None or before.verdict.outcome != verdict.outcome:
             for group in shape.groups.values():
                 for age in group.ages:

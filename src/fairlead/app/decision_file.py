@@ -1,0 +1,330 @@
+"""A recorded decision as a file: JSON Lines, its inputs in full, what does not matter left out.
+
+    {"format": "fairlead.dev/decision", "version": 1, "now": ..., "policy": ..., "actions": ...}
+    {"kind": "Node", "object": {...}}                              one line for each object
+
+What no decision reads is left out, as it may be private: variables, commands, arguments, images
+and volumes of containers, annotations but two, messages of pods. The actions are the status patches
+that the scheduler sends, but for the digest of the template of a job that starts; `digest` is the
+SHA-256 of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from dataclasses import replace as changed
+from math import inf
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead import __version__
+from fairlead.api import names
+from fairlead.api.core import Container, Node, Pod, PodSpec, PodStatus, PodTemplate, PriorityClass
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.placement import Placement
+from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.team import Team
+from fairlead.controllers.decision_log import Cycle
+from fairlead.decide.placement.actions import Action, PlaceJob
+from fairlead.decide.placement.outcome import status_patch
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.recall import Recall
+from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Fact, ObjectKey, Verdict
+from fairlead.model.team_use import SavedSums
+from fairlead.model.topology import Level
+
+FORMAT, VERSION = "fairlead.dev/decision", 1
+#: Larger files are refused, as are larger answers of a server.
+FILE_BYTES_MAX = 512 << 20
+#: Annotations that the planner reads.
+_ANNOTATIONS = (names.SUBMITTED_BY, names.MAINTENANCE)
+#: Kind and field of `Objects`.
+_KINDS: dict[str, tuple[str, type[Any]]] = {
+    "PriorityClass": ("priority_classes", PriorityClass),
+    "Team": ("teams", Team),
+    "Node": ("nodes", Node),
+    "Job": ("jobs", Job),
+    "Pod": ("pods", Pod),
+    "ResourceQuota": ("quotas", ResourceQuota),
+}
+_Object: TypeAlias = Node | Job | Pod | PriorityClass | Team | ResourceQuota
+
+
+class Write(msgspec.Struct, frozen=True, rename="camel"):
+    """One action: its kind, the version of the job that it is for, and the patch of its status."""
+
+    action: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    patch: dict[str, Any]
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    job: ObjectKey
+    reason: Reason
+    facts: dict[str, Fact] = {}
+
+
+class _Recall(msgspec.Struct, frozen=True, rename="camel"):
+    unwritten: list[ObjectKey] = []
+    verdicts: list[_Remembered] = []
+    left_alone: list[ObjectKey] = []
+    no_victims: list[ObjectKey] = []
+    sought: list[ObjectKey] = []
+    tried: list[list[ObjectKey] | None] = []
+    failed: list[tuple[int, ObjectKey, int]] = []
+
+
+class _Carried(msgspec.Struct, frozen=True, rename="camel"):
+    shares: SavedSums = SavedSums()
+    gpu_seconds: SavedSums = SavedSums()
+    write_blocked: tuple[ObjectKey, ...] = ()
+    uncertain: list[tuple[ObjectKey, Placement]] = []
+    forfeited: list[tuple[ObjectKey, bool]] = []
+
+
+class _Header(msgspec.Struct, frozen=True, rename="camel"):
+    format: str
+    version: int
+    #: Of Fairlead.
+    release: str
+    cycle: int
+    now: float
+    #: Number of the lines that follow.
+    objects: int
+    #: Infinity is null.
+    policy: dict[str, float | int | bool | None]
+    levels: list[tuple[str, str]]
+    contains_faults: bool
+    carried: _Carried
+    recall: _Recall
+    actions: list[Write]
+    digest: str
+
+
+class _Line(msgspec.Struct, frozen=True):
+    kind: str
+    object: msgspec.Raw
+
+
+class DecisionFileError(Exception):
+    """The file is not a recorded decision: in which line, at which field ("" for none), and why."""
+
+    def __init__(self, line: int, why: str, field: str = "") -> None:
+        super().__init__(why)
+        self.line, self.field = line, field
+        self.why = "".join(c if c.isprintable() else "?" for c in why)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A decision as it was recorded. `digest` is that of the actions."""
+
+    cycle: int
+    release: str
+    snapshot: Snapshot
+    actions: tuple[Write, ...]
+    digest: str
+
+    def replay(self) -> tuple[Write, ...]:
+        """Make the decision again and return its actions."""
+        return writes_of(replay(self.snapshot).actions)
+
+
+def writes_of(actions: Iterable[Action]) -> tuple[Write, ...]:
+    """Return what actions write, in their order, but for digests of templates.
+
+    Those are made from what a file leaves out.
+    """
+    return tuple(
+        Write(
+            type(action).__name__,
+            *action.job.metadata.key,
+            action.job.metadata.uid,
+            action.job.metadata.resource_version,
+            _plain(status_patch(_without_digest(action))),
+        )
+        for action in actions
+    )
+
+
+def _without_digest(action: Action) -> Action:
+    if isinstance(action, PlaceJob) and action.begun is not None:
+        return changed(action, begun=replace(action.begun, template_digest=""))
+    return action
+
+
+def _plain(value: Any) -> Any:
+    """Return a patch as it is read back from a file."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def digest_of(writes: Sequence[Write]) -> str:
+    """Return the digest of actions: equal for equal actions in the same order."""
+    return "sha256:" + hashlib.sha256(_encode(writes)).hexdigest()
+
+
+def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
+    """Yield the lines of the file of a decision."""
+    writes, carried, recall = writes_of(cycle.actions), snapshot.carried, snapshot.recall
+    objects = [
+        (kind, each)
+        for kind, (field, _) in _KINDS.items()
+        for each in getattr(snapshot.objects, field)
+    ]
+    yield _line(_Header(
+        FORMAT, VERSION, __version__, cycle.number, snapshot.now, len(objects),
+        asdict(snapshot.policy), [(each.name, each.key) for each in snapshot.levels],
+        snapshot.contains_faults,
+        _Carried(
+            carried.shares, carried.gpu_seconds, carried.write_blocked,
+            list(carried.uncertain.items()), list(carried.forfeited.items()),
+        ),
+        _Recall(
+            recall.unwritten,
+            [_Remembered(key, v.reason, dict(v.facts)) for key, v in recall.verdicts.items()],
+            list(recall.left_alone), list(recall.no_victims), recall.sought, recall.tried,
+            recall.failed,
+        ),
+        list(writes), digest_of(writes),
+    ))  # fmt: skip
+    for kind, each in objects:
+        yield _line({"kind": kind, "object": _reduced(each)})
+
+
+def _line(value: object) -> bytes:
+    return _encode(value) + b"\n"
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def read_lines(lines: Iterable[bytes]) -> Recorded:
+    """Return what a file has; DecisionFileError."""
+    numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
+    number, first = next(numbered, (1, b""))
+    head = _decode(number, first, _Start)
+    if head.format != FORMAT:
+        raise DecisionFileError(
+            number, f"the format is {FORMAT}, not '{head.format[:40]}'", "format"
+        )
+    if head.version != VERSION:
+        why = f"version {head.version} of the format is not known here, but {VERSION} is"
+        raise DecisionFileError(number, why, "version")
+    header = _decode(number, first, _Header)
+    found: dict[str, list[Any]] = {field: [] for field, _ in _KINDS.values()}
+    count = 0
+    for number, text in numbered:
+        line = _decode(number, text, _Line)
+        if line.kind not in _KINDS:
+            why = f"'{line.kind[:40]}' is none of {', '.join(_KINDS)}"
+            raise DecisionFileError(number, why, "kind")
+        field, type_ = _KINDS[line.kind]
+        found[field].append(_decode(number, bytes(line.object), type_, prefix="object"))
+        count += 1
+    if count != header.objects:
+        why = f"there are {count} objects, but the first line says {header.objects}: lines are lost"
+        raise DecisionFileError(number, why)
+    objects = Objects(**{field: tuple(each) for field, each in found.items()})
+    snapshot = Snapshot(
+        header.now, objects, _policy(header.policy),
+        tuple(Level(name, key) for name, key in header.levels),
+        _carried(header.carried), _recall(header.recall), header.contains_faults,
+    )  # fmt: skip
+    return Recorded(header.cycle, header.release, snapshot, tuple(header.actions), header.digest)
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """What every version of the format begins with."""
+
+    format: str
+    version: int
+
+
+def _decode(number: int, text: bytes, type_: type[Any], *, prefix: str = "") -> Any:
+    try:
+        return msgspec.json.decode(text, type=type_)
+    except msgspec.ValidationError as error:
+        why, _, path = str(error).partition(" - at `$")
+        field = (prefix + path.rstrip("`")).lstrip(".")
+        raise DecisionFileError(number, why, field) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DecisionFileError(number, f"not JSON that can be read: {error}") from error
+
+
+def _policy(given: dict[str, float | int | bool | None]) -> PlacementPolicy:
+    finite = {name: inf if value is None else value for name, value in given.items()}
+    try:
+        return msgspec.convert(finite, PlacementPolicy)
+    except msgspec.ValidationError as error:
+        raise DecisionFileError(1, str(error).partition(" - at ")[0], "policy") from error
+
+
+def _carried(given: _Carried) -> Carried:
+    return Carried(
+        given.shares, given.gpu_seconds, given.write_blocked, dict(given.uncertain),
+        dict(given.forfeited),
+    )  # fmt: skip
+
+
+def _recall(given: _Recall) -> Recall:
+    return Recall(
+        given.unwritten, {each.job: Verdict(each.reason, each.facts) for each in given.verdicts},
+        dict.fromkeys(given.left_alone), dict.fromkeys(given.no_victims), given.sought,
+        given.tried, given.failed,
+    )  # fmt: skip
+
+
+def _reduced(each: _Object) -> _Object:
+    """Return an object with what the planner reads of it."""
+    metadata = _reduced_metadata(each.metadata)
+    match each:
+        case Job():
+            roles = tuple(
+                replace(r, template=_reduced_template(r.template)) for r in each.spec.roles
+            )
+            progress = each.status.progress
+            if progress is not None:
+                progress = replace(progress, ignored_line="")
+            return replace(
+                each, metadata=metadata, spec=replace(each.spec, roles=roles),
+                status=replace(each.status, progress=progress),
+            )  # fmt: skip
+        case Pod():
+            status = PodStatus(phase=each.status.phase)
+            return replace(each, metadata=metadata, spec=_reduced_spec(each.spec), status=status)
+        case _:
+            return replace(each, metadata=metadata)
+
+
+def _reduced_metadata(metadata: ObjectMeta) -> ObjectMeta:
+    kept = {key: text for key, text in metadata.annotations.items() if key in _ANNOTATIONS}
+    return replace(metadata, annotations=kept)
+
+
+def _reduced_template(template: PodTemplate) -> PodTemplate:
+    return PodTemplate(_reduced_metadata(template.metadata), _reduced_spec(template.spec))
+
+
+def _reduced_spec(spec: PodSpec) -> PodSpec:
+    return replace(
+        spec, volumes=(), containers=tuple(map(_reduced_container, spec.containers)),
+        init_containers=tuple(map(_reduced_container, spec.init_containers)),
+    )  # fmt: skip
+
+
+def _reduced_container(container: Container) -> Container:
+    return Container(
+        container.name, ports=container.ports, resources=container.resources,
+        restart_policy=container.restart_policy,
+    )  # fmt: skip

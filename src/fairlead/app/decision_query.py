@@ -1,0 +1,59 @@
+"""What can be asked of the log of decisions, and how it is answered: as JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+
+from fairlead.api.status import BadRequest, Expired, Unavailable
+from fairlead.app.archive_query import whole
+from fairlead.app.decision_file import digest_of, write_lines, writes_of
+from fairlead.app.messages import NOT_LEADER, DecisionLine
+from fairlead.controllers.decision_log import CYCLES_MAX, Cycle, DecisionLog
+
+LIMIT_DEFAULT = 20
+#: Runs a function in a thread: the text of a decision may take a second.
+Runner: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+_DIGITS_MAX = 15
+
+
+async def decision_lines(
+    log: DecisionLog | None, parameters: Mapping[str, str], runner: Runner
+) -> bytes:
+    """Return the latest decisions as JSON lines, the latest first; ApiError.
+
+    `log` is None where no scheduler runs.
+    """
+    limit = whole(parameters, "limit", most=CYCLES_MAX) or LIMIT_DEFAULT
+    cycles = _running(log).cycles[:limit]
+    return await runner(partial(_lines, cycles))
+
+
+async def decision_file(log: DecisionLog | None, number: str, runner: Runner) -> bytes:
+    """Return the file of a decision; ApiError."""
+    if not (number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX):
+        raise BadRequest(f"'{number[:_DIGITS_MAX]}' is not the number of a decision")
+    found = _running(log).snapshot(int(number))
+    if found is None:
+        raise Expired(f"decision {number} is not kept, or not any more")
+    return await runner(lambda: b"".join(write_lines(*found)))
+
+
+def _running(log: DecisionLog | None) -> DecisionLog:
+    if log is None:
+        raise Unavailable("no scheduler runs in this process", reason=NOT_LEADER)
+    return log
+
+
+def _lines(cycles: tuple[Cycle, ...]) -> bytes:
+    lines = (
+        DecisionLine(
+            each.number, each.now, each.seconds, each.waiting_count, each.action_counts,
+            digest_of(writes_of(each.actions)),
+        )
+        for each in cycles
+    )  # fmt: skip
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

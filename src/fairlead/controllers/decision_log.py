@@ -1,0 +1,157 @@
+"""The latest decisions of the scheduler, and what each was made on.
+
+Objects are kept once: a decision keeps what changed after it, as it was before (an undo log). So a
+change costs one entry in a dictionary, and the objects that a decision saw are those of the mirrors
+with the later changes undone. A decision that did nothing gives way to the next one.
+
+    log.note(...)            after each decision
+    log.snapshot(number)     all inputs of one that is still kept (`decide/placement/snapshot.py`)
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.decide.placement.actions import Action
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.recall import Recall
+from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot
+from fairlead.decide.verdict import ObjectKey
+from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.reader import MirrorReader, follow
+
+#: Decisions that are kept.
+CYCLES_MAX = 200
+#: Objects as they were before a change, and actions, that are kept for all of them together.
+ENTRIES_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One decision."""
+
+    now: float
+    #: How long it took.
+    seconds: float
+    waiting_count: int
+    contains_faults: bool
+    actions: tuple[Action, ...]
+    recall: Recall
+    carried: Carried
+    #: Counts from the start of the scheduler; set by the log.
+    number: int = 0
+    #: By field of `Objects` and key: what changed after it, as it was at the decision.
+    before: dict[tuple[str, ObjectKey], Any] = field(
+        default_factory=dict[tuple[str, ObjectKey], Any]
+    )
+
+    @property
+    def action_counts(self) -> dict[str, int]:
+        """How many actions of each kind it had."""
+        counts = Counter(type(action).__name__ for action in self.actions)
+        return dict(sorted(counts.items()))
+
+    @property
+    def size(self) -> int:
+        """What it counts for in the limit."""
+        return len(self.before) + len(self.actions)
+
+
+class DecisionLog:
+    """The latest decisions of one scheduler."""
+
+    def __init__(
+        self, world: ClusterWorld, policy: PlacementPolicy, reader: MirrorReader | None
+    ) -> None:
+        """Follow the mirrors of the world until `close`."""
+        self._world = world
+        self._policy = policy
+        self._cycles: deque[Cycle] = deque()
+        self._count = self._size = 0
+        mirrors = world.mirrors
+        self._mirrors: dict[str, Mirror[Any]] = {
+            "nodes": mirrors.nodes,
+            "jobs": mirrors.jobs,
+            "pods": mirrors.pods,
+            "priority_classes": mirrors.priority_classes,
+            "teams": mirrors.teams,
+        }
+        if mirrors.quotas is not None:
+            self._mirrors["quotas"] = mirrors.quotas
+        self._unregister: list[Callable[[], None]] = [
+            follow(mirror, partial(self._changed, kind), reader)
+            for kind, mirror in self._mirrors.items()
+        ]
+
+    def close(self) -> None:
+        """Take the handlers off the mirrors."""
+        for unregister in self._unregister:
+            unregister()
+
+    @property
+    def cycles(self) -> tuple[Cycle, ...]:
+        """The decisions that are kept, the latest first."""
+        return tuple(reversed(self._cycles))
+
+    def note(self, made: Cycle) -> None:
+        """Take in a decision, before anything changes."""
+        self._drop_idle()
+        self._count += 1
+        made.number = self._count
+        self._cycles.append(made)
+        self._size += made.size
+        self._trim()
+
+    def snapshot(self, number: int) -> tuple[Cycle, Snapshot] | None:
+        """Return a decision and all its inputs; None when it is not kept (any more)."""
+        cycle = next((each for each in self._cycles if each.number == number), None)
+        if cycle is None:
+            return None
+        found: dict[str, dict[ObjectKey, Any]] = {
+            kind: {each.metadata.key: each for each in mirror.items()}
+            for kind, mirror in self._mirrors.items()
+        }
+        for later in self.cycles:
+            for (kind, key), before in later.before.items():
+                found[kind][key] = before
+            if later is cycle:
+                break
+        objects = {
+            kind: tuple(obj for _, obj in sorted(by_key.items()) if obj is not None)
+            for kind, by_key in found.items()
+        }
+        return cycle, Snapshot(
+            cycle.now, Objects(**objects), self._policy, self._world.state.levels,
+            cycle.carried, cycle.recall, cycle.contains_faults,
+        )  # fmt: skip
+
+    def _changed(self, kind: str, change: Change[Any]) -> None:
+        if not self._cycles:
+            return
+        before, key = self._cycles[-1].before, (kind, change.key)
+        if key not in before:
+            before[key] = change.old
+            self._size += 1
+            self._trim()
+
+    def _drop_idle(self) -> None:
+        """Drop the last decision if it did nothing; the one before it has its changes from now."""
+        if not self._cycles or self._cycles[-1].actions:
+            return
+        idle = self._cycles.pop()
+        self._size -= idle.size
+        if self._cycles:
+            last = self._cycles[-1]
+            self._size -= last.size
+            for key, before in idle.before.items():
+                last.before.setdefault(key, before)
+            self._size += last.size
+
+    def _trim(self) -> None:
+        while self._cycles and (len(self._cycles) > CYCLES_MAX or self._size > ENTRIES_MAX):
+            self._size -= self._cycles.popleft().size

@@ -1,0 +1,109 @@
+"""Every decision of the scheduler can be made again from what its log has, to the same actions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.app.decision_file import Recorded, digest_of, read_lines, write_lines
+from fairlead.controllers.decision_log import DecisionLog
+from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.verdict import Decision
+from fairlead.sim.explore import options_of
+from fairlead.sim.faults import ROUGH
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import simulate
+from fairlead.sim.world_options import WorldOptions
+
+#: Of a number of decisions one is made again.
+EVERY = 5
+BUSY = WorldOptions(
+    nodes=6,
+    workload=WorkloadOptions(
+        60, 3600.0, members_max=6, run_seconds_median=300.0, run_seconds_max=1200.0
+    ),
+    groups=3, faults=replace(ROUGH, stall=0.0), calls_between_kills_mean=300.0,
+    steps_between_crashes_mean=0.0, node_failures_per_day=300.0, drains_per_day=100.0,
+    user_acts_per_day=2000.0, maintenances_per_day=200.0,
+)  # fmt: skip
+
+
+def saved(log: DecisionLog, number: int) -> Recorded:
+    """Return a decision as it is read from its file."""
+    found = log.snapshot(number)
+    assert found is not None
+    return read_lines(list(write_lines(*found)))
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Make decisions again as they are made, and one of some cycles before; count what is met."""
+    decide, met = SchedulerController.decide, Counter[str]()
+
+    def checked(scheduler: SchedulerController, now: float) -> Decision[Any]:
+        decision = decide(scheduler, now)
+        met["decided"] += 1
+        if met["decided"] % EVERY == 0:
+            cycles = scheduler.decisions.cycles
+            for cycle in {each.number: each for each in (cycles[0], cycles[len(cycles) // 2])}:
+                recorded = saved(scheduler.decisions, cycle)
+                made = recorded.replay()
+                assert made == recorded.actions
+                assert digest_of(made) == recorded.digest
+                note(met, recorded)
+        return decision
+
+    monkeypatch.setattr(SchedulerController, "decide", checked)
+    return met
+
+
+def note(met: Counter[str], recorded: Recorded) -> None:
+    """Count what a decision did, and what it took from memory."""
+    recall, carried = recorded.snapshot.recall, recorded.snapshot.carried
+    met["replayed"] += 1
+    met.update(write.action for write in recorded.actions)
+    met["verdicts"] += len(recall.verdicts)
+    met["no_victims"] += len(recall.no_victims)
+    met["failed"] += len(recall.failed)
+    met["tried"] += sum(each is not None for each in recall.tried)
+    met["write_blocked"] += len(carried.write_blocked)
+    met["teams"] += len(recorded.snapshot.objects.teams)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_decisions_of_a_busy_cluster_are_made_again_from_their_files(
+    met: Counter[str], seed: int
+) -> None:
+    simulate(BUSY, seed)
+    assert met["replayed"] > 100, met
+    assert min(met["PlaceJob"], met["WriteVerdict"], met["verdicts"], met["no_victims"]) > 20, met
+    assert met["ReleaseJob"], met
+
+
+def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_files(
+    met: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they look at depends on whose turn it is."""
+    monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", 2)
+    monkeypatch.setattr("fairlead.model.fits._UNCACHED_MAX", 1)
+    monkeypatch.setattr("fairlead.decide.placement.queue._COMPLEX_MAX", 1)
+    narrow = PlacementPolicy(
+        evaluations_max=1, judgements_max=2, writes_max=3, placements_max=2, fresh_jobs_max=3
+    )
+    load = replace(BUSY.workload, jobs=30)
+    simulate(replace(BUSY, policy=narrow, workload=load), 1)
+    assert met["replayed"] > 100, met
+    assert min(met["PlaceJob"], met["tried"], met["failed"]) > 20, met
+
+
+@pytest.mark.parametrize("number", [3, 8, 10])
+def test_decisions_of_explored_worlds_are_made_again_from_their_files(
+    met: Counter[str], number: int
+) -> None:
+    simulate(options_of(number), number)
+    assert met["replayed"] > 20, met
+    assert met["PlaceJob"], met
