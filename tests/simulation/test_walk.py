@@ -30,6 +30,7 @@ NO_STEP_OF_A_JOB = {
     "decide/rails/ledger.py",
     "decide/teams/assign.py",
     "decide/teams/decide.py",
+    "decide/teams/exchange.py",
     "model/grouping.py",
     "model/pool_nodes.py",
 }
