@@ -12,7 +12,19 @@ import pytest
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
-from fairlead.api.meta import to_wire
+from fairlead.api.fleet import Fleet
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.node_pool import (
+    BalloonCounts,
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+    NodeTemplate,
+    PoolDecision,
+    PoolMode,
+    Provider,
+    ProviderType,
+)
 from fairlead.api.times import parse_time
 from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
 from fairlead.app.run_file import Running
@@ -121,6 +133,26 @@ def test_history() -> None:
     rows = history_view.history_rows(lines, NOW)
     check("tables/history.txt", render_table(history_view.COLUMNS, rows))
     check("tables/history-wide.txt", render_table(history_view.COLUMNS, rows, wide=True))
+
+
+def test_a_pool_whose_machines_another_autoscaler_owns() -> None:
+    decision = PoolDecision(
+        ago(60), "Balloons", "Demand", "4 balloons, 2 before", {"balloons": 4, "was": 2}
+    )
+    pool = NodePool(
+        ObjectMeta(name="h100"),
+        NodePoolSpec(
+            Provider(ProviderType.EXTERNAL), NodeTemplate({"cpu": "96"}), max=64,
+            mode=PoolMode.ACTIVE, headroom_nodes=4,
+        ),
+        NodePoolStatus(
+            nodes=11, ready=11, wanted=12, balloons=BalloonCounts(4, 3, 1),
+            message="1 balloon waits for a node of the other autoscaler", decisions=(decision,),
+        ),
+    )  # fmt: skip
+    table = render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool]))
+    why = fleet_view.pool_why(pool, Fleet(), NOW)
+    check("tables/fleet-balloons.txt", f"{table}\n{why}")
 
 
 def test_history_of_the_fleet() -> None:

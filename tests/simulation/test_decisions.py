@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from fairlead.api.resources import JOBS, NODE_POOLS
 from fairlead.app.decision_file import Recorded, digest_of, read_lines, write_lines
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.scheduler import SchedulerController
@@ -15,9 +17,12 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.verdict import Decision
 from fairlead.sim.explore import options_of
 from fairlead.sim.faults import ROUGH
+from fairlead.sim.loop import run
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
+
+from .test_balloons import BalloonWorld, gang, holds, play, pool_body
 
 #: Of a number of decisions one is made again.
 EVERY = 5
@@ -106,4 +111,20 @@ def test_decisions_of_explored_worlds_are_made_again_from_their_files(
 ) -> None:
     simulate(options_of(number), number)
     assert met["replayed"] > 20, met
+    assert met["PlaceJob"], met
+
+
+def test_decisions_that_look_through_balloons_are_made_again_from_their_files(
+    met: Counter[str],
+) -> None:
+    world = BalloonWorld(seed=1)
+
+    async def story() -> None:
+        await world.client.create(NODE_POOLS, pool_body(headroomNodes=8))
+        await world.until(holds(world, 8), 300, "headroom")
+        for number in range(EVERY):
+            await world.client.create(JOBS, gang(f"train-{number}", 2), namespace="default")
+            await world.until(partial(world.is_running, f"train-{number}"), 120, "start")
+
+    run(play(world, story))
     assert met["PlaceJob"], met

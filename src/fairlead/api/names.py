@@ -56,6 +56,7 @@ ZONE = "topology.kubernetes.io/zone"
 ROLE_LABEL_PREFIX = "node-role.kubernetes.io/"
 BLOCK = f"{GROUP}/block"
 RACK = f"{GROUP}/rack"
+BALLOON = f"{GROUP}/balloon"  # on balloons: a digest of what they were made from
 NODE_TYPE = f"{GROUP}/node-type"  # "local" or "virtual" on the embedded cluster
 POOL = f"{GROUP}/pool"
 #: The same on a group of GCP or Azure, whose labels and tags have no slashes.
@@ -64,6 +65,14 @@ CLOUD_POOL = "fairlead-pool"
 CLOUD_CLUSTER = f"{GROUP}/cluster"
 CLOUD_LAUNCH = f"{GROUP}/launch"
 MANAGED_BY = "app.kubernetes.io/managed-by"
+
+#: Made by the installation: a negative priority, but not below what autoscalers take for expendable
+#: (the option expendable-pods-priority-cutoff of cluster-autoscaler, -10 by default).
+BALLOON_PRIORITY_CLASS = "fairlead-balloon"
+BALLOON_IMAGE = (
+    "registry.k8s.io/pause:3.10"
+    "@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
+)
 
 # Conditions.
 ADMITTED = "Admitted"

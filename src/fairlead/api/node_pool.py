@@ -38,6 +38,8 @@ class ProviderType(Enum):
     STATIC = "Static"
     EXEC = "Exec"
     SIMULATED = "Simulated"
+    #: Another autoscaler: Fairlead only keeps balloons.
+    EXTERNAL = "External"
 
 
 class PoolMode(Enum):
@@ -54,7 +56,8 @@ class Provider(Wire, frozen=True):
         ProviderType,
         bounded(
             "AWS (an Auto Scaling group or EC2 Fleet), Azure (scale sets), GCP (managed instance "
-            "groups), Static (an inventory file), Exec (a command) or Simulated."
+            "groups), Static (an inventory file), Exec (a command), Simulated, or External "
+            "(another autoscaler: Fairlead keeps balloons there)."
         ),
     ]
     reference: Annotated[
@@ -223,6 +226,14 @@ class Unavailable(Wire, frozen=True):
     refusals: Annotated[int, bounded("Refusals in a row.", ge=1)] = 1
 
 
+class BalloonCounts(Wire, frozen=True):
+    """Balloons of a pool whose machines another autoscaler owns."""
+
+    wanted: Annotated[int, bounded("Balloons that there should be.", ge=0)] = 0
+    standing: Annotated[int, bounded("Balloons that hold a node.", ge=0)] = 0
+    waiting: Annotated[int, bounded("Balloons that have no node yet.", ge=0)] = 0
+
+
 class PoolDecision(Wire, frozen=True):
     """What the controller decided about the pool, and why."""
 
@@ -259,6 +270,9 @@ class NodePoolStatus(Wire, frozen=True):
         tuple[Launch, ...], bounded("Launches under way.", maxItems=LAUNCHES_MAX)
     ] = ()
     unavailable: Annotated[tuple[Unavailable, ...], bounded("Domains that refused launches.")] = ()
+    balloons: Annotated[
+        BalloonCounts | None, bounded("Balloons, where another autoscaler owns the machines.")
+    ] = None
     decisions: Annotated[
         tuple[PoolDecision, ...], bounded("The latest decisions, oldest first.", maxItems=50)
     ] = ()
@@ -282,3 +296,8 @@ class NodePool(Wire, frozen=True):
     def is_active(self) -> bool:
         """True when the pool is to be acted on."""
         return self.spec.mode is PoolMode.ACTIVE and self.metadata.deletion_timestamp is None
+
+    @property
+    def is_external(self) -> bool:
+        """True when another autoscaler owns the machines."""
+        return self.spec.provider.type is ProviderType.EXTERNAL

@@ -136,6 +136,30 @@ def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
         yield from _azure(spec)
     if kind is ProviderType.GCP:
         yield from _gcp(spec)
+    if kind is ProviderType.EXTERNAL:
+        yield from _external(spec)
+
+
+def _external(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    """Yield what has no meaning where another autoscaler owns the machines."""
+    if spec.provider.reference:
+        why = "must be empty: another autoscaler owns the machines"
+        yield _invalid("spec.provider.reference", spec.provider.reference, why)
+    yield from _unknown_options(spec, ())
+    if spec.domains:
+        why = "must be empty: the other autoscaler chooses; make a pool for each zone"
+        yield _invalid("spec.domains", len(spec.domains), why)
+    if not any(_is_some(*each) for each in spec.template.resources.items()):
+        why = "Required value: what a balloon asks for, such as cpu and memory"
+        yield StatusCause("FieldValueRequired", why, "spec.template.resources")
+
+
+def _is_some(resource: str, amount: str | float) -> bool:
+    """True for an amount that keeps two balloons from sharing a node, or that is no amount."""
+    try:
+        return resource != quantity.PODS and quantity.parse(amount) != 0
+    except quantity.QuantityError:
+        return True
 
 
 def _aws(spec: NodePoolSpec) -> Iterator[StatusCause]:
@@ -219,7 +243,7 @@ def _gcp(spec: NodePoolSpec) -> Iterator[StatusCause]:
 
 def _unknown_options(spec: NodePoolSpec, known: Sequence[str]) -> Iterator[StatusCause]:
     for option in sorted(set(spec.provider.options) - set(known)):
-        why = f"unknown option; accepted: {', '.join(known)}"
+        why = f"unknown option; accepted: {', '.join(known) or 'none'}"
         yield _invalid(f"spec.provider.options[{option}]", spec.provider.options[option], why)
 
 

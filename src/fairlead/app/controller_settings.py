@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.api.causes import LABEL
-from fairlead.api.names import ZONE
+from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
 from fairlead.input.sections import Section, load
 from fairlead.model.topology import DEFAULT_LEVELS, Level
@@ -187,6 +187,24 @@ class DoctorSettings(Section, frozen=True):
     ] = ()  # fmt: skip
 
 
+class BalloonSettings(Section, frozen=True):
+    """Pods that hold idle nodes of pools whose machines another autoscaler owns."""
+
+    image: Annotated[
+        str,
+        Meta(min_length=1, max_length=512, description="Image of a balloon: one that waits and "
+             "does nothing, with its digest."),
+    ] = BALLOON_IMAGE  # fmt: skip
+    changes_max: Annotated[
+        int, Meta(ge=1, le=1000, description="Balloons that are created or deleted per second.")
+    ] = 50
+    evictions_max: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="Balloons that leave for real work per second, beside "
+             "these."),
+    ] = 500  # fmt: skip
+
+
 class LevelSettings(Section, frozen=True):
     """A level of the topology."""
 
@@ -216,6 +234,7 @@ class ControllerSettings(Section, frozen=True):
     adoption: AdoptionSettings = AdoptionSettings()
     teams: TeamsSettings = TeamsSettings()
     doctor: DoctorSettings = DoctorSettings()
+    balloons: BalloonSettings = BalloonSettings()
     topology: TopologySettings = TopologySettings()
 
     def levels(self) -> tuple[Level, ...]:
@@ -229,11 +248,15 @@ class ControllerSettings(Section, frozen=True):
         return PlacementPolicy(**msgspec.structs.asdict(self.placement))
 
     def policies(self, jobs: JobsPolicy) -> Policies:
-        """Return the controllers' policies; `jobs` has what is no setting."""
+        """Return the controllers' policies; `jobs` has what is no setting.
+
+        Without balloons: `Policies.with_balloons` says where they are.
+        """
         # Here, since the commands read the types and `policies` loads numpy.
         from fairlead.app.controllers import Policies
         from fairlead.decide.adoption.view import AdoptionPolicy
         from fairlead.decide.doctor.policy import DoctorPolicy
+        from fairlead.decide.fleet.balloons import BalloonPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
         fields = msgspec.structs.asdict
@@ -243,6 +266,7 @@ class ControllerSettings(Section, frozen=True):
             AdoptionPolicy(**fields(self.adoption)),
             TeamsPolicy(**fields(self.teams)),
             doctor=DoctorPolicy(**fields(self.doctor)),
+            balloons=BalloonPolicy(**fields(self.balloons)),
             levels=self.levels(),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from fairlead.app.mirrors import SharedMirrors
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
@@ -32,12 +33,15 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
+from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.doctor.examiner import Examiner
 from fairlead.embedded.unscheduled import UnscheduledPods
+from fairlead.model.pool_nodes import PoolNodes
 from fairlead.model.topology import DEFAULT_LEVELS, Level
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
@@ -61,8 +65,17 @@ class Policies:
     teams: TeamsPolicy = field(default_factory=TeamsPolicy)
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
+    balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
     #: Levels of the topology, widest first.
     levels: tuple[Level, ...] = DEFAULT_LEVELS
+
+    def with_balloons(self, namespace: str, binding: Binding) -> Policies:
+        """Return the policies of a cluster whose balloons are in Fairlead's own namespace.
+
+        `binding`: who binds pods on nodes that do not say.
+        """
+        balloons = replace(self.balloons, namespace=namespace, binding=binding)
+        return replace(self, balloons=balloons, fleet=replace(self.fleet, binding=binding))
 
 
 class Controllers:
@@ -104,6 +117,7 @@ class Controllers:
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
             self._cluster_mirrors(), clock=self._clock, levels=policies.levels,
+            balloon_namespace=policies.balloons.namespace,
             set_aside=self._new_set_aside("cluster"),
         )  # fmt: skip
         self._loops: dict[str, ControllerLoop[Any]] = {}
@@ -191,7 +205,9 @@ class Controllers:
             self._metrics.watch_teams(None)
 
     async def _run_fleet(self) -> None:
-        reader = self._begin("fleet")
+        """Run the fleet controller, and the balloon controller on the nodes that it indexes."""
+        reader, balloons = self._begin("fleet"), self._policies.balloons
+        nodes = PoolNodes(balloons.namespace)
         own: list[Mirror[Any]] = [
             Mirror(
                 self._client, resource, clock=self._clock, log=self._log,
@@ -202,11 +218,18 @@ class Controllers:
         controller = FleetController(
             self._client, self.world, *own, providers=self._providers, history=self._history,
             events=self._events, clock=self._clock, policy=self._policies.fleet, reader=reader,
-            reports=self.mirrors.reports, metrics=self._metrics.fleet, log=self._log,
+            reports=self.mirrors.reports, metrics=self._metrics.fleet, log=self._log, nodes=nodes,
         )  # fmt: skip
+        also = [controller.observe]
+        if balloons.namespace:
+            beside = BalloonController(
+                self._client, self.world, own[0], nodes, policy=balloons, clock=self._clock,
+                reader=reader,
+            )  # fmt: skip
+            also.append(self._loop(beside).run)
         self._metrics.fleet.watch(controller.source)
         try:
-            await self._run(controller, reader, own=own, also=controller.observe)
+            await self._run(controller, reader, own=own, also=also)
         finally:
             self._metrics.fleet.watch(None)
 
@@ -249,23 +272,27 @@ class Controllers:
         finally:
             reader.close()
 
+    def _loop(self, controller: Controller[Any]) -> ControllerLoop[Any]:
+        """Make the loop of a controller, whose mirrors run elsewhere."""
+        loop = self._loops[controller.name] = ControllerLoop(
+            controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
+            observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
+        )  # fmt: skip
+        return loop
+
     async def _run(
         self,
         controller: Controller[Any],
         reader: MirrorReader,
         *,
         own: Sequence[Mirror[Any]] = (),
-        also: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        also: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     ) -> None:
         """Run the controller, and mirrors of its own, until a fault of its code or of the world.
 
         `also` is run beside it.
         """
-        loop = ControllerLoop(
-            controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
-            observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
-        )  # fmt: skip
-        self._loops[controller.name] = loop
+        loop = self._loop(controller)
         unregister = self.world.on_forfeit(loop.wake)
         for mirror in own:
             self._metrics.watch_mirror(mirror)
@@ -274,8 +301,8 @@ class Controllers:
                 for mirror in own:
                     mirror.set_aside = self.mirrors.set_aside
                     group.create_task(mirror.run(), name=f"mirror-{mirror.resource.plural}")
-                if also is not None:
-                    group.create_task(also())
+                for beside in also:
+                    group.create_task(beside())
                 group.create_task(reader.wait_fault())
                 group.create_task(self.world.wait_fault())
                 await loop.run()

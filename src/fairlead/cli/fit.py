@@ -54,7 +54,8 @@ def read_state(api: Api, nodes: Sequence[Node], levels: Sequence[Level]) -> Clus
     """
     jobs = api.list(JOBS)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
-    pods = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    # Nor do balloons, which leave for every gang; a label suffices where nothing is reserved.
+    pods = api.list(PODS, label_selector=f"!{names.JOB_NAME},!{names.BALLOON}")
     try:
         priorities = PriorityTable(_if_known(api, PRIORITY_CLASSES))
     except Forbidden:

@@ -64,5 +64,7 @@ def provider_of(
                 text = "simulated machines exist on a cluster of `fairlead up` and in simulations"
                 raise RefusedByProvider(text)
             return SimulatedProvider(simulated, name)
+        case ProviderType.EXTERNAL:
+            raise RefusedByProvider("another autoscaler owns the machines of this pool")
         case _:
             assert_never(spec.type)

@@ -44,19 +44,21 @@ class ClusterWorld:
         *,
         clock: Clock,
         levels: tuple[Level, ...] = (),
+        balloon_namespace: str = "",
         set_aside: SetAside = STRICT,
     ) -> None:
         """Register on the mirrors.
 
         `set_aside` takes the objects that cannot be taken in. STRICT: each is a fault of the
         mirror's reader, which is for mirrors that no other process part shares. `levels` are those
-        of the topology, widest first.
+        of the topology, widest first. `balloon_namespace`: where balloons are; "": nowhere.
         """
         self.mirrors = mirrors
         self.set_aside = set_aside
         self.health = NodeHealth()
         self._levels = levels
-        self.state = ClusterState(PriorityTable(), levels)
+        self._balloon_namespace = balloon_namespace
+        self.state = self._empty_state()
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
         self.uncertain: dict[ObjectKey, PlaceJob] = {}
@@ -84,8 +86,13 @@ class ClusterWorld:
         The node health stays: to take a node in twice changes nothing.
         """
         self.close()
-        self.state = ClusterState(PriorityTable(), self._levels)
+        self.state = self._empty_state()
         self._register()
+
+    def _empty_state(self) -> ClusterState:
+        return ClusterState(
+            PriorityTable(), self._levels, balloon_namespace=self._balloon_namespace
+        )
 
     def ensure_sound(self) -> None:
         """Rebuild after a fault; nothing happens when there was none."""

@@ -22,6 +22,7 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.balloons import is_balloon
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
 
@@ -125,6 +126,10 @@ class DecisionLog:
             kind: tuple(obj for _, obj in sorted(by_key.items()) if obj is not None)
             for kind, by_key in found.items()
         }
+        namespace = self._world.state.balloon_namespace
+        objects["pods"] = tuple(  # balloons decide nothing
+            pod for pod in objects["pods"] if not is_balloon(pod, namespace)
+        )
         return cycle, Snapshot(
             cycle.now, Objects(**objects), self._policy, self._world.state.levels,
             cycle.carried, cycle.recall, cycle.contains_faults,

@@ -118,7 +118,9 @@ class FleetController:
         reader: MirrorReader | None = None,
         metrics: FleetMetrics | None = None,
         log: Logger = SILENT,
+        nodes: PoolNodes | None = None,
     ) -> None:
+        """`nodes` is the empty index that it keeps, where another controller reads it, too."""
         self.report: Report | None = None
         self._objects = ObjectWriter(client)
         self._client = client
@@ -131,7 +133,7 @@ class FleetController:
         self._log = log
         self._policy = policy or FleetPolicy()
         self._memory = FleetMemory()
-        self._nodes = PoolNodes()
+        self._nodes = nodes or PoolNodes()
         self._waiting: dict[JobKey, Job] = {}
         #: Since when jobs have lacked nodes for which no launch call was sent.
         self._lacking_since: dict[JobKey, float] = {}

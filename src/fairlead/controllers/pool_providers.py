@@ -95,7 +95,8 @@ class PoolProviders:
                 for pool in self._pools.items():
                     listed = self.listed(pool.metadata.name)
                     age = _instant() - listed.tried_at
-                    if age >= self._policy.list_seconds and not listed.is_under_way:
+                    is_due = age >= self._policy.list_seconds and not listed.is_under_way
+                    if is_due and not pool.is_external:
                         listed.is_under_way = True
                         group.create_task(self._list(pool, listed))
                 if not len(self._pools):

@@ -43,8 +43,8 @@ CHART = Path(__file__).with_name("chart")
 _NOT_OBJECTS = frozenset({"checks.yaml"})
 #: Kinds in the order in which their objects are created.
 _ORDER = (
-    "Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
-    "Role", "RoleBinding", "Service", "ServiceMonitor", "PrometheusRule",
+    "Namespace", "CustomResourceDefinition", "PriorityClass", "ServiceAccount", "ClusterRole",
+    "ClusterRoleBinding", "Role", "RoleBinding", "Service", "ServiceMonitor", "PrometheusRule",
     "NetworkPolicy", "PodDisruptionBudget",
     "PersistentVolumeClaim", "Certificate", "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration", "ConfigMap", "Deployment",
@@ -202,7 +202,8 @@ metadata:
 def path_of(manifest: Manifest) -> str:
     """Return the URL path of a manifest's object."""
     kind, metadata = manifest["kind"].lower(), manifest["metadata"]
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    ending = "es" if kind.endswith("s") else "s"
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{ending}"
     middle = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
     return f"{prefix_of(manifest)}{middle}/{plural}/{metadata['name']}"
 

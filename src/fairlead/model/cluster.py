@@ -25,6 +25,7 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import Placement
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
+from fairlead.model.balloons import is_balloon
 from fairlead.model.claims import Claim, claim_of
 from fairlead.model.completion import ends_at
 from fairlead.model.fits import FitTable
@@ -101,14 +102,19 @@ class ClusterState:
 
     `priorities` resolves the jobs' priorities. Without it their `spec.priority` is taken as it
     stands, which is for clients that explain a cluster and may not list its PriorityClasses.
-    `levels` are those of the topology, widest first.
+    `levels` are those of the topology, widest first. `balloon_namespace`: see `model/balloons.py`.
     """
 
     def __init__(
-        self, priorities: PriorityTable | None = None, levels: Sequence[Level] = ()
+        self,
+        priorities: PriorityTable | None = None,
+        levels: Sequence[Level] = (),
+        *,
+        balloon_namespace: str = "",
     ) -> None:
         self._priorities = priorities
         self.levels = tuple(levels)
+        self.balloon_namespace = balloon_namespace
         self.reader = RequestReader()
         self.table = NodeTable(self.reader)
         self.fits = FitTable(self.table)
@@ -179,7 +185,10 @@ class ClusterState:
         self._follow_windows()
 
     def pod_changed(self, pod: Pod) -> None:
-        """Take in a pod, new or changed."""
+        """Take in a pod, new or changed. Balloons use nothing: they leave for every gang."""
+        if is_balloon(pod, self.balloon_namespace):
+            self.pod_deleted(pod.metadata.key)
+            return
         if self.terms or states_rules(pod.spec):
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())

@@ -2,7 +2,7 @@
 
 A node belongs to the pool that its label names. It is idle while no unfinished job has a place on
 it and no pod is bound to it, pods of a DaemonSet and those that have ended aside. Instants are of a
-monotonic clock, so a jump of the wall clock makes no node look idle for long.
+monotonic clock, so a jump of the wall clock makes no node look idle for long. Balloons use no node.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.model.balloons import is_balloon
 from fairlead.model.gangs import JobKey
 from fairlead.model.node_health import is_ready
 
@@ -45,7 +46,7 @@ class PoolNode:
     def facts(self) -> tuple[object, ...]:
         """What a decision looks at: all but the versions and heartbeats of the node."""
         ours = (self.pool, self.instance, self.is_ready, self.is_joining, self.removal)
-        return (*ours, self.maintenance, self.announced, self.is_cordoned)
+        return (*ours, self.maintenance, self.announced, self.is_cordoned, self.node.spec.taints)
 
     @property
     def is_cordoned(self) -> bool:
@@ -61,7 +62,14 @@ class PoolNode:
 class PoolNodes:
     """All nodes that carry the label of a pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, balloon_namespace: str = "") -> None:
+        """`balloon_namespace`: see `model/balloons.py`."""
+        #: Pods that hold idle nodes of pools whose machines another autoscaler owns.
+        self.balloons: dict[JobKey, Pod] = {}
+        #: Balloons that a scheduler put beside what used their node already, since they fit there.
+        #: They hold nothing; but one that leaves would be put there again.
+        self.late_balloons: dict[JobKey, None] = {}
+        self._balloon_namespace = balloon_namespace
         self.by_name: dict[str, PoolNode] = {}
         self.by_instance: dict[str, PoolNode] = {}
         self.by_pool: dict[str, dict[str, PoolNode]] = {}
@@ -128,7 +136,13 @@ class PoolNodes:
             self._use(name, key)
 
     def pod_changed(self, key: JobKey, pod: Pod | None, instant: float) -> None:
-        """Take in a pod; None: it is gone."""
+        """Take in a pod; None: it is gone. A balloon does not use its node."""
+        if pod is not None and is_balloon(pod, self._balloon_namespace):
+            self._put_balloon(key, pod)
+            pod = None
+        elif self.balloons.pop(key, None) is not None:
+            self.late_balloons.pop(key, None)
+            self.version += 1
         user = ("pod", "/".join(key))
         before = self._node_of_pod.pop(key, "")
         after = pod.spec.node_name if pod is not None and _counts(pod) else ""
@@ -139,8 +153,18 @@ class PoolNodes:
         if after and after != before:
             self._use(after, user)
 
+    def _put_balloon(self, key: JobKey, pod: Pod) -> None:
+        before, self.balloons[key] = self.balloons.get(key), pod
+        if before is None or before.metadata.uid != pod.metadata.uid:
+            self.late_balloons.pop(key, None)
+        elif self.is_used(pod.spec.node_name) and not before.spec.node_name:
+            self.late_balloons[key] = None
+        self.version += before is None or _facts(before) != _facts(pod)
+
     def _use(self, name: str, user: JobKey) -> None:
         self.version += 1
+        for key in [k for k in self.late_balloons if self.balloons[k].spec.node_name == name]:
+            del self.late_balloons[key]
         self._users.setdefault(name, {})[user] = None
         self.idle_since.pop(name, None)
 
@@ -161,6 +185,13 @@ class PoolNodes:
         if not self.by_pool[before.pool]:
             del self.by_pool[before.pool]
         self.unready.pop(before.name, None)
+
+
+def _facts(balloon: Pod) -> tuple[object, ...]:
+    """Return what a decision looks at in a balloon."""
+    meta = balloon.metadata
+    is_leaving = meta.deletion_timestamp is not None
+    return (meta.uid, meta.labels, balloon.spec.node_name, balloon.is_terminal, is_leaving)
 
 
 def _counts(pod: Pod) -> bool:

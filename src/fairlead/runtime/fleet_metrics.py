@@ -95,6 +95,11 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
         "fairlead_pool_invalid", "1 while the spec breaks a rule: the pool is left alone.",
         labels=["pool"],
     )  # fmt: skip
+    balloons = GaugeMetricFamily(
+        "fairlead_pool_balloons",
+        "Balloons of a pool by state: wanted, standing (they hold a node), waiting for a node.",
+        labels=["pool", "state"],
+    )
     for pool in pools:
         name, spec, status = pool.metadata.name, pool.spec, pool.status
         for phase, count in _phases(status).items():
@@ -104,7 +109,10 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
         avoided.add_metric([name], len(status.unavailable))
         is_judged = any(condition.type == VALID for condition in status.conditions)
         invalid.add_metric([name], is_judged and not is_true(status.conditions, VALID))
-    return (nodes, wanted, limit, avoided, invalid)
+        if (counts := status.balloons) is not None:
+            for state in ("wanted", "standing", "waiting"):
+                balloons.add_metric([name, state], getattr(counts, state))
+    return (nodes, wanted, limit, avoided, invalid, balloons)
 
 
 def _phases(status: NodePoolStatus) -> dict[str, int]:

@@ -17,11 +17,15 @@ from fairlead.api.job import Job
 from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.balloons import is_balloon
+from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.working_time import JOBS, WorkingTime
 
 #: (role, index) of a member
 MemberKey = tuple[str, int]
 
+#: Where balloons are.
+_BALLOONS = LeaderOptions().namespace
 #: A write that was decided on before its author could see a cordon comes at most this much later.
 _STALE_SECONDS = 150.0
 #: Pods of another tool run on while a replacement for a lost node is looked for.
@@ -160,10 +164,12 @@ class Checkers:
         self._check_gang(key, model, now)
 
     def pod(self, new: Pod | None, old: Pod | None, now: float) -> None:
-        """A pod was added, changed or removed."""
+        """A pod was added, changed or removed. Balloons hold nothing that a job could not have."""
         self.checked += 1
         some = new or old
         assert some is not None
+        if is_balloon(some, _BALLOONS):
+            return
         key = some.metadata.key
         before = self._pods.pop(key, None)
         if before is not None:

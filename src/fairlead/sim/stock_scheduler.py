@@ -81,10 +81,13 @@ class StockScheduler:
             await self._woken.wait()
             await asyncio.sleep(_BIND_SECONDS)
             self._woken.clear()
-            for key in sorted(self._pending):
+            for key in sorted(self._pending, key=self._order):
                 pod = self._pending.get(key)
                 if pod is not None:
                     await self._bind(key, pod)
+
+    def _order(self, key: ObjectKey) -> tuple[int, ObjectKey]:
+        return (-(self._pending[key].spec.priority or 0), key)
 
     async def _bind(self, key: ObjectKey, pod: Pod) -> None:
         wanted = pinned_node(pod.spec)
@@ -112,6 +115,9 @@ class StockScheduler:
     def _fits(self, pod: Pod, name: str) -> bool:
         node = self._nodes.get(name)
         if node is None or node.spec.unschedulable or name in self._refused:
+            return False
+        labels = node.metadata.labels
+        if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
             return False
         if not all(any(tolerates(t, x) for t in pod.spec.tolerations) for x in node.spec.taints):
             return False

@@ -344,9 +344,12 @@ class World:
             checkpoint_root="/checkpoints", late_pod_seconds=self._late, binding=options.binding,
             peer_naming=options.peer_naming,
         )  # fmt: skip
+        policies = Policies(jobs, options.policy, options.adoption, fleet=self._fleet_policy(),
+                            doctor=options.doctor, teams=options.teams)  # fmt: skip
+        if options.balloons and options.binding is not None:
+            policies = policies.with_balloons(LeaderOptions().namespace, options.binding)
         return ReplicaOptions(
-            Policies(jobs, options.policy, options.adoption, fleet=self._fleet_policy(),
-                     doctor=options.doctor, teams=options.teams),
+            policies,
             options.lease_seconds,
             options.calls_between_kills_mean,
             options.steps_between_crashes_mean,

@@ -84,6 +84,8 @@ class WorldOptions:
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.
     binding: Binding | None = Binding.DIRECT
+    #: Another autoscaler owns nodes: Fairlead may keep balloons, which the stock scheduler binds.
+    balloons: bool = False
     peer_naming: PeerNaming = PeerNaming.ADDRESS
     #: False: watches last and send no bookmarks, so that idle time costs nothing.
     renews_watches: bool = True

@@ -181,3 +181,21 @@ def test_there_is_one_fleet_and_its_overrides_have_names_and_ends() -> None:
         "spec.overrides[1].name",
         "spec.overrides[1].expiresAt",
     ]
+
+
+def test_all_mistakes_of_a_pool_that_another_autoscaler_owns_come_at_once() -> None:
+    provider = {"type": "External"}
+    assert fields(pool(provider=provider, headroomNodes=4, hold=5)) == []
+    bad = pool(
+        provider={**provider, "reference": "group", "options": {"region": "eu"}},
+        template={"resources": {"pods": 110, "cpu": 0}, "labels": {"fairlead.dev/pool": "x"}},
+        domains=[{"name": "a"}], headroomNodes=101,
+    )  # fmt: skip
+    assert fields(bad) == [
+        "spec.headroomNodes",
+        "spec.provider.reference",
+        "spec.provider.options[region]",
+        "spec.domains",
+        "spec.template.resources",
+        "spec.template.labels.fairlead.dev/pool",
+    ]

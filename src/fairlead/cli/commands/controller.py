@@ -112,6 +112,7 @@ def controller(
     choice = Choice(common_.kubeconfig, common_.context)
     connection = replica_connection(choice, os.environ)
     namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or NAMESPACE_DEFAULT
+    policies = policies.with_balloons(namespace, Binding(binding))
     settings = OperatorSettings(
         ReplicaSettings(
             identity_of(os.environ),

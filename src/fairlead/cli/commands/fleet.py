@@ -92,7 +92,7 @@ def why(common_: Common, *, name: str) -> int:
 @click.option("--since", metavar="DURATION", help="Only decisions of this long ago or later.")
 @click.option("--action", metavar="ACTION", default="",
               help="Only these: Launch, Launched, Refused, Admit, Mark, Unmark, Remove, Removed, "
-              "Kept, Hold or Resume.")  # fmt: skip
+              "Kept, Balloons, Hold or Resume.")  # fmt: skip
 @click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
               type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip
 @click.option("--history", "store", metavar="URL|FILE", default="",

@@ -9,7 +9,7 @@ from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
-from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolMode
+from fairlead.api.node_pool import BalloonCounts, Launch, NodePool, NodePoolStatus, PoolMode
 from fairlead.api.times import format_time, parse_time
 from fairlead.app.messages import FleetLine
 from fairlead.cli.table import Align, Column, Row
@@ -51,8 +51,10 @@ def pool_rows(pools: Iterable[NodePool]) -> list[Row]:
 
 def _changes(status: NodePoolStatus) -> str:
     """Return how many nodes come and go, such as "3 launching, 1 leaving"."""
+    counts = status.balloons or BalloonCounts()
     changes = (
         (status.launching, "launching"), (status.joining, "joining"), (status.leaving, "leaving"),
+        (counts.standing, "held by balloons"),
     )  # fmt: skip
     return ", ".join(f"{count:,} {word}" for count, word in changes if count) or NONE
 
@@ -78,7 +80,9 @@ def plan_text(pools: Iterable[NodePool], fleet: Fleet) -> str:
 def _plan(pool: NodePool) -> str:
     status, spec = pool.status, pool.spec
     size = status.nodes + status.launching
-    if spec.mode is PoolMode.DRY_RUN:
+    if status.balloons is not None:
+        doing = f"has {plural(size, 'node')}, wants {status.wanted}; {_balloons(status.balloons)}"
+    elif spec.mode is PoolMode.DRY_RUN:
         doing = f"dry run, wants {plural(status.wanted, 'node')}, has {size}"
     elif status.wanted > size:
         doing = f"buys {plural(status.wanted - size, 'node')} to have {status.wanted}"
@@ -90,6 +94,12 @@ def _plan(pool: NodePool) -> str:
     else:
         doing = f"has the {plural(status.wanted, 'node')} that it wants"
     return f"{doing}; {status.message}" if status.message else doing
+
+
+def _balloons(counts: BalloonCounts) -> str:
+    """Return how many balloons have a node, such as "3 of 4 balloons hold a node"."""
+    holds = "holds" if counts.standing == 1 else "hold"
+    return f"{counts.standing} of {plural(counts.wanted, 'balloon')} {holds} a node"
 
 
 def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
@@ -129,6 +139,8 @@ def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float
             lines.append(f"  {note}")
     elif any(taint.key == names.TAINT_JOINING for taint in node.spec.taints):
         lines.append("  joins: it takes work once it is ready and its turn has come")
+    elif pool.is_external:
+        lines.append("  its machine is another autoscaler's: Fairlead neither buys nor removes it")
     elif node.spec.unschedulable:
         lines.append("  is cordoned by a person, so it is neither used nor removed")
     else:

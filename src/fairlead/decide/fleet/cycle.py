@@ -43,11 +43,12 @@ from fairlead.decide.fleet.decisions import (
     unmarked,
 )
 from fairlead.decide.fleet.demand import Demand
+from fairlead.decide.fleet.external import census_of_nodes, with_balloons
 from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.quiet import end_quiet, quiet_of, stays_quiet
 from fairlead.decide.fleet.surplus import removals_of
-from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, about
+from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.rails.ledger import Account, Ledger
 from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
 from fairlead.decide.rails.reported import reported_of
@@ -116,17 +117,24 @@ class _Cycle:
         if memory.looked_at is not None:
             self.elapsed = max(0.0, view.instant - memory.looked_at)
         memory.looked_at = view.instant
-        censuses = [take_census(view, pool, memory) for pool in view.pools]
+        everything = [self._census(pool) for pool in view.pools]
+        # Of the others another autoscaler owns the machines: only the plan has to do with them.
+        censuses = [census for census in everything if not census.view.pool.is_external]
         self.censuses = {census.view.name: census for census in censuses}
         findings = self._look(censuses)
         is_buying = not any(finding.blindness in _NO_BUYING for finding in findings)
-        purchases = plan_purchases(view, censuses, is_buying=is_buying)
+        purchases = plan_purchases(view, everything, is_buying=is_buying)
         self._join(censuses)
-        plans = purchases.plans
+        plans = [plan for plan in purchases.plans if not plan.pool.is_external]
+        external = [
+            with_balloons(view, plan, self.policy, findings)
+            for plan in purchases.plans if plan.pool.is_external
+        ]  # fmt: skip
         rulings = self._remove(plans, purchases.demand, findings)
         self._unmark(plans, purchases.demand, rulings)
         self._announce(plans)
         self._see_through(censuses)
+        plans += external
         for plan in plans:
             self._write_pool(plan, findings, rulings)
         report = Report(findings, purchases.demand, tuple(plans), rulings)
@@ -137,6 +145,11 @@ class _Cycle:
         is_busy = bool(self.actions) or any(plan.is_busy for plan in plans) or bool(findings)
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
+
+    def _census(self, pool: PoolView) -> Census:
+        if pool.pool.is_external:
+            return census_of_nodes(self.view, pool, self.policy)
+        return take_census(self.view, pool, self.memory)
 
     # Sight
 

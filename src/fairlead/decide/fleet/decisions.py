@@ -12,7 +12,13 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from fairlead.api.fleet import FleetStatus, Grant
-from fairlead.api.node_pool import Launch, NodePoolStatus, PoolDecision, Unavailable
+from fairlead.api.node_pool import (
+    BalloonCounts,
+    Launch,
+    NodePoolStatus,
+    PoolDecision,
+    Unavailable,
+)
 from fairlead.decide.fleet.actions import Announce
 from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
 from fairlead.decide.words import plural
@@ -96,6 +102,18 @@ def announced(action: Announce, at: str) -> PoolDecision:
         return PoolDecision(at, "Announce", "ProviderMaintenance", text, facts)
     text = f"{name}: its provider announces no maintenance any more"
     return PoolDecision(at, "Withdraw", "ProviderMaintenance", text, facts)
+
+
+def balloons_changed(
+    before: BalloonCounts | None, after: BalloonCounts | None, at: str
+) -> tuple[PoolDecision, ...]:
+    """Return that a pool is to keep more or fewer balloons; () when it is not."""
+    was, wanted = (counts.wanted if counts is not None else 0 for counts in (before, after))
+    if was == wanted:
+        return ()
+    text = f"{plural(wanted, 'balloon')}, {was} before"
+    facts: Facts = {"balloons": wanted, "was": was}
+    return (PoolDecision(at, "Balloons", "Demand" if wanted > was else "Surplus", text, facts),)
 
 
 def admitted(count: int, waiting: int, *, tokens: float, at: str) -> PoolDecision:

@@ -12,6 +12,7 @@ from fairlead.api.node_pool import (
     JOBS_SHOWN_MAX,
     LAUNCHES_MAX,
     VALID,
+    BalloonCounts,
     Launch,
     NodePool,
     NodePoolStatus,
@@ -23,6 +24,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.census import Census, is_gone, is_joined
 from fairlead.decide.fleet.decisions import (
     Facts,
+    balloons_changed,
     launched,
     refusal,
     removal_decision,
@@ -66,6 +68,10 @@ class PoolPlan:
     #: Something would be bought, but what is seen cannot be trusted, or the fleet is frozen.
     is_held_back: bool
     lacking: int
+    #: Of a pool whose machines another autoscaler owns; None: of any other.
+    balloons: BalloonCounts | None = None
+    #: No scheduler would bind balloons on its nodes.
+    is_bound_directly: bool = False
 
     @property
     def pool(self) -> NodePool:
@@ -114,9 +120,11 @@ def status_of(
         launches=launches,
         launch_number=old.launch_number + launch_count,
         unavailable=tuple(u for u in old.unavailable if not _is_stale(u, view.now)),
+        balloons=plan.balloons,
         recorded=_recorded(census, old, believes_cloud=believes_cloud, ended=ended),
     )
-    status, decided = with_decisions(status, (*decided, *removed(plan, rulings, at), *noted))
+    held = balloons_changed(old.balloons, status.balloons, at)
+    status, decided = with_decisions(status, (*decided, *removed(plan, rulings, at), *held, *noted))
     return replace(status, message=_message(plan, status, findings, rulings)), decided
 
 
@@ -256,6 +264,7 @@ def _message(
         count = sum(buy.count for buy in plan.buys)
         parts.append(f"dry run: would buy {count}" if count else
                      f"dry run: {plural(plan.surplus, 'node')} too many")  # fmt: skip
+    parts += _about_balloons(plan)
     waiting = [u for u in status.unavailable if plan.lacking]
     parts += [f"{u.domain or 'provider'} unavailable: {u.reason}" for u in waiting[:3]]
     held = [r for r in rulings if r.removal.charge.pool == census.view.name
@@ -263,3 +272,16 @@ def _message(
     if held and not findings:
         parts.append(f"{plural(len(held), 'removal')} held back: {rule_words(held[0].rule)}")
     return "; ".join(part for part in parts if part)[:_MESSAGE_MAX]
+
+
+def _about_balloons(plan: PoolPlan) -> list[str]:
+    counts = plan.balloons
+    if counts is None:
+        return []
+    if plan.is_bound_directly:
+        return ["keeps no balloons: Fairlead binds the pods of these nodes itself"]
+    if plan.pool.spec.mode is PoolMode.DRY_RUN and counts.wanted:
+        return [f"dry run: would keep {plural(counts.wanted, 'balloon')}"]
+    waits = "waits" if counts.waiting == 1 else "wait"
+    text = f"{plural(counts.waiting, 'balloon')} {waits} for a node of the other autoscaler"
+    return [text] if counts.waiting else []

@@ -74,7 +74,9 @@ def stays_quiet(view: FleetView, policy: FleetPolicy, memory: FleetMemory) -> bo
         nodes=replace(quiet.sight.nodes, age_seconds=view.nodes_age_seconds),
         cloud=replace(
             quiet.sight.cloud,
-            age_seconds=max((pool.age_seconds for pool in view.pools), default=0.0),
+            age_seconds=max(
+                (pool.age_seconds for pool in view.pools if not pool.pool.is_external), default=0.0
+            ),
         ),
         api_error_share=view.api_error_share,
         api_latency_seconds=view.api_latency_seconds,

@@ -10,6 +10,7 @@ from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.fleet import Fleet
 from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
+from fairlead.decide.pinning import Binding
 from fairlead.decide.rails.ledger import Budgets, Peaks
 from fairlead.decide.rails.sight import Sight, SightLimits, SightMemory
 from fairlead.model.cluster import ClusterState
@@ -48,6 +49,8 @@ class FleetPolicy:
     announce_seconds: float = 86_400.0
     #: The clock of the ledger is written this often while a window still counts something.
     ledger_seconds: float = 300.0
+    #: Who binds pods where a node does not say; None: there is no other scheduler, so no balloons.
+    binding: Binding | None = None
     sight: SightLimits = field(default_factory=SightLimits)
     budgets: Budgets = field(default_factory=Budgets)
     joins: JoinLimits = field(default_factory=JoinLimits)
