@@ -11,6 +11,7 @@ are acted on side by side; `requeue` finds the object again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,8 @@ from fairlead.runtime.queue import KeyQueue
 from fairlead.runtime.set_aside import Entry, SetAside, Stage
 
 A = TypeVar("A")
+#: A clock that is set back by less only delays what is due.
+_SET_BACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,12 @@ class KeyedDecider(Generic[A]):
         set_aside: SetAside,
         on_fault: Callable[[Entry, float], Sequence[A]] | None = None,
         options: KeyedOptions | None = None,
+        instant: Callable[[], float] | None = None,
     ) -> None:
         """Decide on objects of `mirror`, by key, with `decide_one`; None: nothing to decide on.
 
-        `on_fault` returns the actions that report an object that was set aside.
+        `on_fault` returns the actions that report an object that was set aside. `instant` returns
+        seconds that are never set back: without it, the running loop's time.
         """
         self._mirror = mirror
         self._decide_one = decide_one
@@ -58,6 +63,9 @@ class KeyedDecider(Generic[A]):
         self._on_fault = on_fault
         self._options = options or KeyedOptions()
         self._queue = KeyQueue[ObjectKey]()
+        self._instant = instant or _loop_time
+        #: What the wall clock shows beyond that, as of the last cycle.
+        self._clock_offset = float("-inf")
 
     def mark(self, key: ObjectKey) -> None:
         """Look at an object in the next cycle."""
@@ -79,7 +87,14 @@ class KeyedDecider(Generic[A]):
         return 0.0 if len(self._queue) else self._queue.wake_at()
 
     def decide(self, now: float) -> Decision[A]:
-        """Decide on the objects that are marked or due, in key order."""
+        """Decide on the objects that are marked or due, in key order.
+
+        After the wall clock was set back also on those that are due later: by as much too late.
+        """
+        offset = now - self._instant()
+        if offset < self._clock_offset - _SET_BACK_SECONDS:
+            self._queue.add_timed()
+        self._clock_offset = offset
         actions: list[A] = []
         verdicts: dict[ObjectKey, Verdict] = {}
         for key in sorted(self._queue.pop(now, self._options.keys_max)):
@@ -110,6 +125,10 @@ class KeyedDecider(Generic[A]):
         if decision is not None:
             self._set_aside.clear(resource, key, Stage.DECIDE)
         return decision
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def part_key(key: ObjectKey, part: str) -> ObjectKey:

@@ -45,6 +45,13 @@ class KeyQueue(Generic[K]):
             self._heap = [(at, seq, k) for k, (at, seq) in self._timers.items()]
             heapq.heapify(self._heap)
 
+    def add_timed(self) -> None:
+        """Make every key with a timer ready now, without it."""
+        for key in sorted(self._timers, key=self._timers.__getitem__):
+            self._ready.setdefault(key)
+        self._timers.clear()
+        self._heap.clear()
+
     def discard(self, key: K) -> None:
         """Forget the key and its timer."""
         self._ready.pop(key, None)

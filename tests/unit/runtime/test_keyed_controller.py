@@ -31,10 +31,12 @@ class Decider:
         self.looked: list[ObjectKey] = []
         self.broken: set[ObjectKey] = set()
         self.wake_at: float | None = None
+        self.instant = 0.0
         self.set_aside = set_aside
         self.keyed: KeyedDecider[str] = KeyedDecider(
-            mirror, self._one, set_aside=set_aside, on_fault=self._report, options=options
-        )
+            mirror, self._one, set_aside=set_aside, on_fault=self._report, options=options,
+            instant=lambda: self.instant,
+        )  # fmt: skip
 
     def _one(self, key: ObjectKey, now: float) -> Decision[str] | None:
         self.looked.append(key)
@@ -73,6 +75,22 @@ def test_an_object_is_looked_at_again_at_its_instant_and_the_decision_names_the_
     assert world.decide(EPOCH + 30).wake_at == EPOCH + 60
     assert world.looked == [B]
     assert world.decide(EPOCH + 60).actions == ("act on a",)
+
+
+def test_after_the_clock_was_set_back_what_is_due_later_is_looked_at_again() -> None:
+    world = Decider(STRICT)
+    world.wake_at = EPOCH + 90
+    for key in (B, A):
+        world.keyed.mark(key)
+    world.decide()
+    world.instant, world.wake_at = 50.0, EPOCH + 50 - 300 + 40
+    world.decide(EPOCH + 49.5)  # set back by less than is worth a look
+    assert world.looked == []
+    assert world.decide(EPOCH + 50 - 300).wake_at == EPOCH + 50 - 300 + 40
+    assert world.looked == [A, B]
+    world.instant, world.wake_at = 90.0, None
+    world.decide(EPOCH + 90 - 300)
+    assert world.looked == [A, B], "after 90 s, as if the clock had gone on"
 
 
 def test_a_cycle_has_bounds_and_the_rest_begins_the_next_one_at_once() -> None:
