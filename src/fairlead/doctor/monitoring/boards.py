@@ -195,6 +195,9 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
             'sum by (pool) (fairlead_pool_nodes{phase!="leaving"}) / '
             "(max by (pool) (fairlead_pool_limit_nodes) > 0)", "{{pool}}",
         ),), "Pools at 100 % buy no more.", "percentunit"),
+        Panel("Balloons", (
+            ("sum by (pool, state) (fairlead_pool_balloons)", "{{pool}} {{state}}"),
+        ), "Pods that keep idle nodes, or ask another autoscaler for some."),
         Panel("Domains avoided", (("max by (pool) (fairlead_pool_avoided_domains)", "{{pool}}"),),
               "They refused a launch, and are tried again later."),
         Panel("Invalid pools", (("max by (pool) (fairlead_pool_invalid)", "{{pool}}"),),
