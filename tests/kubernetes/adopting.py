@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.kubernetes.operating import CLOCK, Pair, sweep, until
+from tests.simulation.hostile_tools import Thing
 
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_world import ClusterWorld
@@ -28,14 +28,6 @@ from fairlead.runtime.loop import ControllerLoop
 GPU = "nvidia.com/gpu"
 #: Controllers of kube-controller-manager that make the pods.
 TOOLS = ("job-controller", "statefulset-controller")
-
-
-class Thing(Wire, frozen=True):
-    """An object of a kind that Fairlead does not know."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: dict[str, Any] = {}
-    status: dict[str, Any] = {}
 
 
 BATCH = Resource("batch", "v1", "jobs", "Job", Thing)

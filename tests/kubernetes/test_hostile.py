@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes.adopting import Thing
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.hostile_world import (
     CANARY,
@@ -25,12 +24,13 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import GPU, watched
 from tests.kubernetes.test_install import install
 from tests.simulation import hostile
-from tests.simulation.hostile import NAMESPACE, Poison, all_poison, nested, pod_body
+from tests.simulation.hostile import NAMESPACE, Poison, all_poison, pod_body
+from tests.simulation.hostile_tools import TOOLS, of_tools
 
 from fairlead.api import names
 from fairlead.api.meta import to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
-from fairlead.api.resources import CONFIG_MAPS, CRDS, JOBS, PODS, Resource
+from fairlead.api.resources import CONFIG_MAPS, CRDS, JOBS, PODS, RESOURCE_QUOTAS
 from fairlead.api.status import AlreadyExists
 from fairlead.api.times import format_time
 from fairlead.kube.client import HttpClient
@@ -48,7 +48,7 @@ LET_IN_MIN = {
     "jobsets.jobset.x-k8s.io": 12, "pytorchjobs.kubeflow.org": 12, "rayclusters.ray.io": 12,
     "leaderworkersets.leaderworkerset.x-k8s.io": 12, "podgroups.scheduling.x-k8s.io": 12,
     "podgroups.scheduling.volcano.sh": 12, "teams.fairlead.dev": 31, "nodepools.fairlead.dev": 42,
-    "fleets.fairlead.dev": 8,
+    "fleets.fairlead.dev": 8, "resourcequotas": 1, "services": 1,
 }  # fmt: skip
 #: The same where the webhook is asked.
 LET_IN_WITH_WEBHOOK_MIN = LET_IN_MIN | {
@@ -71,76 +71,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         values.write_text("webhook: {enabled: false}\n")
         install(plane, "--values", str(values))
         yield plane
-
-
-# Objects of other gang tools
-
-#: group, version, plural, kind, and labels of a pod that belongs to one.
-TOOLS: tuple[tuple[Resource[Thing], dict[str, str]], ...] = (
-    (
-        Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", Thing),
-        {"jobset.sigs.k8s.io/jobset-name": "NAME"},
-    ),
-    (
-        Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Thing),
-        {
-            "training.kubeflow.org/job-name": "NAME",
-            "training.kubeflow.org/operator-name": "pytorchjob-controller",
-        },
-    ),
-    (
-        Resource("ray.io", "v1", "rayclusters", "RayCluster", Thing),
-        {"ray.io/cluster": "NAME", "ray.io/node-type": "head"},
-    ),
-    (
-        Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", Thing),
-        {"leaderworkerset.sigs.k8s.io/name": "NAME",
-         "leaderworkerset.sigs.k8s.io/group-index": "9" * 20},
-    ),
-    (
-        Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", Thing),
-        {"scheduling.x-k8s.io/pod-group": "NAME"},
-    ),
-    (
-        Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", Thing),
-        {"scheduling.volcano.sh/group-name": "NAME"},
-    ),
-)  # fmt: skip
-_COUNTS: tuple[Any, ...] = (-1, 10**18, "9" * 5_000, "x", None, [], {"a": {}})
-
-
-def _specs() -> Iterator[dict[str, Any]]:
-    """Specs that are wrong in a place that one tool or another keeps a count or a list in."""
-    for count in _COUNTS:
-        rounds = {"completions": count, "parallelism": count}
-        job = {"name": "w", "replicas": count, "template": {"spec": rounds}}
-        yield {
-            "replicas": count, "minMember": count, "replicatedJobs": [job],
-            "pytorchReplicaSpecs": {"Worker": {"replicas": count}},
-            "workerGroupSpecs": [{"groupName": "g" * 300, "replicas": count, "numOfHosts": count}],
-            "leaderWorkerTemplate": {"size": count},
-        }  # fmt: skip
-    for wrong in (7, "x", [7], {"x": 7}, nested(500)):
-        yield {
-            "replicatedJobs": wrong, "pytorchReplicaSpecs": wrong, "workerGroupSpecs": wrong,
-            "leaderWorkerTemplate": wrong, "startupPolicy": wrong,
-        }  # fmt: skip
-
-
-def _of_tools() -> Iterator[Poison]:
-    for resource, labels in TOOLS:
-        for i, spec in enumerate(_specs()):
-            name = f"{resource.group}-{i}"
-            label = f"{resource.name}/{i}"
-            status = {"conditions": [{"type": "Complete", "status": "False"}, {}]}
-            body = {"metadata": {"name": name}, "spec": spec, "status": status}
-            yield Poison(label, resource, body)
-            pod = pod_body(f"of-{name}", schedulingGates=[{"name": names.GANG_GATE}])
-            pod["metadata"]["labels"] = {
-                names.GANG_SCHEDULING: "enabled",
-                **{key: value.replace("NAME", name) for key, value in labels.items()},
-            }
-            yield Poison(f"{label}/pod", PODS, pod)
 
 
 def _of_kubernetes() -> Iterator[Poison]:
@@ -175,7 +105,9 @@ def _names(count: int) -> Poison:
 
 
 def poison() -> tuple[Poison, ...]:
-    return (*all_poison(), _names(20_000), *_of_kubernetes(), *_of_tools())
+    """Return all of them, quotas last: the server admits no pod beside most of these."""
+    found = (*all_poison(), _names(20_000), *_of_kubernetes(), *of_tools())
+    return tuple(sorted(found, key=lambda each: each.resource is RESOURCE_QUOTAS))
 
 
 async def define_tools(client: HttpClient) -> None:

@@ -23,6 +23,8 @@ from fairlead.api.resources import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    SERVICES,
     TEAMS,
     Resource,
 )
@@ -294,6 +296,68 @@ def _others() -> Iterator[Poison]:
         yield Poison(f"lease/{i}", LEASES, body)
 
 
+def quota_body(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a good quota of the tenant's namespace."""
+    hard = {"pods": "100", "requests.nvidia.com/gpu": "8"}
+    return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"hard": hard, **spec}}
+
+
+def _quotas() -> Iterator[Poison]:
+    amounts = ("1e99", "-5", "9" * 4_400, "NaN", "", "1e-30", "0", str(2**63))
+    for i, amount in enumerate(amounts):
+        hard = {"pods": amount, "requests.cpu": amount, "limits.nvidia.com/gpu": amount}
+        body = quota_body(f"quota-amount-{i}", hard=hard)
+        for label, used in (("used", hard), ("unused", {}), ("other", {"requests.x/y": amount})):
+            body = copy.deepcopy(body)
+            body["metadata"]["name"] = f"quota-{label}-{i}"
+            status = {"status": {"hard": hard, "used": used}}
+            yield Poison(f"quota/{label}-{i}", RESOURCE_QUOTAS, body, status)
+    many = {f"requests.example.com/q{i}": "1" for i in range(5_000)}
+    odd = {"requests.": "1", "count/": "1", "hugepages-": "1", "limits.limits.cpu": "1", "": "1"}
+    for label, hard in (("names", many), ("odd", odd), ("none", {})):
+        status = {"status": {"hard": hard, "used": hard}}
+        yield Poison(
+            f"quota/{label}", RESOURCE_QUOTAS, quota_body(f"quota-{label}", hard=hard), status
+        )
+    requirement = {"scopeName": "PriorityClass", "operator": "In"}
+    for label, expressions in (
+        ("values", [{**requirement, "values": [f"v{i}" for i in range(20_000)]}]),
+        ("long", [{**requirement, "values": ["v" * 90_000]}]),
+        ("operator", [{**requirement, "operator": "Weird", "values": [""]}]),
+        ("scope", [{"scopeName": "x" * 9_000, "operator": "Exists"}]),
+        ("many", [{**requirement, "values": ["x"]}] * 3_000),
+        ("nested", [{**requirement, "values": nested(500)}]),
+    ):
+        selector = {"matchExpressions": expressions}
+        body = quota_body(f"quota-scopes-{label}", scopeSelector=selector)
+        yield Poison(f"quota/scopes-{label}", RESOURCE_QUOTAS, body)
+    scopes = ["Terminating", "NotTerminating", "BestEffort", "x"] * 500
+    yield Poison("quota/scopes", RESOURCE_QUOTAS, quota_body("quota-every-scope", scopes=scopes))
+
+
+def _services() -> Iterator[Poison]:
+    """Yield services that claim to be of a canary, or hold what no service has."""
+    owner = {"apiVersion": names.API_VERSION, "kind": "Job", "name": "canary-1", "uid": "u",
+             "controller": True}  # fmt: skip
+    port = {"port": 80}
+    specs: tuple[dict[str, Any], ...] = (
+        {"clusterIP": "None", "selector": {names.JOB_NAME: "canary-1"}},
+        {"clusterIP": "not an address", "ports": [port]},
+        {"ports": [{"port": number} for number in (0, -1, 2**31, 10**40)]},
+        {"ports": [{"port": 1 + i, "name": f"p{i}"} for i in range(5_000)]},
+        {"ports": [{**port, "protocol": "x" * 9_000}]},
+        {"ports": nested(500)},
+        {"selector": {f"l{i}": "v" * 63 for i in range(20_000)}, "ports": [port]},
+        {"selector": {"": ""}, "clusterIP": 7, "ports": 7},
+        {"type": "ExternalName", "externalName": "canary-1.canary.svc"},
+    )
+    for i, spec in enumerate(specs):
+        labels = {names.JOB_NAME: "canary-1", names.JOB_UID: "u", names.ATTEMPT: "9" * 20}
+        meta = {"name": f"canary-{i}", "namespace": NAMESPACE, "labels": labels}
+        meta["ownerReferences"] = [owner]
+        yield Poison(f"service/{i}", SERVICES, {"metadata": meta, "spec": spec})
+
+
 #: Labels of a share that only hostile nodes can be in.
 _NO_NODES = {"hostile": "none"}
 
@@ -530,6 +594,7 @@ def _mutations() -> Iterator[Poison]:
         ("node", NODES, node_body("mutant", taints=[{"key": "k", "effect": "NoSchedule"}])),
         ("team", TEAMS, team_body("mutant", members={"users": ["a"]}, weight=2)),
         ("pool", NODE_POOLS, pool_body("mutant", min=2, domains=[{"name": "d"}], scaleUp={})),
+        ("quota", RESOURCE_QUOTAS, quota_body("mutant", scopes=["BestEffort"])),
     )
     for kind, resource, base in bases:
         for i in range(MUTATIONS):
@@ -552,5 +617,5 @@ def all_poison() -> tuple[Poison, ...]:
     """Return every hostile object, in a fixed order."""
     return (
         *_jobs(), *_pods(), *_nodes(), *_others(), *_teams(), *_pools_and_fleets(),
-        *_mutations(),
+        *_quotas(), *_services(), *_mutations(),
     )  # fmt: skip

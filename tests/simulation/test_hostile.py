@@ -1,8 +1,9 @@
 """Hostile objects on an embedded cluster: after each batch a canary of another tenant is placed.
 
-Two targets: the embedded API with its admission, and an API in a dictionary that lets everything in
-(the controllers have to work with either, both or neither admission). Controllers are composed as
-in `fairlead up`, under virtual time.
+Three targets: the embedded API with its admission, and an API in a dictionary that lets everything
+in (the controllers have to work with either, both or neither admission), with controllers composed
+as in `fairlead up`, and as by the operator, which also reads quotas, services, PodGroups and the
+objects of other tools. All run under virtual time.
 """
 
 from __future__ import annotations
@@ -11,24 +12,28 @@ import asyncio
 import random
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.simulation.hostile import NAMESPACE, Poison, all_poison, job_body
+from tests.simulation.hostile_tools import of_tools
 
 from fairlead.api import crd
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.node_pool import NodePool, ProviderType
+from fairlead.api.podgroups import GroupApi
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, Provider
 from fairlead.cloud.registry import provider_of
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -56,13 +61,13 @@ CANARY_SECONDS_MAX = 20.0
 class World:
     """Controllers on one API, and who watches over them."""
 
-    def __init__(self, client: Client, clock: LoopClock) -> None:
+    def __init__(self, client: Client, clock: LoopClock, policies: Policies) -> None:
         self.client = client
         self.let_in = self.refused = self.canaries = 0
         self._rng = random.Random(1)
         metrics = Metrics(CollectorRegistry(), version="test")
         self.controllers = Controllers(
-            Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics),
+            policies, client, MemoryHistory(), context=ProcessContext(clock, metrics),
             providers=_provider_of,
         )  # fmt: skip
         self.services = list(self.controllers.services())
@@ -195,7 +200,7 @@ async def embedded() -> AsyncIterator[World]:
         await client.create(CRDS, manifest)
     for name in (NAMESPACE, "canary"):
         await client.create(NAMESPACES, {"metadata": {"name": name}})
-    world = World(client, clock)
+    world = World(client, clock, Policies())
     profile = load_profile("instant")
 
     async def run_nodes() -> None:
@@ -214,16 +219,26 @@ async def embedded() -> AsyncIterator[World]:
         yield world
 
 
-@asynccontextmanager
-async def open_to_all() -> AsyncIterator[World]:
+def open_to_all() -> AbstractAsyncContextManager[World]:
     """An API without any admission or validation."""
+    return _open(Policies())
+
+
+def operator() -> AbstractAsyncContextManager[World]:
+    """The same, read by the controllers of a cluster with a scheduler and tools of its own."""
+    jobs = JobsPolicy(peer_naming=PeerNaming.DNS, binding=Binding.PINNED, groups=GroupApi.V1ALPHA2)
+    return _open(Policies(jobs))
+
+
+@asynccontextmanager
+async def _open(policies: Policies) -> AsyncIterator[World]:
     clock = LoopClock(EPOCH)
     client = FakeClient(now=clock.now)
     for i in range(4):
         wire = to_wire(make_node(f"n{i}"))
         wire["metadata"].pop("resourceVersion")
         await client.create(NODES, wire)
-    async with running(World(client, clock)) as world:
+    async with running(World(client, clock, policies)) as world:
         yield world
 
 
@@ -240,11 +255,13 @@ async def harm_of(target: Any, poison: Sequence[Poison]) -> tuple[str, int]:
     return "; ".join(harm), world.let_in
 
 
-@pytest.mark.parametrize(("target", "let_in_min"), [(embedded, 80), (open_to_all, 200)])
+@pytest.mark.parametrize(
+    ("target", "let_in_min"), [(embedded, 80), (open_to_all, 200), (operator, 200)]
+)
 def test_hostile_objects_harm_nobody_else(target: Any, let_in_min: int) -> None:
     async def main() -> tuple[list[str], int]:
         found: list[str] = []
-        poison, let_in = all_poison(), 0
+        poison, let_in = (*all_poison(), *of_tools()), 0
         for start in range(0, len(poison), BATCH):
             batch = poison[start : start + BATCH]
             harm, count = await harm_of(target, batch)
