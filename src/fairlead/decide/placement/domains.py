@@ -149,18 +149,26 @@ def filling_order(
     gang: GangRequest,
     fits: npt.NDArray[Any],
     *,
+    admitted: Bools | None,
     depth: int,
     slices: Slices | None,
 ) -> Ints | None:
-    """Return int64[N]: in which order nodes are filled so that few domains of each level below
-    `depth` of the ladder are used; nodes without a domain last. None when there is no such level.
+    """Return int64[N]: in which order admitted nodes (None: all) are filled so that few domains of
+    each level below `depth` of the ladder are used; nodes without a domain last. None when there
+    is no such level.
 
-    `fits` int[N]: members that each node may take, within the domain that holds the gang.
+    `fits` int[N]: members that each node may take.
     """
+    size = len(fits)
+    nodes = slice(None) if admitted is None else np.flatnonzero(admitted)
+    fits = fits[nodes]
+    if slices is not None:
+        slices = Slices(slices.cells[nodes], slices.size)
     count = gang.roles[gang.placing_order()[0]].count
     order: Ints | None = None
     for level in reversed(gang.topology.ladder[:depth]):
-        domains = domains_of(table, level.key)
+        every = domains_of(table, level.key)
+        domains = Domains(every.cells[nodes], every.count)
         rooms = domains.room(fits, slices)
         shares = _filled(
             rooms, min(count, int(rooms.sum())), ranks=np.zeros_like(rooms), tie=-rooms
@@ -177,7 +185,11 @@ def filling_order(
         if not count:
             break
         fits = np.where(domains.cells == partial[0], fits, 0)
-    return order
+    if order is None:
+        return None
+    out = np.zeros(size, dtype=np.int64)
+    out[nodes] = order
+    return out
 
 
 def in_rank_order(table: NodeTable, topology: TopologyRequest, slots: Ints, counts: Ints) -> Ints:

@@ -104,7 +104,7 @@ def preempted_message(action: PreemptJob) -> str:
 
 def _roles(job: Job, plan: Plan, names: list[str]) -> tuple[RolePlacement, ...]:
     return tuple(
-        RolePlacement(role=role.name, nodes=tuple(names[slot] for slot in slots.tolist()))
+        RolePlacement(role=role.name, nodes=tuple(map(names.__getitem__, slots.tolist())))
         for role, slots in zip(job.spec.roles, plan.slots, strict=True)
     )
 

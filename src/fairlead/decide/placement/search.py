@@ -139,9 +139,8 @@ def _plan_on(
     """Place the gang on admitted nodes, in few domains of the levels below `depth`."""
     if order is None and depth:
         leading = gang.roles[gang.placing_order()[0]].member
-        fits = within(admitted, capacity.fits(leading))
-        slices = slices_of(table, gang.topology)
-        order = filling_order(table, gang, fits, depth=depth, slices=slices)
+        fits, slices = capacity.fits(leading), slices_of(table, gang.topology)
+        order = filling_order(table, gang, fits, admitted=admitted, depth=depth, slices=slices)
     return plan_within(capacity, table, gang, admitted, order=order)
 
 
@@ -162,9 +161,9 @@ def _plan_mixed(
     if any(room.sum() < role.count for room, role in zip(rooms, gang.roles, strict=True)):
         return None
     key = _tiered(capacity.key, table, gang.roles[0])
-    key = key if order is None else _ranked(order, key)
     nodes = np.flatnonzero(rooms.any(axis=0))
-    nodes = nodes[np.argsort(key[nodes])][:NODES_MAX]
+    by = (key[nodes],) if order is None else (key[nodes], order[nodes])
+    nodes = nodes[np.lexsort(by)][:NODES_MAX]
     taken = pack_mixed(table, gang.roles, rooms[:, nodes], capacity.free_on(nodes))
     if taken is None:
         return None
@@ -201,7 +200,7 @@ def plan_within(
         role = roles[i]
         fits = within(admitted, capacity.fits(role.member))
         key = _tiered(capacity.key, table, role)
-        key = key if order is None else _ranked(order, key)
+        key = key if order is None else _ranked(order, key, np.flatnonzero(fits))
         if slices is None:
             packed = _pack_role(capacity, table, role, fits, key=key)
         else:
@@ -311,8 +310,8 @@ def _sufficient(
         yield int(domain)
 
 
-def _ranked(order: Ints, key: Ints) -> Ints:
-    """Return a key that sorts by `order`, then by `key`."""
-    ranks = np.empty(len(key), dtype=np.int64)
-    ranks[np.lexsort((key, order))] = np.arange(len(key))
+def _ranked(order: Ints, key: Ints, nodes: Ints) -> Ints:
+    """Return a key that sorts these nodes by `order`, then by `key`; 0 elsewhere."""
+    ranks = np.zeros(len(key), dtype=np.int64)
+    ranks[nodes[np.lexsort((key[nodes], order[nodes]))]] = np.arange(len(nodes))
     return ranks
