@@ -232,6 +232,12 @@ class BalloonCounts(Wire, frozen=True):
     wanted: Annotated[int, bounded("Balloons that there should be.", ge=0)] = 0
     standing: Annotated[int, bounded("Balloons that hold a node.", ge=0)] = 0
     waiting: Annotated[int, bounded("Balloons that have no node yet.", ge=0)] = 0
+    requested: Annotated[
+        int, bounded("Nodes that balloons are to request from the other autoscaler.", ge=0)
+    ] = 0
+    jobs: Annotated[
+        tuple[str, ...], bounded("Some of the jobs that those are for, as namespace/name.")
+    ] = ()
 
 
 class PoolDecision(Wire, frozen=True):

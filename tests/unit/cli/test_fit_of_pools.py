@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import (
+    BalloonCounts,
+    Launch,
     NodePool,
     NodePoolSpec,
+    NodePoolStatus,
     NodeTemplate,
     PoolMode,
     Provider,
@@ -17,6 +21,7 @@ from fairlead.api.node_pool import (
 )
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.api.status import Forbidden
+from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.views.fleet import buying_for
 from fairlead.cli.views.why import why_text
@@ -76,4 +81,42 @@ def test_why_does_not_say_never_of_a_job_that_a_pool_could_hold() -> None:
     assert dry is not None
     assert dry.text.startswith(
         "none are being bought for it; it needs 8 nodes of pool h100, in dry"
+    )
+
+
+def external(counts: BalloonCounts, message: str = "") -> NodePool:
+    provider = Provider(ProviderType.EXTERNAL)
+    made = pool()
+    status = NodePoolStatus(balloons=counts, message=message)
+    return replace(made, spec=replace(made.spec, provider=provider), status=status)
+
+
+def test_why_says_what_is_requested_from_the_autoscaler_of_a_pool() -> None:
+    job = make_job("big", gpus=8, count=9)
+
+    def said(*pools: NodePool) -> str:
+        buying = buying_for(job, pools, {}, EPOCH)
+        assert buying is not None
+        return buying.text
+
+    requested = BalloonCounts(9, 1, 1, 8, ("default/other", "default/big"))
+    text = "8 nodes of pool h100 are requested from its autoscaler, 1 balloon waits for a node"
+    assert said(external(requested)) == text
+    bought = replace(
+        pool(), metadata=ObjectMeta("mine"), status=NodePoolStatus(launches=(
+            Launch("t", "", 2, format_time(EPOCH), ("default/big",)),
+        )),
+    )  # fmt: skip
+    assert said(external(requested), bought) == (
+        f"2 nodes of pool mine are being bought, ready in about 6m; {text}"
+    )
+    others = BalloonCounts(9, 1, 8, 8, ("default/other",))
+    assert said(external(others, "8 balloons wait")) == (
+        "none are requested from another autoscaler for it; h100: 8 balloons wait"
+    )
+    assert said(external(BalloonCounts())).startswith(
+        "none are requested from another autoscaler for it: "
+    )
+    assert said(external(BalloonCounts()), replace(bought, status=NodePoolStatus())).startswith(
+        "none are being bought or requested for it: "
     )

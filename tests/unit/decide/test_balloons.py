@@ -191,6 +191,7 @@ def test_nodes_that_a_gang_lacks_are_asked_for_by_balloons_that_wait() -> None:
     scene = Scene(nodes=2)
     scene.wait("train", 5)
     assert scene.wanted() == 5, "two hold what is there until the rest has come"
+    assert scene.pool.status.balloons == BalloonCounts(5, requested=3, jobs=("default/train",))
     scene = Scene(nodes=2)
     scene.wait("near", 5, node_selector={"rack": "new"})
     scene.pool = replace(scene.pool, spec=replace(scene.pool.spec, template=NodeTemplate(
@@ -230,6 +231,9 @@ def test_a_dry_run_says_how_many_it_would_keep_and_keeps_none() -> None:
     assert scene.wanted() == 3
     assert scene.pool.status.message == "dry run: would keep 3 balloons"
     assert scene.plan() == []
+    scene.wait("train", 5)
+    assert scene.wanted() == 8
+    assert scene.pool.status.balloons == BalloonCounts(8), "no node is requested"
 
 
 # Which pods

@@ -175,27 +175,57 @@ def buying_for(
 
     `holding` is how many nodes of which pools could hold a job that the present nodes never can.
     """
-    key = "/".join(job.metadata.key)
-    launches = [
-        (pool, launch) for pool in pools for launch in pool.status.launches if key in launch.jobs
-    ]
-    if launches:
-        count = sum(launch.count for _, launch in launches)
-        left = max(_left(pool, launch, now) for pool, launch in launches)
-        names_ = ", ".join(sorted({_name(pool) for pool, _ in launches}))
-        soon = f"ready in about {duration(left)}" if left > 0 else "late; they are due any moment"
-        are = "is" if count == 1 else "are"
-        text = f"{plural(count, 'node')} of pool {names_} {are} being bought, {soon}"
-        return Buying(text, may_help=True)
+    coming = [*_launched_for(job, pools, now), *_requested_for(job, pools)]
+    if coming:
+        return Buying("; ".join(coming), may_help=True)
     held = [f"{_name(p)}: {p.status.message}" for p in sorted(pools, key=_name) if p.status.message]
     facts = [growth(pools, holding), *held[:3]] if holding else held[:3]
     if facts:
         # Pools are looked at again and again: one that is not held back buys with the next look.
         yet = " yet" if holding and not held and not _is_dry(pools, holding) else ""
-        text = f"none are being bought for it{yet}; {'; '.join(facts)}"
+        text = f"{_none(pools)} for it{yet}; {'; '.join(facts)}"
         return Buying(text, may_help=bool(holding))
-    text = "none are being bought for it: fairlead fleet plan shows the pools"
+    text = f"{_none(pools)} for it: fairlead fleet plan shows the pools"
     return Buying(text, may_help=False) if pools else None
+
+
+def _launched_for(job: Job, pools: Sequence[NodePool], now: float) -> list[str]:
+    """Return what Fairlead buys for a job, in words."""
+    key = "/".join(job.metadata.key)
+    launches = [
+        (pool, launch) for pool in pools for launch in pool.status.launches if key in launch.jobs
+    ]
+    if not launches:
+        return []
+    count = sum(launch.count for _, launch in launches)
+    left = max(_left(pool, launch, now) for pool, launch in launches)
+    names_ = ", ".join(sorted({_name(pool) for pool, _ in launches}))
+    soon = f"ready in about {duration(left)}" if left > 0 else "late; they are due any moment"
+    are = "is" if count == 1 else "are"
+    return [f"{plural(count, 'node')} of pool {names_} {are} being bought, {soon}"]
+
+
+def _requested_for(job: Job, pools: Iterable[NodePool]) -> list[str]:
+    """Return which nodes are requested from other autoscalers for a job, in words."""
+    key, out = "/".join(job.metadata.key), list[str]()
+    for pool in sorted(pools, key=_name):
+        counts = pool.status.balloons
+        if counts is not None and key in counts.jobs:
+            are = "is" if counts.requested == 1 else "are"
+            waits = "waits" if counts.waiting == 1 else "wait"
+            out.append(
+                f"{plural(counts.requested, 'node')} of pool {_name(pool)} {are} requested from its"
+                f" autoscaler, {plural(counts.waiting, 'balloon')} {waits} for a node"
+            )
+    return out
+
+
+def _none(pools: Sequence[NodePool]) -> str:
+    """Return that nothing is done, by whoever owns the machines."""
+    external = [pool.is_external for pool in pools]
+    if all(external):
+        return "none are requested from another autoscaler"
+    return "none are being bought or requested" if any(external) else "none are being bought"
 
 
 def growth(pools: Sequence[NodePool], holding: Mapping[str, int]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fairlead.api.node_pool import BalloonCounts
 from fairlead.decide.fleet.balloons import may_have_balloons, may_stand
 from fairlead.decide.fleet.census import Census
-from fairlead.decide.fleet.pool_status import PoolPlan
+from fairlead.decide.fleet.pool_status import PoolPlan, jobs_shown
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.pinning import Binding
 from fairlead.decide.rails.sight import Finding
@@ -67,8 +67,12 @@ def with_balloons(
         wanted = before.wanted if before is not None else 0
     elif not may_have_balloons(plan.pool, policy.binding):
         wanted = 0
-    counts = BalloonCounts(wanted, *_present(view, plan))
     is_possible = may_have_balloons(plan.pool, policy.binding)
+    is_requested = is_possible and plan.is_acted_on
+    counts = BalloonCounts(
+        wanted, *_present(view, plan), lacking if is_requested else 0,
+        jobs_shown(job for buy in plan.buys for job in buy.jobs) if is_requested else (),
+    )  # fmt: skip
     return replace(
         plan, buys=(), surplus=0, returning={}, balloons=counts, is_bound_directly=not is_possible
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -181,7 +182,7 @@ def _launches(
             count = min(left, pool.spec.scale_up.nodes_per_launch_max)
             number += 1
             token = f"{pool.metadata.uid[:8]}-{number}"
-            jobs = tuple("/".join(key) for key in buy.jobs[:JOBS_SHOWN_MAX])
+            jobs = jobs_shown(buy.jobs)
             kept.append(Launch(token, buy.domain, count, at, jobs))
             where = f" in {buy.domain}" if buy.domain else ""
             why = f"for {', '.join(jobs[:3])}" if jobs else "for headroom, min or hold"
@@ -190,6 +191,11 @@ def _launches(
             decided.append(PoolDecision(at, "Launch", "Demand" if jobs else "Size", text, facts))
             left -= count
     return tuple(kept), tuple(decided)
+
+
+def jobs_shown(jobs: Iterable[JobKey]) -> tuple[str, ...]:
+    """Return the first jobs that a status names, as namespace/name."""
+    return tuple("/".join(key) for key in islice(jobs, JOBS_SHOWN_MAX))
 
 
 def _facts(plan: PoolPlan, buy: Buy) -> Facts:
