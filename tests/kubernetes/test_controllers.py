@@ -36,8 +36,18 @@ from fairlead.api.core import Lease
 from fairlead.api.core_env import EnvFromSource, EnvironmentReference
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import CONFIG_MAPS, CRDS, EVENTS, JOBS, NODES, PODS, SERVICES
+from fairlead.api.resources import (
+    CONFIG_MAPS,
+    CRDS,
+    EVENTS,
+    JOBS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    SERVICES,
+)
 from fairlead.api.status import Conflict, Invalid
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.clock import SystemClock
@@ -382,3 +392,40 @@ async def test_a_thousand_members_have_their_pods_each_on_its_node(client: HttpC
         pods = (await client.list(PODS)).items
         assert len({pod.spec.node_name for pod in pods}) == 1000
         print(f"1,000 members on 1,000 nodes, all in one process: {seconds:.2f} s")
+
+
+async def test_a_gang_of_a_higher_class_takes_the_nodes_of_a_whole_gang_which_then_returns(
+    client: HttpClient,
+) -> None:
+    classes = {"urgent": 1_000, "usual": 10}
+    for name, value in classes.items():
+        await client.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
+    at_once = PlacementPolicy(preemption_min_run_seconds=0.0)
+
+    async def job(name: str) -> Job:
+        return await client.get(JOBS, name, namespace="default")
+
+    async with (
+        witnessed(client),
+        virtual_nodes(client, 4),
+        controllers(client, placement=at_once),
+    ):
+        for number in range(2):
+            body = job_body(f"victim-{number}", 2, seconds=4, priorityClassName="usual")
+            await client.create(JOBS, body, namespace="default")
+
+        async def both_run() -> bool:
+            return all([(await job(f"victim-{n}")).status.members.running == 2 for n in (0, 1)])
+
+        await until(both_run, 30)
+        urgent = job_body("urgent", 2, seconds=1, priorityClassName="urgent")
+        await client.create(JOBS, urgent, namespace="default")
+        done = await ended(client, "urgent")
+        victims = [await ended(client, f"victim-{n}") for n in (0, 1)]
+    for name in classes:
+        await client.delete(PRIORITY_CLASSES, name)
+    assert (done.status.state, len(done.status.attempts)) == ("Succeeded", 1)
+    assert [victim.status.state for victim in victims] == ["Succeeded", "Succeeded"]
+    # One gang gave way, as a whole; the other one was not needed.
+    ends = sorted([a.reason for a in victim.status.attempts] for victim in victims)
+    assert ends == [["Preempted", "Succeeded"], ["Succeeded"]]
