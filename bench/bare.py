@@ -121,3 +121,16 @@ def first_start(ends: list[tuple[float, int]], idle: int, *, members: int) -> fl
 def read_job(data: bytes) -> Job:
     """Decode a job as a watch delivers it: what taking in any event begins with."""
     return msgspec.json.decode(data, type=Job)
+
+
+def place_members(free: list[int], gpus: int, *, members: int) -> list[int]:
+    """Return a node for each member, those with the fewest free GPUs first: a plain loop."""
+    order = sorted((left, node) for node, left in enumerate(free) if left >= gpus)
+    chosen = list[int]()
+    for left, node in order:
+        for _ in range(min(left // gpus, members - len(chosen))):
+            chosen.append(node)
+            free[node] -= gpus
+        if len(chosen) == members:
+            break
+    return chosen

@@ -48,7 +48,7 @@ def run(report: Report) -> None:
     """Measure each decision in turns with its bare version."""
     nodes = make_nodes(NODES, gpus=GPUS)
     _add(report, "gang_1000", ROUNDS, lambda: _gang(nodes), _bare_gang, per_second=(1e3, "ms CPU"))
-    near = _on_network(nodes)
+    near = network_of(nodes)
     _add(report, "gang_1000_near", ROUNDS, lambda: _gang(near, NEAR), _bare_near,
          per_second=(1e3, "ms CPU"))  # fmt: skip
     micro = (1e6, "us CPU")
@@ -78,7 +78,7 @@ def _add(
     report.add(f"planner.{name}", statistics.median(costs) * scale, unit)
 
 
-def _on_network(nodes):  # type: ignore[no-untyped-def]
+def network_of(nodes):  # type: ignore[no-untyped-def]
     """Return the nodes in racks of 16 and blocks of 20 racks."""
     return [
         msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels={

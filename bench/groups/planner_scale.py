@@ -1,0 +1,223 @@
+"""The planner at the sizes that its design promises: thousands of gangs, lost nodes, 100,000 nodes.
+
+Costs are CPU time on the reference core. Ratios are over a plain Python loop over the same nodes,
+timed beside it, or over the same work at another size.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from bench import bare
+from bench.groups.planner import GPUS, NEAR, network_of
+from bench.harness import Report, cpu_slowness
+from fairlead.api.core import Node
+from fairlead.api.job import Job
+from fairlead.decide.explain import explain
+from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
+from fairlead.model.cluster import ClusterState
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_nodes,
+    make_placement,
+    make_pod,
+)
+
+#: Upstream's own scenario of gang scheduling: gangs of three on 5,000 nodes.
+GANG_NODES, GANGS, GANG_MEMBERS, GANGS_TIMED = 5_000, 3_000, 3, 300
+NEAR_NODES, NEAR_MEMBERS, NEAR_ROUNDS = 100_000, 1_000, 15
+REPAIR_NODES, REPAIR_MEMBERS, REPAIR_LOST, REPAIRS = 7_500, 500, 8, 20
+WAITING_NODES, WAITING, SHAPES, CHANGES, EXPLAINED = 7_500, 10_000, 200, 30, 30
+EVENT_NODES, EVENTS = 7_500, 2_000
+LARGE_NODES, LARGE_PODS = 100_000, 200_000
+
+
+def run(report: Report) -> None:
+    """Measure, each without pauses of the garbage collector."""
+    for measure in (_many_gangs, _near, _repairs, _waiting, _events, _memory):
+        gc.collect()
+        gc.disable()
+        try:
+            measure(report)
+        finally:
+            gc.enable()
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def _place(state: PlacementState, job: Job) -> float:
+    """Return the CPU seconds of taking in a gang and placing it; it then runs."""
+    placed = list[PlaceJob]()
+    seconds = _timed(partial(state.cluster.job_changed, job))
+    seconds += _timed(partial(_decide_into, placed, state))
+    (action,) = placed
+    state.cluster.job_changed(as_written(action))
+    return seconds
+
+
+def _decide_into(placed: list[PlaceJob], state: PlacementState) -> None:
+    actions = decide(state, PlacementPolicy(), EPOCH).actions
+    placed.extend(action for action in actions if isinstance(action, PlaceJob))
+
+
+def _many_gangs(report: Report) -> None:
+    """Report what one more gang costs on an empty cluster and on one with thousands of gangs."""
+    state = PlacementState.of(make_nodes(GANG_NODES, gpus=GPUS))
+    free = [GPUS] * GANG_NODES
+    early, late, ratios = list[float](), list[float](), list[float]()
+    for number in range(GANGS + GANGS_TIMED):
+        seconds = _place(state, make_job(f"gang-{number}", count=GANG_MEMBERS, gpus=1))
+        plain = _timed(lambda: bare.place_members(free, 1, members=GANG_MEMBERS))
+        if number < GANGS_TIMED:
+            early.append(seconds)
+        elif number >= GANGS:
+            late.append(seconds)
+            ratios.append(seconds / plain)
+    report.add("planner_scale.gang_of_3_ratio", statistics.median(ratios), "x bare")
+    report.add("planner_scale.gang_of_3_late", _mean(late) / _mean(early), "x")
+    report.add("planner_scale.gang_of_3", _mean(late) / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _near(report: Report) -> None:
+    """Report what a gang in one required block, in one rack if possible, costs on 100,000 nodes."""
+    state = PlacementState.of(network_of(make_nodes(NEAR_NODES, gpus=GPUS)))
+    decide(state, PlacementPolicy(), EPOCH)
+    costs = list[float]()
+    for number in range(NEAR_ROUNDS):
+        job = make_job(f"near-{number}", count=NEAR_MEMBERS, gpus=1, topology=NEAR)
+        costs.append(_place(state, job))
+        state.cluster.job_deleted(job.metadata.key)
+    cost = statistics.median(costs[1:]) / cpu_slowness()
+    report.add("planner_scale.gang_1000_near_of_100000", cost * 1e3, "ms CPU")
+
+
+def _repairs(report: Report) -> None:
+    """Report what it costs to replace some lost nodes of a gang."""
+    nodes = make_nodes(REPAIR_NODES, gpus=GPUS)
+    own = [node.metadata.name for node in nodes[:REPAIR_MEMBERS]]
+    job = make_job(
+        "wide", count=REPAIR_MEMBERS, gpus=GPUS, placement=make_placement(own), attempt=2
+    )
+    costs = list[float]()
+    for number in range(REPAIRS):
+        state = PlacementState.of(nodes, [job])
+        decide(state, PlacementPolicy(), EPOCH)
+        state.cluster.job_deleted(job.metadata.key)
+        for name in own[number * REPAIR_LOST : (number + 1) * REPAIR_LOST]:
+            state.cluster.node_deleted(name)
+        state.cluster.job_changed(job)
+        found = list[PlaceJob]()
+        costs.append(_timed(partial(_decide_into, found, state)))
+        (action,) = found
+        placement = as_written(action).status.placement
+        assert placement is not None
+        moved = set(placement.roles[0].nodes) - set(own)
+        assert len(moved) == REPAIR_LOST, "the healthy members stay"
+    report.add("planner_scale.repair", statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _waiting(report: Report) -> None:
+    """Report decisions and explanations on a full cluster with thousands of waiting jobs."""
+    rng = random.Random(1)  # a benchmark
+    nodes = make_nodes(WAITING_NODES, gpus=GPUS)
+    names = [node.metadata.name for node in nodes]
+    full = make_job("full", count=WAITING_NODES, gpus=GPUS, placement=make_placement(names),
+                    time_limit_seconds=7 * 86_400)  # fmt: skip
+    shapes = [(rng.randrange(1, 512), rng.randrange(1, GPUS + 1)) for _ in range(SHAPES)]
+    waiting = list[Job]()
+    for number in range(WAITING):
+        count, gpus = rng.choice(shapes)
+        waiting.append(
+            make_job(f"wait-{number:05}", count=count, gpus=gpus, created=EPOCH + number)
+        )
+    state = PlacementState.of(nodes, [full, *waiting])
+    first = _timed(lambda: decide(state, PlacementPolicy(), EPOCH + WAITING))
+    report.add("planner_scale.cycle_of_10000", first / cpu_slowness() * 1e3, "ms CPU")
+    changes, answers = list[float](), list[float]()
+    for number in range(CHANGES):
+        count, gpus = rng.choice(shapes)
+        job = make_job(f"more-{number}", count=count, gpus=gpus, created=EPOCH + WAITING + number)
+        state.cluster.job_changed(job)
+        changes.append(_timed(lambda: decide(state, PlacementPolicy(), EPOCH + 2 * WAITING)))
+    for job in rng.sample(waiting, EXPLAINED):
+        answers.append(_timed(partial(explain, state, job.metadata.key, EPOCH + 2 * WAITING)))
+    slow = cpu_slowness()
+    report.add("planner_scale.change_of_10000", statistics.median(changes) / slow * 1e3, "ms CPU")
+    report.add("planner_scale.why", statistics.median(answers) / slow * 1e3, "ms CPU")
+
+
+def _events(report: Report) -> None:
+    """Report what it costs to take in a changed node and a changed pod."""
+    nodes = make_nodes(EVENT_NODES, gpus=GPUS)
+    cluster = ClusterState.of(nodes)
+    pods = [
+        make_pod(f"pod-{i}", node=nodes[i].metadata.name, gpus=1, phase="Running")
+        for i in range(EVENTS)
+    ]
+    beats = [msgspec.structs.replace(node, metadata=_later(node)) for node in nodes[:EVENTS]]
+
+    def take_pods() -> None:
+        for pod in pods:
+            cluster.pod_changed(pod)
+
+    def take_nodes() -> None:
+        for node in beats:
+            cluster.node_changed(node)
+
+    for name, call in (("pod", take_pods), ("node", take_nodes)):
+        report.add(f"planner_scale.{name}_event", _timed(call) / cpu_slowness() / EVENTS * 1e6,
+                   "us CPU")  # fmt: skip
+
+
+def _later(node: Node):  # type: ignore[no-untyped-def]
+    return msgspec.structs.replace(node.metadata, resource_version="2")
+
+
+def _memory(report: Report) -> None:
+    """Report the memory of a process that knows 100,000 nodes and 200,000 pods."""
+    command = [sys.executable, "-m", "bench.groups.planner_scale"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    report.add("planner_scale.memory_of_100000", int(done.stdout) / 1e6, "MB")
+
+
+def _mean(costs: Sequence[float]) -> float:
+    return statistics.fmean(costs)
+
+
+def main() -> None:
+    """Build the large cluster and print the resident bytes of this process."""
+    nodes = make_nodes(LARGE_NODES, gpus=GPUS)
+    pods = [
+        make_pod(f"pod-{i:06}", node=nodes[i % LARGE_NODES].metadata.name, gpus=4)
+        for i in range(LARGE_PODS)
+    ]
+    state = PlacementState.of(nodes, pods=pods)
+    decide(state, PlacementPolicy(), EPOCH)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    print(pages * 4096)
+
+
+if __name__ == "__main__":
+    main()
