@@ -175,6 +175,7 @@ class FleetController:
             self._pools.items,
             lambda: self._fleets.get("", FLEET_NAME),
             lambda: self.report.rulings if self.report is not None else (),
+            lambda: self.report.findings if self.report is not None else None,
         )
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from fairlead.api.meta import is_true
 from fairlead.api.node_pool import VALID, NodePool, NodePoolStatus, ProviderType
 from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
 from fairlead.decide.rails.removals import Outcome, Rule, Ruling
-from fairlead.decide.rails.sight import Blindness
+from fairlead.decide.rails.sight import Blindness, Finding
 
 #: Pools with series of their own.
 _POOLS_MAX = 500
@@ -55,8 +55,9 @@ class FleetSource:
 
     pools: Callable[[], Iterable[NodePool]]
     fleet: Callable[[], Fleet | None]
-    #: Of the latest decision.
+    #: Of the latest decision; `blind` is None before the first one.
     rulings: Callable[[], Sequence[Ruling]]
+    blind: Callable[[], Sequence[Finding] | None]
 
 
 class _Scraped(Collector):
@@ -68,7 +69,8 @@ class _Scraped(Collector):
             return ()
         pools = sorted(self.source.pools(), key=_name)[:_POOLS_MAX]
         fleet = self.source.fleet()
-        return (*_of_pools(pools), *_of_rails(fleet), _held(self.source.rulings()))
+        rails = _of_rails(fleet, self.source.blind())
+        return (*_of_pools(pools), *rails, _held(self.source.rulings()))
 
 
 def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
@@ -123,7 +125,8 @@ def _phases(status: NodePoolStatus) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _of_rails(fleet: Fleet | None) -> Iterable[Metric]:
+def _of_rails(fleet: Fleet | None, findings: Sequence[Finding] | None) -> Iterable[Metric]:
+    """Return what holds removals back: while etcd is full, no status can say so."""
     yield GaugeMetricFamily(
         "fairlead_fleet_frozen", "1 while a person has frozen the fleet.",
         value=float(fleet is not None and fleet.spec.freeze is not None),
@@ -134,6 +137,8 @@ def _of_rails(fleet: Fleet | None) -> Iterable[Metric]:
         labels=["rail"],
     )
     blind = set(fleet.status.blind) if fleet is not None else set[str]()
+    if findings is not None:
+        blind = {finding.blindness.value for finding in findings}
     for rail in sorted(_RAILS):
         holds.add_metric([rail], rail in blind)
     yield holds

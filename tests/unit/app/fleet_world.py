@@ -18,6 +18,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
+from fairlead.api.status import InternalError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.provider import Provider
@@ -44,11 +45,14 @@ A = TypeVar("A")
 
 
 class PagedClient(QuietClient):
-    """Answers reads of some paths as the test says."""
+    """Answers reads of some paths as the test says; `is_full`: refuses writes as a full etcd."""
 
     pages: dict[str, Callable[[], bytes]]
+    is_full: bool = False
 
     async def call(self, request: Request[A]) -> A:
+        if self.is_full and request.is_write:
+            raise InternalError("etcdserver: mvcc: database space exceeded")
         if request.verb is Verb.READ and request.name in self.pages:
             answer: Any = self.pages[request.name]()
             return answer
@@ -144,6 +148,10 @@ class FleetWorld:
                      "mode": "Active", **spec},
         }  # fmt: skip
         await self.client.create(NODE_POOLS, body)
+
+    async def resize(self, hold: int | None, name: str = "h100") -> None:
+        """Change how many nodes a pool is to keep, idle or not."""
+        await self.client.patch(NODE_POOLS, name, {"spec": {"hold": hold}})
 
     def announce(self, id_: str, window: str) -> None:
         """Have the cloud announce maintenance of a machine, as START/END; "": none."""

@@ -115,7 +115,7 @@ def exported() -> dict[str, set[str]]:
     )  # fmt: skip
     operator._metrics.watch_jobs(lambda: ())
     operator._metrics.watch_teams(lambda: ())
-    operator._metrics.fleet.watch(FleetSource(lambda: (), lambda: None, lambda: ()))
+    operator._metrics.fleet.watch(FleetSource(lambda: (), lambda: None, lambda: (), lambda: None))
     operator._metrics.doctor.watch(lambda: Examination(0.0))
     webhook = CollectorRegistry()
     WebhookMetrics(webhook, lambda: 0.0)
