@@ -20,6 +20,7 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, PoolDomain
 from fairlead.api.quantity import PODS
 from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.search import Plan, plan_gang
 from fairlead.decide.rails.sight import Fact
 from fairlead.model.cluster import ClusterState
@@ -41,6 +42,8 @@ class Unbought(Enum):
     POOLS_FULL = "PoolsFull"
     UNAVAILABLE = "Unavailable"
     TOPOLOGY = "TopologyNotOffered"
+    #: With the gangs before it, it is beyond a limit of its team or user.
+    LIMIT = "JobLimit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ class _Buyer:
         self._portion: dict[tuple[str, str], int] = {}
         #: Slots of nodes that are coming to be free: gangs use them last.
         self._headroom: list[int] = []
+        self._limits = RunningLimits(state)
 
     def run(
         self,
@@ -198,12 +202,18 @@ class _Buyer:
         return slots
 
     def _try(self, job: JobKey, gang: GangRequest) -> None:
+        use = self._state.uses.job(job)
+        if use is not None and use.team and self._state.teams.has_job_limits:
+            over = self._limits.verdict_of(job, gang, use.team, use.user)
+            if over is not None:
+                self._demand.unbought[job] = (Unbought.LIMIT, over.facts)
+                return
         if self._failed_at == self._capacity.version and gang in self._failed:
             self._demand.unbought[job] = self._failed[gang]
             return
         plan = self._plan(gang)
         if plan is not None:
-            self._serve(job, plan)
+            self._serve(job, gang, plan)
             return
         why = self._buy(job, gang)
         if why is not None:
@@ -227,10 +237,11 @@ class _Buyer:
                 return plan
         return plan_gang(self._capacity, self._state.table, gang)
 
-    def _serve(self, job: JobKey, plan: Plan) -> None:
+    def _serve(self, job: JobKey, gang: GangRequest, plan: Plan) -> None:
         """Note what a gang uses: nodes that are there, coming, or, for the first time, bought."""
         demand = self._demand
         demand.served[job] = None
+        self._limits.take_job(job, gang)
         for slot in plan.distinct_slots.tolist():
             if slot not in self._added:
                 demand.needed.add(self._state.table.names[slot])
@@ -352,7 +363,7 @@ class _Buyer:
             self._show(self._offers[i].key, count)
         plan = plan_gang(self._capacity, self._state.table, gang)
         if plan is not None:
-            self._serve(job, plan)
+            self._serve(job, gang, plan)
         for i in shares:
             offer = self._offers[i]
             kept = [slot for slot in self._hidden[offer.key] if self._is_offered(slot)]

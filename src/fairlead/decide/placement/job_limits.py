@@ -23,7 +23,7 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import JobKey, gpus_of
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gpus_of
 from fairlead.model.team_use import Account
 from fairlead.model.teams import TeamTable
 
@@ -52,10 +52,17 @@ class RunningLimits:
 
     def verdict(self, entry: QueueEntry) -> Verdict | None:
         """Return which limit keeps a job without nodes from getting some; None: none does."""
-        teams, uses = self._cluster.teams, self._cluster.uses
-        if not teams.has_job_limits or not entry.lane.team or entry.age.job_key in self._taken:
+        if not self._cluster.teams.has_job_limits or not entry.lane.team:
             return None
-        team, user = entry.lane.team, entry.lane.user
+        return self.verdict_of(entry.age.job_key, entry.gang, entry.lane.team, entry.lane.user)
+
+    def verdict_of(
+        self, key: JobKey, gang: GangRequest | InvalidGang, team: str, user: str | None
+    ) -> Verdict | None:
+        """Return the same of the job of a user in a team."""
+        teams, uses = self._cluster.teams, self._cluster.uses
+        if key in self._taken:
+            return None
         for account in dict.fromkeys((Account(team, user), Account(team))):
             limits = limits_of(teams, account)
             if limits is None or (limits.running is None and limits.gpus is None):
@@ -65,7 +72,7 @@ class RunningLimits:
             if limits.running is not None and running >= limits.running:
                 facts = {**shown, "running": running, "limit": limits.running}
                 return Verdict(Reason.RUNNING_LIMIT, facts)
-            gpus, held = gpus_of(entry.gang), uses.gpus[account] + self._gpus[account]
+            gpus, held = gpus_of(gang), uses.gpus[account] + self._gpus[account]
             if limits.gpus is not None and gpus and held + gpus > limits.gpus:
                 facts = {**shown, "gpus": gpus, "gpus_held": held, "limit": limits.gpus}
                 return Verdict(Reason.GPU_LIMIT, facts)
@@ -73,13 +80,17 @@ class RunningLimits:
 
     def take(self, entry: QueueEntry) -> None:
         """Count a job that gets nodes, or that nodes are kept for; one that has some counts."""
-        key, cluster = entry.age.job_key, self._cluster
+        self.take_job(entry.age.job_key, entry.gang)
+
+    def take_job(self, key: JobKey, gang: GangRequest | InvalidGang) -> None:
+        """Count the same by its key."""
+        cluster = self._cluster
         use = cluster.uses.job(key)
         if not cluster.teams.has_job_limits or key in self._taken or use is None:
             return
         if use.nodes and key not in self._given_back:
             return
-        self._taken[key] = (use.accounts, gpus_of(entry.gang))
+        self._taken[key] = (use.accounts, gpus_of(gang))
         self._add(*self._taken[key], 1)
 
     def give_back(self, key: ObjectKey) -> None:
