@@ -7,11 +7,14 @@ monotonic clock, so a jump of the wall clock makes no node look idle for long. B
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.meta import Amount
+from fairlead.api.quantity import resources_to_base
 from fairlead.model.balloons import is_balloon
 from fairlead.model.gangs import JobKey
 from fairlead.model.node_health import is_ready
@@ -31,6 +34,8 @@ class PoolNode:
     is_ready: bool
     #: It has the startup taint, which Fairlead lifts.
     is_joining: bool
+    #: Its devices, in base units: what device plugins have registered of it.
+    devices: tuple[tuple[str, int], ...]
     #: Why the fleet controller will remove it; "": it is not marked.
     removal: str
     #: When maintenance is, and what of it we wrote since the provider announced it.
@@ -45,7 +50,9 @@ class PoolNode:
     @property
     def facts(self) -> tuple[object, ...]:
         """What a decision looks at: all but the versions and heartbeats of the node."""
-        ours = (self.pool, self.instance, self.is_ready, self.is_joining, self.removal)
+        ours = (
+            self.pool, self.instance, self.is_ready, self.is_joining, self.devices, self.removal
+        )  # fmt: skip
         return (*ours, self.maintenance, self.announced, self.is_cordoned, self.node.spec.taints)
 
     @property
@@ -96,6 +103,7 @@ class PoolNodes:
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
             any(taint.key == names.TAINT_JOINING for taint in node.spec.taints),
+            tuple(sorted(devices_of(node.status.allocatable).items())),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
             notes.get(names.MAINTENANCE_ANNOUNCED, ""),
         )  # fmt: skip
@@ -185,6 +193,11 @@ class PoolNodes:
         if not self.by_pool[before.pool]:
             del self.by_pool[before.pool]
         self.unready.pop(before.name, None)
+
+
+def devices_of(resources: Mapping[str, Amount]) -> dict[str, int]:
+    """Return the devices among resources: what has a vendor's name."""
+    return resources_to_base({name: text for name, text in resources.items() if "/" in name})
 
 
 def _facts(balloon: Pod) -> tuple[object, ...]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import Taint, Toleration
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
@@ -22,12 +26,20 @@ from fairlead.api.topology import Topology
 from fairlead.decide.fleet.census import is_gone, take_census
 from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, template_of
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
+from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
-from fairlead.model.machines import Inventory
+from fairlead.model.machines import Instance, InstanceState, Inventory
 from fairlead.model.pool_nodes import PoolNodes
-from fairlead.testing.builders import EPOCH, make_job, make_node
+from fairlead.testing.builders import (
+    EPOCH,
+    make_anti_affinity,
+    make_job,
+    make_node,
+    make_pod,
+    make_role,
+)
 
 RESOURCES = {"cpu": "128", "memory": "1Ti", "nvidia.com/gpu": "8"}
 
@@ -172,6 +184,52 @@ def test_a_new_process_counts_a_launch_whose_machine_its_first_list_misses() -> 
         return 0 if is_gone(view, census, launch, "m") else census.size
 
     assert [size(0.0), size(60.0), size(121.0)] == [1, 1, 0]
+
+
+def test_ages_of_more_than_a_day_are_not_taken_modulo_a_day() -> None:
+    """The ancestor used the seconds of a time difference: ages wrapped every 24 hours."""
+    day, minutes_5 = 86_400.0, 300.0
+    launch = Launch("t", "", 1, format_time(EPOCH), instances=("late",))
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate({}), 4)
+    made = NodePool(ObjectMeta("p"), spec, NodePoolStatus(launches=(launch,)))
+    machines = tuple(Instance(id_, "p", InstanceState.RUNNING) for id_ in ("late", "idle"))
+    pool, nodes = PoolView(made, (), Inventory(machines), 0.0), PoolNodes()
+    node = make_node("n", labels={names.POOL: "p"})
+    nodes.put(replace(node, spec=replace(node.spec, provider_id="idle")), 0.0)
+
+    def due(seconds: float) -> list[str]:
+        state = ClusterState.of([], [])
+        view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + seconds, seconds)
+        memory = FleetMemory()
+        census = take_census(view, pool, memory)
+        return [r.instance for r in removals_of(view, census, memory, surplus=1, needed=())]
+
+    assert due(minutes_5) == [], "neither the deadline of a launch nor of an idle node has passed"
+    assert due(day + minutes_5) == ["late", "idle"]
+
+
+def test_taints_tolerations_and_rules_between_pods_are_those_of_the_planner() -> None:
+    """The ancestor knew no toleration of a value and no anti-affinity but by hostname."""
+    taint = Taint("dedicated", "NoSchedule", "train")
+    template = NodeTemplate(dict(RESOURCES), taints=(taint,))
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), template, 1000)
+    zones = [PoolDomain(z, {names.ZONE: z}) for z in ("a", "b")]
+    made = NodePool(ObjectMeta("p"), spec)
+    offers = [Offer("p", zone.name, template_of(made, zone), 100, 100) for zone in zones]
+    fits = (Toleration("dedicated", "Equal", "train", "NoSchedule"),)
+    other = (Toleration("dedicated", "Equal", "serve", "NoSchedule"),)
+    assert bought(ask([make_job("fits", tolerations=fits)], offers)) == {("p", "a"): 1}
+    assert bought(ask([make_job("other", tolerations=other)], offers)) == {}
+    apart = make_anti_affinity(names.ZONE, app="other")
+    role = make_role(gpus=1, tolerations=fits, affinity=apart)
+    state = ClusterState.of([make_node("n", labels={names.ZONE: "a"}, gpus=0)], [])
+    state.pod_changed(make_pod("other", labels={"app": "other"}, node="n"))
+    job = make_job("apart", roles=[role])
+    state.job_changed(job)
+    gang = state.jobs[job.metadata.key].gang
+    assert isinstance(gang, GangRequest)
+    demand = demand_of(state, [(job.metadata.key, gang)], offers, {})
+    assert bought(demand) == {("p", "b"): 1}, "not in the zone of the other pod"
 
 
 def test_joins_follow_the_api_server() -> None:

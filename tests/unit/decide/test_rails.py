@@ -126,6 +126,23 @@ def test_a_partial_list_is_not_trusted_whether_it_says_so_or_not(is_complete: bo
     assert findings(sight) == [Blindness.LIST_PARTIAL]
 
 
+# What users of other autoscalers reported (docs/design/fleet.md has the list)
+
+
+def test_a_health_agent_that_calls_all_nodes_sick_loses_a_few_of_them() -> None:
+    """kubernetes-sigs/karpenter#2811: a faulty agent marked good nodes, and repair killed them."""
+    wanted = [removal(i, RemovalCause.REPAIR) for i in range(1000)]
+    assert len(removed(rule(wanted))) == 20, "2 % in five minutes"
+    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.REPAIR)] * 150).at(2 * HOUR)
+    assert removed(rule(wanted, ledger)) == [], "15 % in a day"
+
+
+def test_pools_of_any_size_are_repaired() -> None:
+    """kubernetes-sigs/karpenter#2321: a fixed share of 20 % never let a small pool be repaired."""
+    for size in (1, 2, 3, 4, 10):
+        assert len(removed(rule([removal(0, RemovalCause.REPAIR)], size=size))) == 1
+
+
 # Sight
 
 

@@ -10,11 +10,13 @@ from fairlead.api.node_pool import Launch
 from fairlead.api.times import parse_time
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView, about
 from fairlead.model.machines import Instance, InstanceState
-from fairlead.model.pool_nodes import PoolNode
+from fairlead.model.pool_nodes import PoolNode, devices_of
 
 #: Lists are late and may miss machines. One that is missing for longer does not exist: so long
 #: after its launch, and so long after a list that had it.
 LAG_SECONDS_MAX = 120.0
+#: A list that lacks the machines of more of a pool's nodes than this is not believed.
+GONE_SHARE_MAX = 0.5
 
 
 @dataclass(slots=True)
@@ -40,6 +42,20 @@ class Census:
     #: How many have no node yet.
     launching: int = 0
     joining: list[PoolNode] = field(default_factory=list[PoolNode])
+    #: Nodes that are not ready and whose machine the provider has no more.
+    gone: dict[str, PoolNode] = field(default_factory=dict[str, PoolNode])
+    #: What a node of the pool has once its device plugins are up.
+    devices: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.devices = devices_of(self.view.pool.spec.template.resources)
+
+    def is_whole(self, node: PoolNode | None) -> bool:
+        """True for a node that is ready and has its devices: kubelets are ready before these."""
+        if node is None or not node.is_ready:
+            return False
+        found = dict(node.devices)
+        return all(found.get(name, 0) >= count for name, count in self.devices.items())
 
     @property
     def size(self) -> int:
@@ -106,11 +122,22 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
     for node in census.nodes.values():
         if node.instance in census.leaving:
             continue
-        if node.is_joining and node.is_ready:
+        if node.is_joining and census.is_whole(node):
             census.joining.append(node)
-        if node.removal and not view.nodes.is_used(node.name):
+        if not node.is_ready and node.instance not in census.instances:
+            census.gone[node.name] = node
+        elif node.removal and not view.nodes.is_used(node.name):
             census.marked.setdefault(census.domain_of(node.instance), []).append(node)
+    if len(census.gone) > len(census.nodes) * GONE_SHARE_MAX:
+        census.gone.clear()
     return census
+
+
+def has_joined(view: FleetView, census: Census, node: PoolNode | None) -> bool:
+    """True for a node that has taken up work once."""
+    if node is None or node.is_joining:
+        return False
+    return census.is_whole(node) or view.nodes.is_used(node.name)
 
 
 def _existing(
@@ -138,24 +165,18 @@ def _come(census: Census, domain: str, count: int) -> None:
     census.coming[domain] = census.coming.get(domain, 0) + count
 
 
-def is_joined(node: PoolNode | None) -> bool:
-    """True for a node that has taken up work once."""
-    return node is not None and node.is_ready and not node.is_joining
-
-
 def _count_launched(view: FleetView, census: Census, launched: dict[str, Launch]) -> None:
     ready_seconds = census.view.pool.spec.scale_up.ready_seconds
     for id_, launch in launched.items():
         node = view.nodes.by_instance.get(id_)
-        if is_joined(node) or id_ in census.leaving:
+        if has_joined(view, census, node) or id_ in census.leaving:
             continue
         census.awaited.add(id_)
         if id_ not in census.instances and _is_listed(view, census.view, launch):
             continue  # it is gone before it worked
         census.launching += node is None
-        waiting_for_us = node is not None and node.is_ready
         late = view.now > parse_time(launch.begun_at) + ready_seconds
-        if late and not waiting_for_us:
+        if late and not census.is_whole(node):
             census.failed.append(id_)
         else:
             _come(census, launch.domain, 1)
@@ -183,7 +204,7 @@ def _count_strays(
     """
     for id_ in census.instances:
         node = view.nodes.by_instance.get(id_)
-        if id_ in launched or id_ in census.leaving or is_joined(node):
+        if id_ in launched or id_ in census.leaving or has_joined(view, census, node):
             memory.stray_since.pop(id_, None)
             continue
         if node is not None and not node.is_joining:
@@ -191,7 +212,7 @@ def _count_strays(
         since = memory.stray_since.setdefault(id_, view.instant)
         census.launching += node is None
         ready_seconds = census.view.pool.spec.scale_up.ready_seconds
-        if view.instant > since + ready_seconds and not (node is not None and node.is_ready):
+        if view.instant > since + ready_seconds and not census.is_whole(node):
             census.failed.append(id_)
         else:
             census.awaited.add(id_)

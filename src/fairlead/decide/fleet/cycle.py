@@ -159,6 +159,7 @@ class _Cycle:
         cloud = frozenset(id_ for census in censuses for id_ in census.listed)
         nodes = frozenset(node.instance for census in censuses for node in census.nodes.values())
         joining = frozenset(id_ for census in censuses for id_ in census.awaited)
+        gone = frozenset(node.instance for census in censuses for node in census.gone.values())
         known = [census.view.pool.status.recorded for census in censuses]
         recorded = None if None in known else sum(count or 0 for count in known) - len(leaving)
         ages = [census.view.age_seconds for census in censuses]
@@ -168,7 +169,7 @@ class _Cycle:
             Listing(cloud, max(ages, default=0.0), all(complete)),
             recorded=recorded,
             joining=joining,
-            leaving=leaving,
+            leaving=leaving | gone,
             unready=len(view.nodes.unready.keys() & self._working(censuses)),
             api_error_share=view.api_error_share,
             api_latency_seconds=view.api_latency_seconds,
@@ -186,12 +187,16 @@ class _Cycle:
         return findings
 
     def _working(self, censuses: Sequence[Census]) -> set[str]:
-        """Return the nodes that have worked once: others are not ready because they are new."""
+        """Return the nodes that have worked once and have a machine: of others nobody expects
+        that they are ready.
+        """
         return {
             node.name
             for census in censuses
             for node in census.nodes.values()
-            if not node.is_joining and node.instance not in census.awaited
+            if not node.is_joining
+            and node.instance not in census.awaited
+            and node.name not in census.gone
         }
 
     # Joins

@@ -22,7 +22,7 @@ from fairlead.api.node_pool import (
     Unavailable,
 )
 from fairlead.api.times import format_time, parse_time
-from fairlead.decide.fleet.census import Census, is_gone, is_joined
+from fairlead.decide.fleet.census import Census, has_joined, is_gone
 from fairlead.decide.fleet.decisions import (
     Facts,
     balloons_changed,
@@ -214,7 +214,7 @@ def _is_done(view: FleetView, census: Census, launch: Launch) -> bool:
         return False
     return all(
         id_ in census.leaving
-        or is_joined(view.nodes.by_instance.get(id_))
+        or has_joined(view, census, view.nodes.by_instance.get(id_))
         or is_gone(view, census, launch, id_)
         for id_ in launch.instances
     )

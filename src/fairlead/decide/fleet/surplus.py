@@ -20,7 +20,9 @@ from fairlead.model.pool_nodes import PoolNode
 def removals_of(
     view: FleetView, census: Census, memory: FleetMemory, *, surplus: int, needed: Collection[str]
 ) -> Iterator[Removal]:
-    """Yield what should be removed of a pool: at most `surplus` idle nodes, and failed launches."""
+    """Yield what should be removed of a pool: at most `surplus` idle nodes, failed launches, and
+    nodes without a machine.
+    """
     for id_ in sorted(census.failed):
         node = view.nodes.by_instance.get(id_)
         seconds = census.view.pool.spec.scale_up.ready_seconds
@@ -28,6 +30,12 @@ def removals_of(
         yield _removal(
             census, memory, id_, node, cause=RemovalCause.FAILED_LAUNCH, order=0, why=why
         )
+    for node in census.gone.values():
+        if not view.nodes.is_used(node.name):
+            yield _removal(
+                census, memory, node.instance, node, cause=RemovalCause.REPAIR, order=0,
+                why="it is not ready, and its machine is gone",
+            )  # fmt: skip
     idle = [node for node in census.nodes.values() if _is_idle(view, census, node, needed)]
     sizes = census.domain_sizes()
     in_domain = Counter(census.domain_of(node.instance) for node in idle)
@@ -66,6 +74,9 @@ def _removal(
     why: str,
 ) -> Removal:
     found = census.instances.get(instance)
+    tagged = found.pool if found is not None else ""
+    if node is not None and node.name in census.gone:  # no machine has a tag, and none is ended
+        tagged = census.view.name
     name = node.name if node is not None else ""
     is_marked = (name or instance) in memory.marked
     if node is not None:  # what is to go must be cordoned, and our mark must be on it
@@ -73,7 +84,7 @@ def _removal(
     return Removal(
         Charge(census.view.name, census.domain_of(instance), cause),
         instance,
-        found.pool if found is not None else "",
+        tagged,
         name,
         node.instance if node is not None else "",
         marked_loops=int(is_marked),
