@@ -41,6 +41,8 @@ from fairlead.model.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 NODES, POOLS, GANGS, MEMBERS = 7_500, 50, 2_000, 10
+#: Together 100,000 pods.
+MANY_GANGS, MANY_MEMBERS = 5_000, 20
 GPUS = 8
 ROUNDS, DECISIONS = 3, 20
 #: Decisions until the rails see clearly and all statuses are written.
@@ -65,6 +67,14 @@ def run(report: Report) -> None:
         ratios.append(taken / _bare_plan(gangs, NODES + bought))
     report.add("fleet.plan_ratio", statistics.median(ratios), "x bare")
     report.add("fleet.plan", statistics.median(costs), "s CPU")
+    state, gangs = _cluster(MANY_GANGS, MANY_MEMBERS)
+    room = [Offer(p.metadata.name, "", template_of(p, None), 2_000, 2_000) for p in _pools()]
+    gc.collect()
+    start = time.process_time()
+    demand = demand_of(state.cluster, gangs, room, {})
+    taken = time.process_time() - start
+    assert len(demand.served) == MANY_GANGS, "every gang is bought for"
+    report.add("fleet.plan_100k_pods", taken / cpu_slowness(), "s CPU")
     _idle(report)
 
 
@@ -81,8 +91,10 @@ def _pools() -> list[NodePool]:
     ]  # fmt: skip
 
 
-def _cluster() -> tuple[PlacementState, list[tuple[JobKey, GangRequest]]]:
-    """Return a full cluster, and the gangs that wait: 20,000 members of 1 to 8 GPUs."""
+def _cluster(
+    count: int = GANGS, members: int = MEMBERS
+) -> tuple[PlacementState, list[tuple[JobKey, GangRequest]]]:
+    """Return a full cluster, and the gangs that wait: their members have 1 to 8 GPUs."""
     nodes = make_nodes(NODES, gpus=GPUS)
     running = [
         make_job(
@@ -93,8 +105,8 @@ def _cluster() -> tuple[PlacementState, list[tuple[JobKey, GangRequest]]]:
     ]  # fmt: skip
     state, rng = PlacementState.of(nodes, running), random.Random(1)
     gangs: list[tuple[JobKey, GangRequest]] = []
-    for number in range(GANGS):
-        job = make_job(f"waiting-{number}", count=MEMBERS, gpus=rng.choice((1, 2, 4, 8)))
+    for number in range(count):
+        job = make_job(f"waiting-{number}", count=members, gpus=rng.choice((1, 2, 4, 8)))
         state.cluster.job_changed(job)
         gang = state.cluster.jobs[job.metadata.key].gang
         assert isinstance(gang, GangRequest)

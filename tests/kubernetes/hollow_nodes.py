@@ -43,6 +43,7 @@ class HollowNodes:
     pool: str
     rng: random.Random
     taken_up: dict[str, asyncio.Event] = field(default_factory=dict)
+    taken_up_at: dict[str, float] = field(default_factory=dict[str, float])
     #: Nodes whose DaemonSets' pods run.
     joined: list[str] = field(default_factory=list)
 
@@ -70,6 +71,7 @@ class HollowNodes:
             await self._take_up(name)
 
     async def _take_up(self, name: str) -> None:
+        self.taken_up_at[name] = time.monotonic()
         for number in range(DAEMONS):
             pod = f"{name}-{number}"
             container = {"name": "main", "image": "registry.example/daemon:1"}

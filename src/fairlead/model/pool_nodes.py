@@ -103,7 +103,7 @@ class PoolNodes:
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
             any(taint.key == names.TAINT_JOINING for taint in node.spec.taints),
-            tuple(sorted(devices_of(node.status.allocatable).items())),
+            devices_of(node.status.allocatable),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
             notes.get(names.MAINTENANCE_ANNOUNCED, ""),
         )  # fmt: skip
@@ -195,9 +195,10 @@ class PoolNodes:
         self.unready.pop(before.name, None)
 
 
-def devices_of(resources: Mapping[str, Amount]) -> dict[str, int]:
-    """Return the devices among resources: what has a vendor's name."""
-    return resources_to_base({name: text for name, text in resources.items() if "/" in name})
+def devices_of(resources: Mapping[str, Amount]) -> tuple[tuple[str, int], ...]:
+    """Return the devices among resources, those that have a vendor's name, sorted by it."""
+    found = resources_to_base({name: text for name, text in resources.items() if "/" in name})
+    return tuple(found.items())
 
 
 def _facts(balloon: Pod) -> tuple[object, ...]:

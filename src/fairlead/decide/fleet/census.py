@@ -45,7 +45,7 @@ class Census:
     #: Nodes that are not ready and whose machine the provider has no more.
     gone: dict[str, PoolNode] = field(default_factory=dict[str, PoolNode])
     #: What a node of the pool has once its device plugins are up.
-    devices: dict[str, int] = field(init=False)
+    devices: tuple[tuple[str, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.devices = devices_of(self.view.pool.spec.template.resources)
@@ -54,8 +54,10 @@ class Census:
         """True for a node that is ready and has its devices: kubelets are ready before these."""
         if node is None or not node.is_ready:
             return False
+        if node.devices == self.devices:  # nearly always
+            return True
         found = dict(node.devices)
-        return all(found.get(name, 0) >= count for name, count in self.devices.items())
+        return all(found.get(name, 0) >= count for name, count in self.devices)
 
     @property
     def size(self) -> int:
@@ -137,7 +139,7 @@ def has_joined(view: FleetView, census: Census, node: PoolNode | None) -> bool:
     """True for a node that has taken up work once."""
     if node is None or node.is_joining:
         return False
-    return census.is_whole(node) or view.nodes.is_used(node.name)
+    return view.nodes.is_used(node.name) or census.is_whole(node)
 
 
 def _existing(
