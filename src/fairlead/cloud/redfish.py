@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import http.client
 import json
 import ssl
 import urllib.error
@@ -22,14 +23,13 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from fairlead.cloud.calls import Runner
 from fairlead.cloud.provider import CloudError, RefusedByProvider
 
-T = TypeVar("T")
 _SECONDS_MAX = 20.0
 _ANSWER_BYTES_MAX = 1 << 20
 #: A system that is still on so long after it was asked to shut down is switched off.
@@ -178,7 +178,7 @@ def _asked(account: RedfishAccount, url: str, body: Mapping[str, str] | None) ->
     except urllib.error.HTTPError as error:
         kind = RefusedByProvider if error.code in (401, 403) else CloudError
         raise kind(f"{url}: {error.code} {error.reason}") from error
-    except (OSError, ValueError) as error:  # URLError is one; so are broken answers
+    except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
         raise CloudError(f"{url}: {error}") from error
 
 

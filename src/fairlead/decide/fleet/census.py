@@ -15,8 +15,9 @@ from fairlead.model.pool_nodes import PoolNode, devices_of
 #: Lists are late and may miss machines. One that is missing for longer does not exist: so long
 #: after its launch, and so long after a list that had it.
 LAG_SECONDS_MAX = 120.0
-#: A list that lacks the machines of more of a pool's nodes than this is not believed.
-GONE_SHARE_MAX = 0.5
+#: A list that lacks the machines of more of a pool's nodes than this is not believed, and of more
+#: than so many.
+GONE_SHARE_MAX, GONE_LEAST = 0.5, 3
 
 
 @dataclass(slots=True)
@@ -48,7 +49,8 @@ class Census:
     devices: tuple[tuple[str, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.devices = devices_of(self.view.pool.spec.template.resources)
+        resources = self.view.pool.spec.template.resources
+        self.devices = () if self.view.mistakes else devices_of(resources)
 
     def is_whole(self, node: PoolNode | None) -> bool:
         """True for a node that is ready and has its devices: kubelets are ready before these."""
@@ -130,7 +132,7 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
             census.gone[node.name] = node
         elif node.removal and not view.nodes.is_used(node.name):
             census.marked.setdefault(census.domain_of(node.instance), []).append(node)
-    if len(census.gone) > len(census.nodes) * GONE_SHARE_MAX:
+    if len(census.gone) > max(GONE_LEAST, len(census.nodes) * GONE_SHARE_MAX):
         census.gone.clear()
     return census
 
