@@ -119,6 +119,7 @@ def checks(common_: Common, *, output_: str) -> int:
       fairlead doctor audit /var/log/kubernetes/audit*.log*
       zstd -dc audit.zst | fairlead doctor audit -
       fairlead doctor audit --objects pods=100000,events=50000 audit.log -o json
+      fairlead doctor audit --metrics before.txt --metrics after.txt audit.log
       fairlead doctor audit --flow-schema audit.log | kubectl apply --dry-run=server -f -
       fairlead doctor audit diff before.log after.log
       fairlead doctor audit policy --nodes 7500 audit.log > policy.yaml
@@ -134,6 +135,9 @@ def checks(common_: Common, *, output_: str) -> int:
               help="How many objects there are. [default: as many as the log names]")  # fmt: skip
 @click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
               help="Number of nodes. [default: as many as the log names]")  # fmt: skip
+@click.option("--metrics", "pages", metavar="FILE", multiple=True,
+              help="The API server's /metrics: once, or before and after the log. Bytes are scaled "
+              "to it.")  # fmt: skip
 @click.option("--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
               help="Requests that the API servers take at a time.")  # fmt: skip
 @click.option("--processes", metavar="N", type=click.IntRange(0), default=0,
@@ -150,8 +154,8 @@ def checks(common_: Common, *, output_: str) -> int:
 @common(output=False, cluster=False)
 def audit(
     common_: Common, *, files: tuple[str, ...], output_: str, objects: tuple[str, ...],
-    nodes: int, seats: int, processes: int, engine: str, follow: bool, interval: float,
-    flow_schema: bool,
+    pages: tuple[str, ...], nodes: int, seats: int, processes: int, engine: str, follow: bool,
+    interval: float, flow_schema: bool,
 ) -> int:  # fmt: skip
     """Say who costs the API server how much, from its audit log.
 
@@ -170,7 +174,7 @@ def audit(
     from fairlead.doctor.audit.parallel import Engine
 
     format_ = _format(output_, ("text", "json", "yaml"))
-    model = model_of(objects, nodes, seats)
+    model = model_of(objects, nodes, seats, pages)
     if files[0] == "diff":
         return run_diff(common_, files[1:], format_, model=model)
     if files[0] == "policy":

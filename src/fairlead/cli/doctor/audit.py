@@ -7,11 +7,13 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fairlead.cli.common import Common, Format, dump, now, text_width
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
 from fairlead.doctor.audit.files import UnreadableLog
 from fairlead.doctor.audit.follow import Follower, windows
+from fairlead.doctor.audit.measured import PAGES_MAX, Measured, measured
 from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
 from fairlead.doctor.audit.policy import policy_text
 from fairlead.doctor.audit.report import (
@@ -24,14 +26,20 @@ from fairlead.doctor.audit.report import (
 from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts
+from fairlead.doctor.metrics import BadPage
 from fairlead.doctor.output.text import WIDTH_DEFAULT
 from fairlead.doctor.registry import AUDIT_CHECKS
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.yamlwrite import to_yaml
 
 
-def model_of(objects: Sequence[str], nodes: int, seats: int = 0) -> Model:
-    """Return what the flags say of the cluster; CliError for a value that is none."""
+def model_of(
+    objects: Sequence[str], nodes: int, seats: int = 0, pages: Sequence[str] = ()
+) -> Model:
+    """Return what the flags say of the cluster; CliError for a value that is none.
+
+    `pages` name files with metrics of the API server: one, or one of before and one of after.
+    """
     counts: dict[str, int] = {}
     sizes: dict[str, int] = {}
     for each in (part for text in objects for part in text.split(",") if part):
@@ -45,7 +53,21 @@ def model_of(objects: Sequence[str], nodes: int, seats: int = 0) -> Model:
         counts[name] = int(count)
         if size:
             sizes[name] = int(size)
-    return Model(nodes, counts, sizes, seats or CAPACITY_SEATS)
+    known = _measured(pages) if pages else Measured()
+    return Model(nodes, {**known.objects, **counts}, sizes, seats or CAPACITY_SEATS,
+                 known.answer_bytes)  # fmt: skip
+
+
+def _measured(pages: Sequence[str]) -> Measured:
+    if len(pages) > PAGES_MAX:
+        raise fail(
+            Code.BAD_VALUE, "--metrics: one page, or one of before and one of after the log",
+            help=("fairlead doctor audit --metrics before.txt --metrics after.txt audit.log",),
+        )  # fmt: skip
+    try:
+        return measured([Path(name).read_bytes() for name in pages])
+    except (OSError, BadPage) as error:
+        raise fail(Code.MANIFEST_UNREADABLE, f"--metrics: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,8 @@ def _facts(
     scrapes = pages.read(targets, (lambda: time.sleep(interval)) if interval else None)
     audit = None
     if options["audit_"]:
-        audit = analyse(common, options["audit_"], Model(nodes=nodes or 0))
+        counts = objects.counts if objects else {}
+        audit = analyse(common, options["audit_"], Model(nodes or 0, counts))
     facts = Facts(
         nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
         node_facts=files.node_facts, audit=audit, absent=absent | pages.absent,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from fairlead.doctor.audit.measured import Kind
 from fairlead.doctor.audit.summary import (
     FAN_NODES_MIN,
     FAN_SHARE,
@@ -36,12 +37,16 @@ _LIMIT = re.compile(r"limit=(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is known of the cluster. `objects` and `object_bytes` are by resource."""
+    """What is known of the cluster. `objects` and `object_bytes` are by resource.
+
+    `answer_bytes` are the mean sizes of answers that the API server measured.
+    """
 
     nodes: int = 0
     objects: Mapping[str, int] = field(default_factory=dict[str, int])
     object_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     capacity_seats: int = CAPACITY_SEATS
+    answer_bytes: Mapping[Kind, float] = field(default_factory=dict[Kind, float])
 
     def count(self, resource: str) -> int:
         """Return the number of objects of a resource; 0 when it is not known."""
@@ -50,7 +55,8 @@ class Model:
     def size(self, resource: str) -> int:
         """Return the bytes of one object."""
         name = _plain(resource)
-        return self.object_bytes.get(name) or OBJECT_BYTES.get(name, OBJECT_BYTES_DEFAULT)
+        known = self.object_bytes.get(name) or self.answer_bytes.get(("get", name, "resource"))
+        return int(known or OBJECT_BYTES.get(name, OBJECT_BYTES_DEFAULT))
 
 
 def _plain(resource: str) -> str:
@@ -120,9 +126,10 @@ def summarise(tally: Tally, model: Model) -> AuditSummary:
     """Return the callers, the dearest first; what the model lacks comes from the log."""
     nodes = model.nodes or len(tally.nodes) or len(tally.addresses)
     learnt = {resource: len(names) for resource, names in tally.objects.items()}
-    model = Model(nodes, {**learnt, **model.objects}, model.object_bytes, model.capacity_seats)
+    model = replace(model, nodes=nodes, objects={**learnt, **model.objects})
     span = max((tally.last - tally.first) / 1e6, 1.0) if tally.last else 0.0
-    callers = [_caller(key, cost, model, span) for key, cost in tally.costs.items()]
+    modelled = [_caller(key, cost, model, span) for key, cost in tally.costs.items()]
+    callers = list(_normalised(modelled, model.answer_bytes))
     callers.sort(key=lambda each: (-each.seat_seconds, -each.requests, each.name, each.does,
                                    each.shape))  # fmt: skip
     counts = tally.lists_by_second.values()
@@ -133,6 +140,22 @@ def summarise(tally: Tally, model: Model) -> AuditSummary:
         list_burst=max(counts, default=0) / max(lists / max(span, 1.0), 1e-9) if lists else 0.0,
         lists=lists, panics=tally.panics,
     )  # fmt: skip
+
+
+def _normalised(callers: Iterable[Caller], answer_bytes: Mapping[Kind, float]) -> Iterator[Caller]:
+    """Scale the bytes of reads so that those of a kind add up to what was measured of the kind."""
+    kinds: dict[Kind, list[Caller]] = {}
+    for each in callers:
+        kinds.setdefault((each.verb, each.resource, each.scope), []).append(each)
+    for kind, alike in kinds.items():
+        mean = answer_bytes.get(kind)
+        if mean is None:
+            yield from alike
+            continue
+        weights = [each.answered if each.bytes is None else each.bytes for each in alike]
+        total = mean * sum(each.answered for each in alike)
+        for each, weight in zip(alike, weights, strict=True):
+            yield replace(each, bytes=total * weight / max(sum(weights), 1e-9))
 
 
 def _caller(key: Key, cost: Cost, model: Model, span: float) -> Caller:
@@ -150,7 +173,8 @@ def _caller(key: Key, cost: Cost, model: Model, span: float) -> Caller:
     return Caller(
         key.principal, key.program, key.workload, key.verb, key.resource, key.scope, key.shape,
         requests=cost.requests, seat_seconds=seat_seconds,
-        bytes=None if each is None else each * cost.requests, nodes=seen, exponent=power,
+        bytes=None if each is None else each * (cost.requests - cost.codes[429]), nodes=seen,
+        exponent=power,
         is_fan=is_fan, codes=dict(sorted(cost.codes.items())),
         latency_mean_seconds=cost.seconds / max(cost.requests, 1),
         latency_max_seconds=cost.seconds_max, queue_seconds=cost.queue_seconds,

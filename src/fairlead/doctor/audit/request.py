@@ -34,6 +34,11 @@ class Target:
     name: str
 
 
+def resource_name(group: str, plural: str) -> str:
+    """Return the name of a resource: its plural, with the group where that is not Kubernetes'."""
+    return f"{plural}.{group}" if "." in group and not group.endswith(".k8s.io") else plural
+
+
 def parse_uri(uri: str) -> Target:
     """Return what a URI asks for; anything that is no resource path is of scope nonresource."""
     path, _, query = uri.partition("?")
@@ -52,9 +57,7 @@ def parse_uri(uri: str) -> Target:
             rest = ["namespaces", namespace, *rest]
             namespace = ""
     name = unquote(rest[1]) if len(rest) > 1 else ""
-    resource = rest[0]
-    if "." in group and not group.endswith(".k8s.io"):
-        resource = f"{resource}.{group}"
+    resource = resource_name(group, rest[0])
     if len(rest) > 2 and rest[2]:
         resource = f"{resource}/{rest[2]}"
     scope = "resource" if name else "namespace" if namespace else "cluster"

@@ -20,7 +20,8 @@ class Caller:
     """One caller and kind of request, with its cost.
 
     `seat_seconds` is what API priority and fairness rations: seats times execution time. `bytes` is
-    modelled, None when the number or size of the objects is not known. `nodes` is the number of
+    modelled, None when the number or size of the objects is not known, and scaled to what the
+    API server measured where that was given. `nodes` is the number of
     distinct nodes (or client addresses) it came from, `exponent` the power of the number of nodes
     that its cost grows with. `codes` are responses by status code. `period_seconds` is the mean
     time between two such requests of one node.
@@ -61,6 +62,11 @@ class Caller:
     def rejected(self) -> int:
         """Requests that were answered with 429."""
         return self.codes.get(429, 0)
+
+    @property
+    def answered(self) -> int:
+        """Requests that were answered with more than 429."""
+        return self.requests - self.rejected
 
     def code_share(self, *codes: int) -> float:
         """The share of requests that were answered with one of the codes."""

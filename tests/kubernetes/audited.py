@@ -1,0 +1,95 @@
+"""A control plane with an audit log, and agents on its nodes: accounts, pods and bound tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.own_plane import own_plane
+
+from fairlead.kube.client import HttpClient
+from fairlead.kube.kubeconfig import load_connection
+from fairlead.kube.protocol import HttpOptions
+
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+LOG = "audit.log"
+
+
+def audited_plane(
+    directories: pytest.TempPathFactory, *, flags: Sequence[str] = (), **options: Any
+) -> Iterator[tuple[ControlPlane, Path]]:
+    """Yield a control plane of its own and its audit log, of metadata."""
+    log = directories.mktemp("audit") / LOG
+    policy = log.with_name("policy.json")
+    policy.write_text(json.dumps(POLICY))
+    flags = (f"--audit-policy-file={policy}", f"--audit-log-path={log}", *flags)
+    for plane in own_plane(directories, flags=flags, **options):
+        yield plane, log
+
+
+async def create(client: HttpClient, path: str, body: Any) -> dict[str, Any]:
+    """Create an object from its body and return what the server made of it."""
+    answer = await client.request("POST", path, body=json.dumps(body).encode())
+    return json.loads(answer)
+
+
+async def may_read_all(client: HttpClient, namespace: str) -> None:
+    """Make a namespace whose service accounts may do everything."""
+    await create(client, "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "metadata": {"name": namespace},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "Group", "apiGroup": group,
+                      "name": f"system:serviceaccounts:{namespace}"}],
+    }  # fmt: skip
+    await create(client, f"{RBAC}/clusterrolebindings", binding)
+
+
+async def make_account(client: HttpClient, namespace: str, name: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    await create(client, path, {"metadata": {"name": name}})
+
+
+async def agent(
+    plane: ControlPlane, client: HttpClient, namespace: str, account: str, *, node: str = ""
+) -> HttpClient:
+    """Return a client of a service account; with `node` as a pod of a DaemonSet there."""
+    spec: dict[str, Any] = {}
+    if node:
+        container = {"name": "agent", "image": "agent"}
+        pod = await create(client, f"/api/v1/namespaces/{namespace}/pods", {
+            "metadata": {"name": f"{account}-{node[-5:]}"},
+            "spec": {"nodeName": node, "serviceAccountName": account, "containers": [container]},
+        })  # fmt: skip
+        meta = pod["metadata"]
+        spec["boundObjectRef"] = {
+            "kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"],
+        }  # fmt: skip
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    token = str((await create(client, path, request))["status"]["token"])
+    connection = load_connection(path=plane.kubeconfig())
+    return HttpClient(replace(connection, token=token), HttpOptions())
+
+
+def size(log: Path) -> int:
+    return log.stat().st_size
+
+
+def written_since(log: Path, offset: int, to: Path) -> list[dict[str, Any]]:
+    """Copy what was logged since the offset, and return it."""
+    data = log.read_bytes()[offset:]
+    to.write_bytes(data)
+    return [json.loads(line) for line in data.splitlines()]
