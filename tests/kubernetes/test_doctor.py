@@ -24,7 +24,7 @@ from tests.kubernetes.operating import http_client
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
-EVENTS, LISTS = 300, 120
+EVENTS, NODES, LISTS = 300, 12, 8
 RULE = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["leases"]}
 WEBHOOK = {
     "apiVersion": "admissionregistration.k8s.io/v1",
@@ -69,12 +69,16 @@ def shell(cluster: ControlPlane, tmp_path: Path) -> Shell:
     return shell
 
 
-async def test_a_caller_that_polls_events_is_found_first_among_all(
+async def test_agents_that_poll_events_from_every_node_are_found_first_among_all(
     cluster: ControlPlane, client: HttpClient, shell: Shell, log: Path, tmp_path: Path
 ) -> None:
     await may_read_all(client, "monitoring")
     await make_account(client, "monitoring", "agent")
-    caller = await agent(cluster, client, "monitoring", "agent")
+    agents: list[HttpClient] = []
+    for number in range(NODES):
+        node = f"n{number:05d}"
+        await create(client, "/api/v1/nodes", {"metadata": {"name": node}})
+        agents.append(await agent(cluster, client, "monitoring", "agent", node=node))
     for number in range(EVENTS):
         event = {
             "metadata": {"name": f"e{number}"}, "reason": "Test", "message": "x" * 500,
@@ -82,15 +86,16 @@ async def test_a_caller_that_polls_events_is_found_first_among_all(
         }  # fmt: skip
         await create(client, "/api/v1/namespaces/default/events", event)
     offset = size(log)
-    for number in range(LISTS):
-        await caller.request("GET", "/api/v1/events")
-        if number % 4 == 0:
-            await client.request("GET", "/api/v1/namespaces/default")
-    await caller.close()
+    for _ in range(LISTS):
+        for caller in agents:
+            await caller.request("GET", "/api/v1/events")
+        await client.request("GET", "/api/v1/namespaces/default")
+    for caller in agents:
+        await caller.close()
     part = tmp_path / "part.log"
     events = written_since(log, offset, part)
     sent = [e for e in events if e["user"]["username"].endswith("monitoring:agent")]
-    assert len(sent) == LISTS, "the culprit's requests are in the log"
+    assert len(sent) == LISTS * NODES, "the culprit's requests are in the log"
 
     arguments = ("doctor", "audit", str(part), "--objects", f"events={EVENTS}", "-o", "json")
     result = await asyncio.to_thread(shell.run, *arguments, code=2)
@@ -100,11 +105,20 @@ async def test_a_caller_that_polls_events_is_found_first_among_all(
     assert (first["workload"], first["verb"], first["resource"]) == (
         "monitoring/agent", "list", "events",
     )  # fmt: skip
-    assert first["requests"] == LISTS
+    assert (first["requests"], first["nodes"]) == (LISTS * NODES, NODES)
+    assert first["is_daemonset"]
+    assert first["exponent"] == 2
     assert first["scope"] == "cluster"
     assert values["findings"][0]["id"] == "AUD-08"
     assert values["findings"][0]["subject"].startswith("monitoring/agent: list events")
+    assert {each["id"] for each in values["findings"]} >= {"AUD-02", "API-11", "AUD-03"}
     assert values["skipped"] == {}
+
+    arguments = ("doctor", "--audit", str(part), "-o", "json", "--interval", "1")
+    result = await asyncio.to_thread(shell.run, *arguments, code=2)
+    worst = json.loads(result.out)["findings"][0]
+    assert (worst["id"], worst["severity"]) == ("AUD-08", "critical")
+    assert worst["subject"].startswith("monitoring/agent: list events")
 
     arguments = ("doctor", "audit", str(part), "--objects", f"events={EVENTS}", "--flow-schema")
     manifest = await asyncio.to_thread(shell.run, *arguments)

@@ -1,4 +1,4 @@
-// Command coredns with the plugins that a cluster's own names need, and no others: the whole one
+// Command coredns with the plugins that a cluster's own names and metrics need, and no others: the whole one
 // builds the clients of four clouds and takes four times as long.
 package main
 
@@ -7,6 +7,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/metrics"
 	_ "github.com/coredns/coredns/plugin/template"
 
 	"github.com/coredns/coredns/coremain"

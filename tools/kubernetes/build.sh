@@ -2,7 +2,7 @@
 # Build the control plane that the tests run against, once per version, into a cache outside the source
 # tree. Prints the directory of the binaries, and nothing else, on standard output.
 #
-# --nodes builds what whole nodes need as well: kubelet, kube-proxy and CoreDNS. --where builds nothing.
+# --nodes builds what whole nodes need as well: kubelet and kube-proxy. --where builds nothing.
 # With KUBEBUILDER_ASSETS set, that directory is taken as it is.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -40,18 +40,18 @@ for command in $commands informers; do
   mv "$target/$command.new" "$target/$command"
 done
 
-# build_module COMMAND PACKAGE: a command of a module of its own (../COMMAND), whose digest is in the file's name.
+# build_module COMMAND PACKAGE [TAGS]: a command of a module of its own (../COMMAND), whose digest is in the file's name.
 build_module() {
-  local command=$1 package=$2 name
+  local command=$1 package=$2 tags=${3:-} name
   name=$command-$(cat "../$command"/go.* $(ls "../$command"/*.go 2>/dev/null) | sha256sum | cut -c1-12)
   if [ ! -x "$target/$name" ]; then
     echo "building $command" >&2
-    (cd "../$command" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$target/$name.new" "$package") >&2
+    (cd "../$command" && CGO_ENABLED=0 go build -trimpath -tags "$tags" -ldflags "-s -w" -o "$target/$name.new" "$package") >&2
     mv "$target/$name.new" "$target/$name"
   fi
   ln -sfn "$name" "$target/$command"
 }
 build_module helm helm.sh/helm/v4/cmd/helm
 build_module promql .
-if [ "${1:-}" = --nodes ]; then build_module coredns .; fi
+build_module coredns .
 echo "$target"

@@ -13,6 +13,9 @@ from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import Family, quantile
 
 NO_LABELS: tuple[str, ...] = ()
+MEDIAN = 0.5
+#: Observations of which at least the median says something.
+FEW_MIN = 20
 
 
 def _matches(labels: dict[str, str], match: tuple[tuple[str, tuple[str, ...]], ...]) -> bool:
@@ -154,7 +157,9 @@ class CodeShare:
 class Quantile:
     """A quantile of a histogram `name` (without `_bucket`), by the labels `by`.
 
-    Groups with fewer than `count_min` observations are left out: one slow request is no p99.
+    One slow request is no p99: of fewer than `count_min` observations a high quantile is taken as
+    the median, which it cannot be below, and groups of very few are left out. What is slow does
+    little, so a slow disk has few observations.
     """
 
     source: Source
@@ -178,9 +183,11 @@ class Quantile:
                     group[bound] = group.get(bound, 0.0) + increase
             for subject, buckets in groups.items():
                 count = max(buckets.values(), default=0.0)
-                value = quantile(buckets.items(), self.q)
-                if value is not None and count >= self.count_min:
-                    text = (f"p{self.q * 100:g} of {self.name} is {value:.4g} s in {count:,.0f} "
+                is_few = self.q > MEDIAN and FEW_MIN <= count < self.count_min
+                q = MEDIAN if is_few else self.q
+                value = quantile(buckets.items(), q)
+                if value is not None and (is_few or count >= self.count_min):
+                    text = (f"p{q * 100:g} of {self.name} is {value:.4g} s in {count:,.0f} "
                             f"observations {_window(family)}")  # fmt: skip
                     yield Reading(subject, value, text)
 

@@ -111,6 +111,9 @@ MISUSE: dict[str, tuple[Callable[[], Log], set[str]]] = {
         {"AUD-15"}),
     "a watch ends at once": (
         lambda: _repeated(cluster_log(), 40, "/api/v1/pods?watch=true", verb="watch"), {"AUD-14"}),
+    "watches of Endpoints": (
+        lambda: with_agent(cluster_log(), "/api/v1/endpoints?watch=true", every=60, verb="watch"),
+        {"AUD-18"}),
     "requests are rejected": (
         lambda: _repeated(cluster_log(), 40, "/api/v1/namespaces/a/pods", verb="create", code=429),
         {"AUD-13"}),

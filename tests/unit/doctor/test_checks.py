@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,14 @@ def gauge(source: Source, page: str, nodes: int = 10) -> Facts:
 def _images(size: int) -> Facts:
     node = Node(status=NodeStatus(images=[Image(names=["r/i@sha256:1", "r/i:1"], size_bytes=size)]))
     return Facts(nodes=3, objects=Objects(nodes=(node,)))
+
+
+def _replicas(*rates: int) -> Facts:
+    """DNS replicas of so many look-ups a second."""
+    found = [counter(Source.COREDNS, "coredns_dns_requests_total", rate * 10) for rate in rates]
+    scrapes = [each.scrapes[Source.COREDNS][0] for each in found]
+    named = [replace(each, instance=f"dns-{number}") for number, each in enumerate(scrapes)]
+    return Facts(nodes=3, scrapes={Source.COREDNS: tuple(named)})
 
 
 SIZE = "etcd_mvcc_db_total_size_in_bytes"
@@ -245,6 +254,7 @@ CASES |= {
     "DNS-08": (
         gauge(Source.COREDNS, histogram("coredns_dns_request_duration_seconds", FAST)),
         gauge(Source.COREDNS, histogram("coredns_dns_request_duration_seconds", slow("8"))), C),
+    "DNS-14": (_replicas(900, 700, 800), _replicas(900, 90, 10), W),
     "DNS-05": (counter(Source.COREDNS, "coredns_dns_requests_total", 900),
                counter(Source.COREDNS, "coredns_dns_requests_total", 300_000), W),
     "DNS-06": (
@@ -332,3 +342,17 @@ def test_a_check_says_what_and_why_and_how(check: Any) -> None:
     assert check.reference
     assert check.needs
     assert check.levels
+
+
+def test_a_slow_disk_that_syncs_seldom_is_found_and_one_slow_sync_is_not() -> None:
+    name = "etcd_disk_wal_fsync_duration_seconds"
+
+    def syncs(fast: int, slow: int) -> Facts:
+        return gauge(E, histogram(name, {"0.008": fast, "0.256": fast + slow, "+Inf": fast + slow}))
+
+    (seldom,) = evaluate(BY_ID["ETCD-01"], syncs(0, 40))
+    assert isinstance(seldom, Finding)
+    assert seldom.severity is C
+    assert "p50 of" in seldom.evidence, "what few observations show is said"
+    for facts in (syncs(0, 19), syncs(39, 1), syncs(1000, 1)):
+        assert isinstance(evaluate(BY_ID["ETCD-01"], facts)[0], Passed)

@@ -193,6 +193,15 @@ def scripts(facts: Facts) -> Iterator[Reading]:
             yield _reading(each, 1.0, audit)
 
 
+def endpoints_watch(facts: Facts) -> Iterator[Reading]:
+    """Read who watches Endpoints, as clients per node."""
+    audit = facts.seen_audit()
+    nodes = facts.nodes or audit.nodes or 1
+    for each in _others(audit):
+        if (each.verb, each.resource) == ("watch", "endpoints"):
+            yield _reading(each, max(each.nodes, 1) / nodes, audit)
+
+
 def panics(facts: Facts) -> Iterator[Reading]:
     """Read how often a handler of the API server panicked."""
     audit = facts.seen_audit()
@@ -257,6 +266,13 @@ CHECKS: tuple[Check, ...] = (
         "A loop without a pause or a backoff.",
         "add a rate limit and a backoff with jitter to the client (client-go: QPS, Burst)",
         "client-go", unit="/s and node",
+    ),
+    Check(
+        "AUD-18", "A caller watches Endpoints", U, endpoints_watch,
+        (warning(0.01), critical(0.5)),
+        "Each change of a Service sends the whole Endpoints object to every watcher.",
+        "upgrade or configure the watcher to use discovery.k8s.io/v1 EndpointSlices",
+        "KEP-752; OpenAI 2021 (1 GB/s)", unit="per node", growth=1,
     ),
     Check(
         "AUD-12", "Requests run out of time or wait in queues", U, late,

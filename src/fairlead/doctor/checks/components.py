@@ -11,6 +11,9 @@ from fairlead.doctor.expressions import CodeShare, Quantile, Rate, Value
 from fairlead.doctor.facts import Facts, Source
 
 S, C, D, P = Source.SCHEDULER, Source.CONTROLLER_MANAGER, Source.COREDNS, Source.PROMETHEUS
+LOOK_UPS = "coredns_dns_requests_total"
+#: Of fewer a second, the shares of replicas are chance.
+LOOK_UPS_MIN = 100.0
 QPS_DEFAULTS = {"kube-scheduler": 50.0, "kube-controller-manager": 20.0}
 
 
@@ -51,6 +54,16 @@ def series_churn(facts: Facts) -> Iterator[Reading]:
         if head > 0:
             yield Reading(reading.subject, reading.value * 3600 / head,
                           f"{reading.evidence}; {head:,.0f} series in the head")  # fmt: skip
+
+
+def hot_replica(facts: Facts) -> Iterator[Reading]:
+    """Read the look-ups of each DNS replica over the mean of the others."""
+    rates = {each.subject: each.value for each in Rate(D, LOOK_UPS)(facts)}
+    for replica, rate in rates.items():
+        others = (sum(rates.values()) - rate) / max(len(rates) - 1, 1)
+        is_busy = len(rates) > 1 and rate >= LOOK_UPS_MIN
+        text = f"{rate:,.0f} look-ups a second, the other replicas {others:,.0f} on average"
+        yield Reading(replica, rate / max(others, 1.0) if is_busy else 0.0, text)
 
 
 def etcd_versions(facts: Facts) -> Iterator[Reading]:
@@ -100,9 +113,17 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "DNS-05", "A DNS replica has very many look-ups", (D,),
-        Rate(D, "coredns_dns_requests_total"), (warning(10_000),),
+        Rate(D, LOOK_UPS), (warning(10_000),),
         "33,000 a second fill two cores.",
         "more replicas (DNS-03), NodeLocal DNSCache (DNS-07)", "CoreDNS, scaling", unit="/s",
+    ),
+    Check(
+        "DNS-14", "One DNS replica answers most of the look-ups", (D,), hot_replica,
+        (warning(3.0),),
+        "It meets its limits, and those of its node, while the others idle.",
+        "spread the replicas (DNS-02); sessionAffinity: None for the Service kube-dns; NodeLocal "
+        "DNSCache (DNS-07), as clients that keep a connection stay with one replica",
+        "OpenAI 2018", unit="x mean of the others",
     ),
     Check(
         "DNS-06", "Most look-ups find nothing", (D,),
