@@ -53,5 +53,6 @@ build_module() {
 }
 build_module helm helm.sh/helm/v4/cmd/helm
 build_module promql .
+build_module prometheus github.com/prometheus/prometheus/cmd/prometheus remove_all_sd
 build_module coredns .
 echo "$target"

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cli.main import guarded
-from fairlead.doctor.prometheus.drops import Series, drop_rules, large, replay, unused
+from fairlead.doctor.prometheus.drops import Series, drop_rules, large, replay, unfinished, unused
 from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import expressions_of
 
@@ -89,6 +89,16 @@ def test_large_metrics_and_labels_are_named() -> None:
     assert [each[0] for each in large(series)] == ["big", "id"]
 
 
+def test_queries_that_cannot_finish_are_named_with_their_samples() -> None:
+    series = Series(100, {"big": 60, "small": 9, "big_too": 31}, samples_max=50_000)
+    expressions = ["sum(rate(small[5m]))", "big / small", '{__name__=~"big.*"}', "absent_total"]
+    assert unfinished(series, expressions) == [
+        ('{__name__=~"big.*"}', 91_000),
+        ("big / small", 69_000),
+    ]
+    assert unfinished(Series(100, {"big": 60}), expressions) == [], "the limit is not known"
+
+
 def test_expressions_come_from_dashboards_rules_autoscalers_and_lists(tmp_path: Path) -> None:
     board = {"panels": [{"targets": [{"expr": "a"}]}, {"panels": [{"targets": [{"expr": "b"}]}]}],
              "templating": {"list": [{"query": {"query": "label_values(c, x)"}}]}}  # fmt: skip
@@ -111,6 +121,7 @@ class _Server(BaseHTTPRequestHandler):
         data: dict[str, Any] = {
             "/api/v1/status/tsdb": {"headStats": {"numSeries": 400},
                                     "seriesCountByMetricName": entries},
+            "/api/v1/status/flags": {"query.max-samples": "50000"},
             "/api/v1/rules": {"groups": [{"rules": [{"query": "rate(used_total[5m])"}]}]},
         }.get(path, {})  # fmt: skip
         if path == "/api/v1/query":
@@ -152,7 +163,9 @@ def test_a_server_is_asked_and_the_rules_are_written(
         {"source_labels": ["__name__"], "regex": "unused_total", "action": "drop"}]}]  # fmt: skip
     assert values["replay"]["dropped_series"] == 300
     assert values["replay"]["left_series"] == 100
-    assert values["wal"]["predicted_replay_seconds"] == 10
+    assert values["wal"]["predicted_replay_seconds"] == pytest.approx(20, rel=0.01)
+    assert values["wal"]["predicted_replay_memory_bytes"] == 400 * 8_192
+    assert values["unfinished"] == [{"expression": "both_total", "samples": 90_000}]
     assert guarded(["doctor", "metrics", server]) == 1
     text = capsys.readouterr().out
     assert "400 series of 3 metrics" in text

@@ -228,7 +228,8 @@ def preflight(common_: Common, *, output_: str, **options: Any) -> int:
       fairlead doctor metrics http://127.0.0.1:9090 --uses dashboards/ --uses rules.yaml
       fairlead doctor metrics http://127.0.0.1:9090 --uses dashboards/ -o json
 
-    Exit codes: 0 little is unused, 1 over 30 % is unused or something is large, 3 no answer.
+    Exit codes: 0 little is unused, 1 over 30 % is unused, something is large or cannot finish, 3 no
+    answer.
     """
 )
 @click.argument("url", metavar="URL")

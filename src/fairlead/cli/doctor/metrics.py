@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.cli.common import Common, Format, dump
 from fairlead.doctor.metrics import BadPage
-from fairlead.doctor.prometheus.drops import drop_rules, replay, unused
+from fairlead.doctor.prometheus.drops import drop_rules, replay, unfinished, unused
 from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import BadAnswer, PrometheusReader, expressions_of
 from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
@@ -51,7 +51,8 @@ def analyse(reader: PrometheusReader, expressions: list[str]) -> MetricsReport:
     jobs = reader.jobs(candidates)
     rules = drop_rules(candidates, jobs)
     plan = replay(series, jobs, rules, uses)
-    return MetricsReport(series, uses, len(known), candidates, jobs, rules, plan)
+    cannot_finish = tuple(unfinished(series, expressions))
+    return MetricsReport(series, uses, len(known), candidates, jobs, rules, plan, cannot_finish)
 
 
 def _expressions(name: str) -> list[str]:

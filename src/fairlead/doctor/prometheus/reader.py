@@ -47,8 +47,16 @@ class PrometheusReader:
             _counts(status.get("labelValueCountByLabelName")),
             _counts(status.get("seriesCountByLabelValuePair")),
             int(one[_WAL]) if _WAL in one else None, one.get(_REPLAY),
-            int(one[_MEMORY]) if _MEMORY in one else None,
+            int(one[_MEMORY]) if _MEMORY in one else None, self._samples_max(),
         )  # fmt: skip
+
+    def _samples_max(self) -> int | None:
+        """Return how many samples a query may hold; None where the server does not say."""
+        try:
+            limit = str(self._data("/api/v1/status/flags").get("query.max-samples"))
+        except OSError:  # a proxy, or another server with Prometheus' interface
+            return None
+        return int(limit) if limit.isdecimal() else None
 
     def rules(self) -> list[str]:
         """Return the expressions of all rules that the server evaluates."""

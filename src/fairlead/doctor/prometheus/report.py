@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.doctor.prometheus.drops import (
-    REPLAY_BYTES_PER_SECOND,
+    PANEL_POINTS,
     SERIES_BYTES,
     DropRule,
     Replay,
@@ -33,6 +33,7 @@ class MetricsReport:
     jobs: Mapping[str, Mapping[str, int]]
     rules: tuple[DropRule, ...]
     replay: Replay
+    unfinished: tuple[tuple[str, int], ...] = ()
 
     @property
     def unused_share(self) -> float:
@@ -41,7 +42,8 @@ class MetricsReport:
 
     def exit_code(self) -> int:
         """Return 1 where much is unused or large, else 0."""
-        return 1 if self.unused_share > UNUSED_WARNING or large(self.series) else 0
+        is_bad = self.unused_share > UNUSED_WARNING or large(self.series) or self.unfinished
+        return 1 if is_bad else 0
 
 
 def metrics_values(report: MetricsReport) -> dict[str, Any]:
@@ -52,7 +54,8 @@ def metrics_values(report: MetricsReport) -> dict[str, Any]:
         "memory_estimate_bytes": series.total * SERIES_BYTES,
         "memory_bytes": series.memory_bytes, "expressions": report.expressions,
         "wal": {"bytes": series.wal_bytes, "last_replay_seconds": series.replay_seconds,
-                "predicted_replay_seconds": _replay_seconds(series)},
+                "predicted_replay_seconds": series.predicted_replay_seconds,
+                "predicted_replay_memory_bytes": series.predicted_replay_bytes},
         "unused": [
             {"metric": name, "series": count, "jobs": dict(report.jobs.get(name, {}))}
             for name, count in report.unused.items()
@@ -65,11 +68,10 @@ def metrics_values(report: MetricsReport) -> dict[str, Any]:
                    "saved_bytes_estimate": report.replay.saved_bytes,
                    "broken": list(report.replay.broken)},
         "unnamed_selectors": list(report.uses.unnamed),
+        "samples_max": series.samples_max,
+        "unfinished": [{"expression": expression, "samples": samples}
+                       for expression, samples in report.unfinished],
     }  # fmt: skip
-
-
-def _replay_seconds(series: Series) -> float | None:
-    return None if series.wal_bytes is None else series.wal_bytes / REPLAY_BYTES_PER_SECOND
 
 
 def metrics_lines(report: MetricsReport) -> Iterator[str]:
@@ -79,10 +81,17 @@ def metrics_lines(report: MetricsReport) -> Iterator[str]:
            f"{_megabytes(series.total * SERIES_BYTES)} of memory; {report.expressions:,} "
            "expressions read")  # fmt: skip
     if series.wal_bytes is not None:
-        yield (f"write-ahead log: {_megabytes(series.wal_bytes)}, about "
-               f"{_replay_seconds(series):,.0f} s to replay (estimate)")  # fmt: skip
+        yield (f"write-ahead log: {_megabytes(series.wal_bytes)}; to replay it takes about "
+               f"{series.predicted_replay_seconds:,.0f} s of a core and "
+               f"{_megabytes(series.predicted_replay_bytes)} of memory (estimate)")  # fmt: skip
     for name, value, what in large(series)[:SHOWN_MAX]:
         yield f"large: {name}: {value:,} ({what})"
+    if report.unfinished:
+        yield ""
+        yield (f"{len(report.unfinished)} expressions may hold more samples than the limit of "
+               f"{series.samples_max:,}, as a panel of {PANEL_POINTS:,} points:")  # fmt: skip
+        yield from (f"{samples:14,}  {expression[:100]}"
+                    for expression, samples in report.unfinished[:SHOWN_MAX])  # fmt: skip
     yield ""
     unused = sum(report.unused.values())
     yield (f"unused: {unused:,} series of {len(report.unused):,} metrics "
