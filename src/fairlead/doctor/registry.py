@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from fairlead.doctor.check import Check
-from fairlead.doctor.checks import apiserver, audit, components, etcd, nodes, objects
+from fairlead.doctor.checks import (
+    apiserver,
+    audit,
+    components,
+    etcd,
+    nodes,
+    objects,
+    workloads,
+)
 from fairlead.doctor.expressions import sample_names
 from fairlead.doctor.facts import Source
 
@@ -12,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     *apiserver.CHECKS,
     *audit.CHECKS,
     *objects.CHECKS,
+    *workloads.CHECKS,
     *nodes.CHECKS,
     *components.CHECKS,
 )

@@ -111,6 +111,9 @@ MISUSE: dict[str, tuple[Callable[[], Log], set[str]]] = {
         {"AUD-15"}),
     "a watch ends at once": (
         lambda: _repeated(cluster_log(), 40, "/api/v1/pods?watch=true", verb="watch"), {"AUD-14"}),
+    "a tool that runs commands in pods": (
+        lambda: _repeated(cluster_log(), 101, "/api/v1/namespaces/a/pods/p/exec", verb="create"),
+        {"AUD-10"}),
     "watches of Endpoints": (
         lambda: with_agent(cluster_log(), "/api/v1/endpoints?watch=true", every=60, verb="watch"),
         {"AUD-18"}),

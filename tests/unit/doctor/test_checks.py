@@ -68,6 +68,50 @@ def _images(size: int) -> Facts:
     return Facts(nodes=3, objects=Objects(nodes=(node,)))
 
 
+def _servers(*rates: int) -> Facts:
+    """API servers of so many requests a second."""
+    found = [counter(A, 'apiserver_request_total{verb="GET"}', rate * 10) for rate in rates]
+    named = [replace(each.scrapes[A][0], instance=f"s{n}") for n, each in enumerate(found)]
+    return Facts(nodes=3, scrapes={A: tuple(named)})
+
+
+def _leases(rate: int, nodes: int, *, others: int = 0) -> Facts:
+    page = ('apiserver_request_total{{verb="PUT",resource="leases"}} {}\n'
+            'apiserver_request_total{{verb="POST",resource="pods"}} {}\n')  # fmt: skip
+    return scraped(A, page.format(rate * 10, others * 10), before=page.format(0, 0), nodes=nodes)
+
+
+def _dns_limit(memory: str) -> Facts:
+    container = {"name": "coredns", "resources": {"limits": {"memory": memory}}}
+    return seen(deployments=[dns(containers=[container])],
+                counts={"pods": 100_000, "services": 5_000})  # fmt: skip
+
+
+def _workload(replicas: int, namespace: str = "m", **spec: Any) -> Facts:
+    meta = {"name": "w", "namespace": namespace}
+    body = {"metadata": meta, "spec": {"replicas": replicas, "template": {"spec": spec}}}
+    return seen(900, deployments=[body], daemonsets=[])
+
+
+def _pulled(image: str) -> Facts:
+    return _workload(200, containers=[{"name": "c", "image": image}])
+
+
+def _annotated(annotations: dict[str, str]) -> Facts:
+    template = {"metadata": {"annotations": annotations}}
+    return seen(daemonsets=[{"metadata": {"name": "w"}, "spec": {"template": template}}],
+                deployments=[])  # fmt: skip
+
+
+def _apart(replicas: int) -> Facts:
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}
+    return _workload(replicas, affinity={"podAntiAffinity": terms})
+
+
+def _system(spec: dict[str, Any]) -> Facts:
+    return _workload(3, "kube-system", **spec)
+
+
 def _replicas(*rates: int) -> Facts:
     """DNS replicas of so many look-ups a second."""
     found = [counter(Source.COREDNS, "coredns_dns_requests_total", rate * 10) for rate in rates]
@@ -254,6 +298,19 @@ CASES |= {
     "DNS-08": (
         gauge(Source.COREDNS, histogram("coredns_dns_request_duration_seconds", FAST)),
         gauge(Source.COREDNS, histogram("coredns_dns_request_duration_seconds", slow("8"))), C),
+    "API-26": (_servers(900, 700, 800), _servers(900, 90, 10), W),
+    "API-28": (_leases(750, 7_500), _leases(1_200, 7_500), I),
+    "ETCD-20": (_leases(750, 7_500, others=900), _leases(750, 7_500, others=90), I),
+    "API-09": (
+        gauge(Source.KUBELET, histogram("kubelet_pod_start_sli_duration_seconds", FAST)),
+        gauge(Source.KUBELET, histogram("kubelet_pod_start_sli_duration_seconds", slow("8"))), W),
+    "MET-06": (gauge(Source.PROMETHEUS, "go_sched_gomaxprocs_threads 8\n"),
+               gauge(Source.PROMETHEUS, "go_sched_gomaxprocs_threads 128\n"), W),
+    "DNS-04": (_dns_limit("1Gi"), _dns_limit("100Mi"), C),
+    "IMG-12": (_pulled("r/i:1.2"), _pulled("r/i"), W),
+    "NET-11": (_annotated({}), _annotated({"kubernetes.io/egress-bandwidth": "1G"}), W),
+    "SCH-07": (_apart(10), _apart(3_000), W),
+    "SCH-02": (_system(SPREAD), _system({}), I),
     "DNS-14": (_replicas(900, 700, 800), _replicas(900, 90, 10), W),
     "DNS-05": (counter(Source.COREDNS, "coredns_dns_requests_total", 900),
                counter(Source.COREDNS, "coredns_dns_requests_total", 300_000), W),

@@ -13,6 +13,9 @@ A, F = (Source.APISERVER,), (Source.FLAGS,)
 SYSTEM_LEVELS = ("leader-election", "system", "node-high")
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 INFLIGHT_DEFAULTS = (400, 200)
+#: Of fewer requests a second, the shares of API servers are chance.
+REQUESTS_MIN = 20.0
+LEASE_SECONDS = 10
 OBJECTS_PER_TYPE_MAX, EVENTS_MAX = 150_000, 1_000_000
 
 
@@ -56,6 +59,47 @@ def watches_per_node(facts: Facts) -> Iterator[Reading]:
     for resource, count in counts.items():
         share = count / nodes if nodes >= 10 else 0.0
         yield Reading(resource, share, f"{count:,.0f} watches on {nodes:,} nodes")
+
+
+def _requests(facts: Facts) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield instance, labels and rate per second of each counter of requests."""
+    for instance, family in facts.family(Source.APISERVER, "apiserver_request_total"):
+        if not family.seconds:
+            raise facts.missing(Source.APISERVER, "one scrape gives no rate")
+        for labels, rise in family.increases():
+            yield instance, labels, rise / family.seconds
+
+
+def skew(facts: Facts) -> Iterator[Reading]:
+    """Read the requests of each API server over the mean of the others."""
+    rates: dict[str, float] = {}
+    for instance, _, rate in _requests(facts):
+        rates[instance] = rates.get(instance, 0.0) + rate
+    for instance, rate in rates.items():
+        others = (sum(rates.values()) - rate) / max(len(rates) - 1, 1)
+        is_busy = len(rates) > 1 and rate >= REQUESTS_MIN
+        text = f"{rate:,.0f} requests a second, the other API servers {others:,.0f} on average"
+        yield Reading(instance, rate / max(others, 1.0) if is_busy else 0.0, text)
+
+
+def lease_writes(facts: Facts) -> Iterator[Reading]:
+    """Read the writes of leases over one of each node in ten seconds, over all API servers."""
+    usual = facts.nodes_count() / LEASE_SECONDS
+    rate = sum(each for _, labels, each in _requests(facts)
+               if labels.get("resource") == "leases" and labels.get("verb") in WRITES)  # fmt: skip
+    text = f"{rate:,.1f} writes of leases a second; {usual:,.1f} are heartbeats of nodes"
+    yield Reading("leases", rate / usual if usual >= 10 else 0.0, text)
+
+
+def frequent_writes(facts: Facts) -> Iterator[Reading]:
+    """Read the share of leases and events in all writes, over all API servers."""
+    frequent = total = 0.0
+    for _, labels, rate in _requests(facts):
+        if labels.get("verb") in WRITES:
+            total += rate
+            frequent += rate if labels.get("resource") in ("leases", "events") else 0.0
+    text = f"{frequent:,.0f} of {total:,.0f} writes a second are leases and events"
+    yield Reading("writes", frequent / total if total else 0.0, text)
 
 
 def _number(facts: Facts, name: str, default: int) -> int:
@@ -221,5 +265,24 @@ CHECKS: tuple[Check, ...] = (
         "omitManagedFields: true\nrules:\n- level: None\n  nonResourceURLs: [/healthz*, /livez*, "
         "/readyz*]\n- level: Metadata",
         "Kubernetes documentation, auditing", unit="bool",
+    ),
+    Check(
+        "API-26", "One API server answers most of the requests", A, skew, (warning(2.0),),
+        "Clients keep their connections, so a server that came back stays idle while another is "
+        "full.",
+        "kube-apiserver --goaway-chance=0.001", "EKS best practices", unit="x mean of the others",
+    ),
+    Check(
+        "API-28", "Leases are written more often than nodes need", A, lease_writes, (info(1.3),),
+        "Each is a write of etcd; what is over the heartbeats is leader election.",
+        "longer --leader-elect-retry-period in controllers; fairlead doctor audit FILE",
+        "GKE, 130,000 nodes", unit="x",
+    ),
+    Check(
+        "ETCD-20", "Most writes are leases and events", A, frequent_writes,
+        (info(0.5, nodes_from=5_001),),
+        "They can have an etcd of their own, which takes them off the main one.",
+        "--etcd-servers-overrides=/events#URL,coordination.k8s.io/leases#URL",
+        "sig-scalability; EKS", unit="share",
     ),
 )  # fmt: skip

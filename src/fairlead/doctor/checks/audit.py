@@ -8,7 +8,7 @@ from fairlead.doctor.audit.cost import is_unbounded
 from fairlead.doctor.audit.summary import AuditSummary, Caller
 from fairlead.doctor.audit.tally import Key
 from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, IS_WARNING, critical, warning
+from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, IS_WARNING, critical, info, warning
 from fairlead.doctor.facts import Facts, Source
 
 U = (Source.AUDIT,)
@@ -16,6 +16,7 @@ U = (Source.AUDIT,)
 SYSTEM = ("system:kube-scheduler", "system:kube-controller-manager", "system:apiserver",
           "system:node:*")  # fmt: skip
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
+SESSIONS = ("pods/exec", "pods/attach", "pods/portforward")
 POLL_SECONDS, POLLS_MIN = 60.0, 3
 CAPACITY_SHARE_MIN = 0.005
 INFORMER_FIX = (
@@ -202,6 +203,14 @@ def endpoints_watch(facts: Facts) -> Iterator[Reading]:
             yield _reading(each, max(each.nodes, 1) / nodes, audit)
 
 
+def sessions(facts: Facts) -> Iterator[Reading]:
+    """Read who runs commands in pods, reads their ports or attaches to them."""
+    audit = facts.seen_audit()
+    for each in audit.callers:
+        if each.resource in SESSIONS:
+            yield _reading(each, each.requests, audit)
+
+
 def panics(facts: Facts) -> Iterator[Reading]:
     """Read how often a handler of the API server panicked."""
     audit = facts.seen_audit()
@@ -309,6 +318,12 @@ CHECKS: tuple[Check, ...] = (
         "AUD-09", "A script lists the whole cluster", U, scripts, IS_INFO,
         "JSON lists without pages are the dearest form.",
         "limit=500 with continue, or a watch", "EKS best practices", unit="bool",
+    ),
+    Check(
+        "AUD-10", "A caller opens many sessions in pods", U, sessions, (info(100),),
+        "Each is a connection through the API server and a kubelet, which moves all of its bytes.",
+        "ship logs and files by an agent or a sidecar instead of exec",
+        "Kubernetes documentation, RBAC good practices", unit="sessions",
     ),
     Check(
         "AUD-17", "A handler of the API server panicked", U, panics, IS_CRITICAL,

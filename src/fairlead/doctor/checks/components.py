@@ -147,6 +147,12 @@ CHECKS: tuple[Check, ...] = (
         "fewer series (MET-01); GOMAXPROCS=24 on hosts of many cores", "OpenAI 2021", unit="s",
     ),
     Check(
+        "MET-06", "Prometheus runs very many threads", (P,),
+        Value(P, "go_sched_gomaxprocs_threads"), (warning(24),),
+        "The replay of its log has a worker for each; they wait for one another.",
+        "GOMAXPROCS=24 in its environment, or a CPU limit", "OpenAI 2021", unit="threads",
+    ),
+    Check(
         "MET-02", "Prometheus gets many new series", (P,), series_churn, (warning(0.1),),
         "Short jobs with a label per pod: memory follows the churn, not the pods.",
         "drop the labels pod and container_id where nothing uses them", "Prometheus", unit="share",

@@ -226,6 +226,13 @@ CHECKS: tuple[Check, ...] = (
         "preload the image, or trim it (IMG-07)", "kubelet metrics", unit="s",
     ),
     Check(
+        "API-09", "Pods start late", M,
+        Quantile(Source.KUBELET, "kubelet_pod_start_sli_duration_seconds"), (warning(5),),
+        "The objective, from the creation of a pod until it runs, without pulls.",
+        "look for late scheduling (SCH-05), slow webhooks (API-21) and runtimes (KUB-03)",
+        "sig-scalability", unit="s",
+    ),
+    Check(
         "KUB-03", "A kubelet sees its containers late", M,
         Quantile(Source.KUBELET, "kubelet_pleg_relist_duration_seconds"), (warning(10),),
         "The container runtime is overloaded; the node becomes NotReady next.",

@@ -88,7 +88,8 @@ def _dns(facts: Facts) -> tuple[Workload, ...]:
     return dns
 
 
-def _is_spread(workload: Workload) -> bool:
+def is_spread(workload: Workload) -> bool:
+    """True when the replicas avoid each other."""
     spec = workload.spec.template.spec
     affinity = spec.affinity
     return bool(spec.topology_spread_constraints or (affinity and affinity.pod_anti_affinity))
@@ -98,8 +99,8 @@ def dns_anti_affinity(facts: Facts) -> Iterator[Reading]:
     """Read whether DNS replicas avoid each other."""
     for each in _dns(facts):
         text = "podAntiAffinity or topologySpreadConstraints: " + (
-            "present" if _is_spread(each) else "absent")  # fmt: skip
-        yield Reading(each.metadata.key, float(not _is_spread(each)), text)
+            "present" if is_spread(each) else "absent")  # fmt: skip
+        yield Reading(each.metadata.key, float(not is_spread(each)), text)
 
 
 def dns_replicas(facts: Facts) -> Iterator[Reading]:
