@@ -61,6 +61,8 @@ class StartRanges:
     ask_from: int = 300
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     answers: list[Answer] = field(default_factory=list[Answer])
+    #: How long jobs waited, in order of their starts.
+    waits: list[float] = field(default_factory=list[float])
     #: Questions without an answer.
     unknown: int = 0
     _state: PlacementState = field(init=False)
@@ -108,6 +110,7 @@ class StartRanges:
                 job, key = as_written(action), action.job.metadata.key
                 if isinstance(action, PlaceJob):
                     at = format_time(now)
+                    self.waits.append(now - EPOCH - self._loads[key].at)
                     job = _with_status(job, attempt=1, attempts=(Attempt(1, at, at),))
                     heapq.heappush(self._ends, (now + self._loads[key].run_seconds, key))
                     asked = self._asked.pop(key, ())

@@ -18,8 +18,10 @@ import numpy as np
 
 from bench import bare
 from bench.harness import Report, cpu_slowness
+from fairlead.api.core import Node
 from fairlead.api.job import Attempt, Job
-from fairlead.api.names import BLOCK, RACK
+from fairlead.api.meta import Condition
+from fairlead.api.names import BLOCK, RACK, SUBMITTED_BY
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
@@ -40,6 +42,7 @@ EVENTS = 500
 PREEMPTION_NODES, PREEMPTION_GANGS, PREEMPTIONS = 10_000, 1_000, 100
 _SHARE = PREEMPTION_NODES // PREEMPTION_GANGS
 #: The head of the queue waits for a thousand nodes; of the others one in ten is idle.
+USERS = 50
 BACKFILL_HEAD, BACKFILL_IDLE, BACKFILL_WAITING, BACKFILLS = 1_000, 500, 10_000, 20
 REQUEST = np.array([0, 0, 1, 1], dtype=np.int64)
 
@@ -55,6 +58,7 @@ def run(report: Report) -> None:
     _add(report, "small_job", ROUNDS_SMALL, lambda: _small(nodes), _bare_small, per_second=micro)
     _preemptions(report)
     _backfills(report, nodes)
+    _backfills(report, nodes, is_predicted=True)
     _add(report, "job_event", ROUNDS_SMALL, lambda: _event(nodes), _bare_event, per_second=micro)
 
 
@@ -162,9 +166,10 @@ def _preemptions(report: Report) -> None:
     report.add("planner.preemption_p99", p99 * 1e3, "ms CPU")
 
 
-def _backfills(report: Report, nodes) -> None:  # type: ignore[no-untyped-def]
+def _backfills(report: Report, nodes: list[Node], *, is_predicted: bool = False) -> None:
     """Report what a decision costs while room is kept for the head of the queue, after one job has
-    come, beside a loop over the ends of running jobs.
+    come, beside a loop over the ends of running jobs. Predicted: jobs have no limits, and before
+    each decision one more tells how long jobs run.
     """
     rng = random.Random(2)  # a benchmark
     names = [node.metadata.name for node in nodes]
@@ -175,8 +180,9 @@ def _backfills(report: Report, nodes) -> None:  # type: ignore[no-untyped-def]
         placement = msgspec.structs.replace(
             make_placement(names[first : first + count]), placed_at=format_time(EPOCH)
         )
-        running.append(make_job(f"run-{first:04}", count=count, placement=placement,
-                                time_limit_seconds=limit))  # fmt: skip
+        job = make_job(f"run-{first:04}", count=count, placement=placement,
+                       time_limit_seconds=None if is_predicted else limit)  # fmt: skip
+        running.append(_of(f"user-{rng.randrange(USERS)}", job) if is_predicted else job)
         ends.append((EPOCH + limit, count))
         first += count
     waiting = [
@@ -185,12 +191,17 @@ def _backfills(report: Report, nodes) -> None:  # type: ignore[no-untyped-def]
         for i in range(BACKFILL_WAITING)
     ]  # fmt: skip
     head = make_job("head", count=BACKFILL_HEAD, created=EPOCH - 1)
-    state = PlacementState.of(nodes, [*running, head, *waiting])
+    past = [_past(f"user-{n % USERS}", n, 600.0 + 860.0 * (n % 100)) for n in range(20 * USERS)]
+    past += [_past("short", n, 60.0) for n in range(20)]
+    state = PlacementState.of(nodes, [*running, head, *waiting, *(past if is_predicted else ())])
     policy, costs, ratios = PlacementPolicy(starvation_seconds=0.0), list[float](), list[float]()
     decide(state, policy, EPOCH)
     for number in range(BACKFILLS):
-        job = make_job(f"short-{number}", created=EPOCH + BACKFILL_WAITING, time_limit_seconds=60)
-        state.cluster.job_changed(job)
+        job = make_job(f"short-{number}", created=EPOCH + BACKFILL_WAITING,
+                       time_limit_seconds=None if is_predicted else 60)  # fmt: skip
+        state.cluster.job_changed(_of("short", job))
+        if is_predicted:
+            state.cluster.job_changed(_past("short", 100 + number, 60.0))
         gc.collect()
         start = time.process_time()
         decision = decide(state, policy, EPOCH)
@@ -201,8 +212,23 @@ def _backfills(report: Report, nodes) -> None:  # type: ignore[no-untyped-def]
         start = time.process_time()
         assert bare.first_start(ends, BACKFILL_IDLE, members=BACKFILL_HEAD) > EPOCH
         ratios.append(costs[-1] / (time.process_time() - start))
-    report.add("planner.backfill_ratio", statistics.median(ratios), "x bare")
-    report.add("planner.backfill", statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
+    name = "planner.backfill_predicted" if is_predicted else "planner.backfill"
+    report.add(f"{name}_ratio", statistics.median(ratios), "x bare")
+    report.add(name, statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _of(user: str, job: Job) -> Job:
+    meta = msgspec.structs.replace(job.metadata, annotations={SUBMITTED_BY: user})
+    return msgspec.structs.replace(job, metadata=meta)
+
+
+def _past(user: str, number: int, seconds: float) -> Job:
+    """Return a job of a user that ran for so long."""
+    end = format_time(EPOCH - 60)
+    run = Attempt(1, started_at=format_time(EPOCH - 60 - seconds), finished_at=end)
+    done = (Condition(type="Succeeded", status="True"),)
+    status = {"attempts": (run,), "finished_at": end}
+    return _of(user, make_job(f"past-{user}-{number}", conditions=done, status=status))
 
 
 def _preempt(state: PlacementState, job: Job) -> float:

@@ -1,5 +1,7 @@
 """How often a job starts within the range that `fairlead why` expects, and how wide that is.
 
+And what the same predictions save when later jobs without a time limit may pass by them.
+
 Generated loads on 64 GPUs. Where `FAIRLEAD_PHILLY_TRACE` names the Philly trace, each eighth of its
 jobs on an eighth of the GPUs as well, without time limits: real users and run times.
 """
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from bench.harness import Report
 from bench.start_ranges import Answer, Load, StartRanges, draw_loads
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.sim.traces.readers import read_trace
 
 SEEDS, JOBS, EVERY_SECONDS, ASK = range(3), 600, 190.0, 0.15
@@ -27,6 +30,7 @@ def run(report: Report) -> None:
         world.run(draw_loads(seed, JOBS, every_seconds=EVERY_SECONDS), seed)
         answers += world.answers
     _add(report, "starts", answers)
+    _add_backfill(report)
     path = Path(os.environ.get("FAIRLEAD_PHILLY_TRACE", ""))
     if not path.is_file():
         report.skip("starts.philly", "FAIRLEAD_PHILLY_TRACE does not name the Philly trace")
@@ -35,6 +39,21 @@ def run(report: Report) -> None:
     world.run(_philly(path), 1)
     _add(report, "starts.philly", world.answers)
     report.add("starts.philly_unknown", world.unknown, "answers")
+
+
+def _add_backfill(report: Report) -> None:
+    """Report the wait with predictions over that without, the mean and the longest of a load."""
+    means, longest = list[float](), list[float]()
+    for seed in SEEDS:
+        loads, waits = draw_loads(seed, JOBS, every_seconds=EVERY_SECONDS), list[list[float]]()
+        for policy in (PlacementPolicy(), PlacementPolicy(predictions_seconds_max=0.0)):
+            world = StartRanges(nodes=8, gpus=8, ask=0.0, policy=policy)
+            world.run(loads, seed)
+            waits.append(world.waits)
+        means.append(statistics.fmean(waits[0]) / statistics.fmean(waits[1]))
+        longest.append(max(waits[0]) / max(waits[1]))
+    report.add("starts.wait_predicted", statistics.fmean(means), "x unknown")
+    report.add("starts.wait_predicted_max", statistics.fmean(longest), "x unknown")
 
 
 def _philly(path: Path) -> list[Load]:

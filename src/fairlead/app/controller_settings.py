@@ -47,6 +47,12 @@ class PlacementSettings(Section, frozen=True):
         Meta(description="Later jobs may use these nodes where that does not delay it, by the "
              "jobs' time limits (EASY backfill); false: none may."),
     ] = True  # fmt: skip
+    predictions_seconds_max: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="For so long after `starvationSeconds` jobs without a time "
+             "limit count there by the run times of past jobs of their user, name and size; 0: "
+             "never."),
+    ] = 14_400  # fmt: skip
     repair_hold_seconds: Annotated[
         int,
         Meta(ge=0, le=DAY, description="A gang that finds no replacement for its lost nodes for "

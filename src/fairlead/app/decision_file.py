@@ -90,6 +90,7 @@ class _Carried(msgspec.Struct, frozen=True, rename="camel"):
     write_blocked: tuple[ObjectKey, ...] = ()
     uncertain: list[tuple[ObjectKey, Placement]] = []
     forfeited: list[tuple[ObjectKey, bool]] = []
+    kept_since: list[tuple[ObjectKey, float]] = []
 
 
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
@@ -188,6 +189,7 @@ def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
         _Carried(
             carried.shares, carried.gpu_seconds, carried.write_blocked,
             list(carried.uncertain.items()), list(carried.forfeited.items()),
+            list(carried.kept_since.items()),
         ),
         _Recall(
             recall.unwritten,
@@ -273,7 +275,7 @@ def _policy(given: dict[str, float | int | bool | None]) -> PlacementPolicy:
 def _carried(given: _Carried) -> Carried:
     return Carried(
         given.shares, given.gpu_seconds, given.write_blocked, dict(given.uncertain),
-        dict(given.forfeited),
+        dict(given.forfeited), dict(given.kept_since),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from fairlead.decide.forecast import Forecast, forecast
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.run_times import RunTimes, run_seconds
+from fairlead.decide.run_times import RunTimes, elapsed_before, run_seconds
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import JobEntry
 
@@ -51,7 +51,7 @@ def expected_start(
     after a job that waits for another one, or more jobs end before than a forecast looks at; and
     once `is_late`. The same state gives the same answer.
     """
-    times = RunTimes.of(state.cluster.jobs.values())
+    times = state.run_times
     ends, starts = _DrawnEnds(times, is_late), list[float]()
     for ends.draw in range(DRAWS if times.is_enough else 0):
         found = forecast(state, key, now, policy, ends=ends)
@@ -79,10 +79,7 @@ class _DrawnEnds:
         return end if limit is None else min(end, max(limit, now))
 
     def starting(self, entry: JobEntry, at: float) -> float | None:
-        progress = entry.job.status.progress
-        goes_on = progress is not None and progress.checkpoint_step is not None
-        elapsed = run_seconds(entry.job, None) if goes_on else 0.0
-        return at + min(self._remaining(entry, elapsed), entry.hold_seconds)
+        return at + min(self._remaining(entry, elapsed_before(entry.job)), entry.hold_seconds)
 
     def _remaining(self, entry: JobEntry, elapsed: float) -> float:
         uid = entry.job.metadata.uid

@@ -33,7 +33,7 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
-from fairlead.decide.reasons import BEHIND, Reason, resource_word
+from fairlead.decide.reasons import BEHIND, RESERVED_UNTIL, Reason, resource_word
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
@@ -203,7 +203,7 @@ def explain(
     )
     if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, Reason.MAINTENANCE):
         awaited = forecast(state, key, now, policy or PlacementPolicy())
-        if verdict.reason is Reason.BEHIND_RESERVATION:
+        if verdict.reason in RESERVED_UNTIL:
             shorter = tuple(_shorter(state, entry, verdict, policy or PlacementPolicy(), now=now))
             explanation = replace(explanation, suggestions=shorter)
     elif verdict.reason in _PREEMPTING:

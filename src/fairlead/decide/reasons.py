@@ -36,6 +36,7 @@ class Reason(Enum):
     MAINTENANCE = "Maintenance"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
     BEHIND_RESERVATION = "BehindReservation"
+    BEHIND_EXPECTED_START = "BehindExpectedStart"
     BEHIND_TEAM_JOB = "BehindTeamJob"
     TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
     SLICES_UNAVAILABLE = "SlicesUnavailable"
@@ -81,7 +82,8 @@ class Reason(Enum):
 
 
 #: Reasons of jobs that would fit but for the job at the head of the queue.
-BEHIND = (Reason.BEHIND_EARLIER_JOB, Reason.BEHIND_RESERVATION)
+RESERVED_UNTIL = (Reason.BEHIND_RESERVATION, Reason.BEHIND_EXPECTED_START)
+BEHIND = (Reason.BEHIND_EARLIER_JOB, *RESERVED_UNTIL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,13 @@ REASONS: dict[Reason, ReasonInfo] = {
         35,
         "fits now, but the room is kept for job {job}, which is ahead in the queue and starts by "
         "{starts_by}; jobs whose time limits end before may start now",
+    ),
+    Reason.BEHIND_EXPECTED_START: ReasonInfo(
+        Outcome.WAITING,
+        35,
+        "fits now, but the room is kept for job {job}, which is ahead in the queue and is expected "
+        "to start by {starts_by}, going by the run times of past jobs; jobs that end before by "
+        "their time limits, or without one by the run times of jobs like them, may start now",
     ),
     Reason.BEHIND_TEAM_JOB: ReasonInfo(
         Outcome.WAITING,

@@ -14,44 +14,117 @@ checkpoint carries the time of those before it.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import parse_time
 from fairlead.model.cluster import JobEntry
-from fairlead.model.gangs import gpus_of
+from fairlead.model.completion import began_at
+from fairlead.model.gangs import JobKey, gpus_of
 
 #: Past jobs that a class must have, and the latest of them that count.
 SAMPLES_MIN, SAMPLES_MAX = 20, 500
+#: The chance that a job ends before it is predicted to, and then is predicted again.
+PREDICTED_QUANTILE = 0.75
+#: Likenesses whose predictions are remembered.
+_REMEMBERED_MAX = 20_000
 _NUMBERED = re.compile(r"[-._]?[0-9].*")
 
 
-@dataclass(slots=True)
-class RunTimes:
-    """The run times of past jobs, in seconds, by what the jobs had in common."""
+class Likeness(NamedTuple):
+    """What is predicted from: whose job it is, its name up to a number, and its GPUs."""
 
-    #: Sorted.
-    _by_class: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
-    #: Past jobs that are counted.
-    count: int = 0
+    namespace: str
+    user: str
+    name: str
+    gpus: int
+    #: How long it has run before: its checkpoint is what it goes on from.
+    elapsed: float = 0.0
+
+    @classmethod
+    def of(cls, entry: JobEntry, *, elapsed: float = 0.0) -> Likeness:
+        """Return that of a job."""
+        meta = entry.job.metadata
+        stem = _NUMBERED.sub("", meta.name)
+        return cls(meta.namespace, entry.user, stem, gpus_of(entry.gang), elapsed)
+
+    def classes(self) -> Iterator[_ClassKey]:
+        """Yield what a job has in common with others, the narrowest class first."""
+        user = (self.namespace, self.user)
+        yield user, self.name, self.gpus
+        yield user, self.name, None
+        yield user, None, self.gpus
+        yield user, None, None
+        yield None, None, self.gpus
+        yield None, None, None
+
+
+_ClassKey: TypeAlias = tuple[tuple[str, str] | None, str | None, int | None]
+
+
+class _Sample(NamedTuple):
+    """A past job. The order is that of their ends."""
+
+    finished_at: str
+    key: JobKey
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Past:
+    """The past jobs of a class, in order of their ends."""
+
+    samples: list[_Sample] = field(default_factory=list[_Sample])
+    #: The run times of the latest of them, sorted; None: to be made again.
+    values: list[float] | None = None
+    #: Whose predictions depend on them.
+    readers: dict[Likeness, None] = field(default_factory=dict["Likeness", None])
+
+
+class RunTimes:
+    """The run times of past jobs, in seconds, by what the jobs had in common; and when jobs without
+    a time limit that hold nodes are expected to end.
+
+    It follows the jobs by `put`, at O(classes) for each job that ends.
+    """
+
+    def __init__(self) -> None:
+        self._past: dict[_ClassKey, _Past] = {}
+        self._ended: dict[JobKey, tuple[Likeness, _Sample]] = {}
+        #: What jobs without a limit that run now are like, and when they began.
+        self._running: dict[JobKey, tuple[Likeness, float]] = {}
+        #: By likeness: for how long a job runs that has run for longer than the one before.
+        self._steps: dict[Likeness, list[float]] = {}
+        #: Rises with each change.
+        self.version = 0
 
     @classmethod
     def of(cls, entries: Iterable[JobEntry]) -> RunTimes:
-        """Learn from the jobs that have ended; others are ignored."""
-        ended = list[tuple[str, float, JobEntry]]()
+        """Learn from the jobs that have ended."""
+        out = cls()
         for entry in entries:
-            if entry.job.is_finished and (seconds := run_seconds(entry.job, None)):
-                ended.append((entry.job.status.finished_at or "", seconds, entry))
-        ended.sort(key=lambda each: each[0], reverse=True)
-        found = defaultdict[Hashable, list[float]](list)
-        for _, seconds, entry in ended:
-            for kind in _classes(entry):
-                if len(found[kind]) < SAMPLES_MAX:
-                    found[kind].append(seconds)
-        return cls({kind: sorted(values) for kind, values in found.items()}, len(ended))
+            out.put(entry.job.metadata.key, entry)
+        return out
+
+    def put(self, key: JobKey, entry: JobEntry | None) -> None:
+        """Take in a job, new or changed; None: it is gone, and nothing more is learned from it."""
+        ended, running = self._ended.get(key), self._running.pop(key, None)
+        if entry is not None and entry.job.is_finished:
+            self._put_ended(key, ended, entry)
+        elif ended is not None:
+            self._remove(*self._ended.pop(key))
+        now_running = None if entry is None else _running(entry)
+        if now_running is not None:
+            self._running[key] = now_running
+        self.version += running != now_running
+
+    @property
+    def count(self) -> int:
+        """Past jobs that are counted."""
+        return len(self._ended)
 
     @property
     def is_enough(self) -> bool:
@@ -64,12 +137,102 @@ class RunTimes:
         With the probability `quantile`, in (0, 1), it is less. A job that has run for longer than
         nearly all others runs for as long again with a chance of one half, and so on.
         """
-        for kind in _classes(entry):
-            values = self._by_class.get(kind, [])
-            first = bisect_right(values, elapsed)
-            if len(values) - first >= SAMPLES_MIN:
-                return _quantile(values[first:], quantile) - elapsed
+        return self._remaining(Likeness.of(entry), elapsed, quantile)
+
+    def predicted(self, likeness: Likeness) -> float | None:
+        """Return for how many seconds a job runs that begins now; None where nothing says it."""
+        if not self.is_enough:
+            return None
+        return self._step(likeness._replace(elapsed=0.0), likeness.elapsed) - likeness.elapsed
+
+    def ends(self, now: float) -> list[tuple[float, JobKey]]:
+        """Return when each running job without a limit ends, in order, all of them later than now.
+
+        An end that has passed is predicted again, from the past jobs that ran for longer. So it is
+        the same until then, unless other jobs end.
+        """
+        if not self.is_enough:
+            return []
+        found = (
+            (max(began + self._step(likeness, now - began), now + 1.0), key)
+            for key, (likeness, began) in self._running.items()
+        )
+        return sorted(found)
+
+    def _step(self, likeness: Likeness, elapsed: float) -> float:
+        """Return how long a job runs in all that has run for `elapsed`."""
+        steps = self._steps.get(likeness)
+        if steps is None:
+            if len(self._steps) >= _REMEMBERED_MAX:
+                self._steps.clear()
+                for past in self._past.values():
+                    past.readers.clear()
+            steps = self._steps[likeness] = []
+        while not steps or steps[-1] <= elapsed:
+            last = steps[-1] if steps else 0.0
+            steps.append(last + self._remaining(likeness, last, PREDICTED_QUANTILE))
+        return steps[bisect_right(steps, elapsed)]
+
+    def _remaining(self, likeness: Likeness, elapsed: float, quantile: float) -> float:
+        for kind in likeness.classes():
+            past = self._past.get(kind)
+            if past is None:
+                continue
+            if past.values is None:
+                past.values = sorted(sample.seconds for sample in past.samples[-SAMPLES_MAX:])
+            past.readers[likeness] = None
+            first = bisect_right(past.values, elapsed)
+            if len(past.values) - first >= SAMPLES_MIN:
+                return _quantile(past.values[first:], quantile) - elapsed
         return elapsed / (1 - quantile) - elapsed
+
+    def _put_ended(
+        self, key: JobKey, before: tuple[Likeness, _Sample] | None, entry: JobEntry
+    ) -> None:
+        seconds = run_seconds(entry.job, None)
+        sample = _Sample(entry.job.status.finished_at or "", key, seconds)
+        if before is not None:
+            if before[1] == sample:
+                return
+            self._remove(*self._ended.pop(key))
+        if seconds:
+            likeness = Likeness.of(entry)
+            self._ended[key] = (likeness, sample)
+            for past in self._changed(likeness):
+                insort(past.samples, sample)
+
+    def _remove(self, likeness: Likeness, sample: _Sample) -> None:
+        for past in self._changed(likeness):
+            past.samples.pop(bisect_left(past.samples, sample))
+
+    def _changed(self, likeness: Likeness) -> Iterator[_Past]:
+        """Yield the classes of a past job that comes or goes."""
+        self.version += 1
+        for kind in likeness.classes():
+            past = self._past.setdefault(kind, _Past())
+            yield past
+            past.values = None
+            for reader in past.readers:
+                self._steps.pop(reader, None)
+            past.readers.clear()
+            if not past.samples:
+                del self._past[kind]
+
+
+def _running(entry: JobEntry) -> tuple[Likeness, float] | None:
+    """Return what a job is like that holds nodes and has no limit, and when its work began."""
+    job = entry.job
+    if job.spec.time_limit_seconds is not None or job.status.placement is None or job.is_finished:
+        return None
+    began = began_at(job)
+    return None if began is None else (Likeness.of(entry), began - run_seconds(job, None))
+
+
+def elapsed_before(job: Job) -> float:
+    """Return how long a job has run whose next attempt goes on from a checkpoint; else 0."""
+    progress = job.status.progress
+    goes_on = progress is not None and progress.checkpoint_step is not None
+    return run_seconds(job, None) if goes_on else 0.0
 
 
 def run_seconds(job: Job, now: float | None) -> float:
@@ -90,18 +253,6 @@ def _seconds(attempt: Attempt, now: float | None) -> float:
         return 0.0
     end = parse_time(attempt.finished_at) if attempt.finished_at else now
     return 0.0 if end is None else max(end - parse_time(attempt.started_at), 0.0)
-
-
-def _classes(entry: JobEntry) -> Iterator[Hashable]:
-    """Yield what a job has in common with others, the narrowest class first."""
-    meta, gpus = entry.job.metadata, gpus_of(entry.gang)
-    user, name = (meta.namespace, entry.user), _NUMBERED.sub("", meta.name)
-    yield user, name, gpus
-    yield user, name
-    yield user, gpus
-    yield user
-    yield gpus
-    yield ()
 
 
 def _quantile(values: list[float], quantile: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from math import inf
 
@@ -9,16 +10,20 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import ObjectMeta
+from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.recall import Recall
+from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
+from fairlead.decide.run_times import SAMPLES_MIN
 from fairlead.decide.verdict import Decision
 from fairlead.model.nodes import Ints
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
@@ -272,3 +277,97 @@ def test_the_start_of_the_head_is_calculated_again_when_a_node_or_an_end_changes
     assert starts() == [None]
     state.cluster.job_deleted(("default", "r"))
     assert placed(decide(state, EASY, EPOCH)) == {"head": ("a", "b")}
+
+
+PREDICTED = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=600.0)
+
+
+def of(user: str, job: Job) -> Job:
+    return replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: user}))
+
+
+def past(user: str, seconds: float) -> list[Job]:
+    """Enough jobs of a user that have ended, each of which ran for so long."""
+    end = format_time(EPOCH - 3600)
+    run = Attempt(1, started_at=format_time(EPOCH - 3600 - seconds), finished_at=end)
+    status = {"attempts": (run,), "finished_at": end}
+    done = (Condition(type="Succeeded", status="True"),)
+    return [
+        of(user, make_job(f"past-{user}-{n}", conditions=done, status=status))
+        for n in range(SAMPLES_MIN)
+    ]
+
+
+HOURLY = [*past("ana", 3600), *past("ben", 3601)]
+
+
+def test_without_limits_jobs_count_by_the_run_times_of_past_ones() -> None:
+    runs = of("ana", running("r", "a", limit=None))
+    for user, starts in (("ana", True), ("ben", False)):
+        small = of(user, later("small", None))
+        decision = decided(NODES, *HOURLY, runs, HEAD, small, policy=PREDICTED)
+        assert placed(decision) == ({"small": ("b",)} if starts else {})
+        assert decision.wake_at == EPOCH + 3600  # then it is predicted again
+    verdict = decision.verdicts["default", "small"]
+    assert verdict.reason is Reason.BEHIND_EXPECTED_START
+    assert verdict.facts == {"job": "default/head", "starts_by": format_time(EPOCH + 3600)}
+
+
+def test_predictions_end_with_their_bound() -> None:
+    """It counts from when room was first kept for the job from another one."""
+    runs, small = of("ana", running("r", "a", limit=None)), of("cid", later("small", None))
+    state = PlacementState.of(NODES, [*HOURLY, *past("cid", 60), runs, HEAD, small])
+    for seconds in (0, 599):
+        assert placed(decide(state, PREDICTED, EPOCH + seconds)) == {"small": ("b",)}
+    decision = decide(state, PREDICTED, EPOCH + 600)
+    assert placed(decision) == {}
+    assert decision.verdicts["default", "small"].reason is Reason.BEHIND_EARLIER_JOB
+    state.cluster.job_changed(running("head", "a", "b", limit=None))
+    state.cluster.job_deleted(runs.metadata.key)
+    state.cluster.job_changed(HEAD)  # it waits again
+    state.cluster.job_changed(runs)
+    assert placed(decide(state, PREDICTED, EPOCH + 600)) == {"small": ("b",)}
+
+
+def test_a_replay_knows_since_when_room_is_kept() -> None:
+    runs, small = of("ana", running("r", "a", limit=None)), of("cid", later("small", None))
+    jobs = (*HOURLY, *past("cid", 60), runs, HEAD, small)
+    state = PlacementState.of(NODES, jobs)
+    decide(state, PREDICTED, EPOCH)
+    recall = Recall()
+    decision = decide(state, PREDICTED, EPOCH + 600, recall=recall)
+    made = Snapshot(EPOCH + 600, Objects(tuple(NODES), jobs), PREDICTED, recall=recall)
+    assert (
+        placed(replay(dataclasses.replace(made, carried=Carried.of(state))))
+        == placed(decision)
+        == {}
+    )
+    assert placed(replay(made)) == {"small": ("b",)}  # a canary
+
+
+def test_an_exceeded_prediction_is_corrected() -> None:
+    """The job that was to end at an hour goes on: for how long, no past job tells."""
+    policy = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=inf)
+    runs, long = of("ana", running("r", "a", limit=None)), later("long", HOUR)
+    state = PlacementState.of(NODES, [*HOURLY[:SAMPLES_MIN], runs, HEAD, long])
+    for seconds, starts in ((0, True), (1, False), (3599, False), (3600, True)):
+        found = placed(decide(state, policy, EPOCH + seconds))
+        assert found == ({"long": ("b",)} if starts else {})
+
+
+def test_a_job_that_past_jobs_tell_to_be_short_passes_equal_ones() -> None:
+    jobs = [of("ana" if i == 5 else "ben", later(f"j{i}", None, after=i)) for i in range(1, 9)]
+    runs = of("ana", running("r", "a", limit=None))
+    decision = decided(NODES, *HOURLY, runs, HEAD, *jobs, policy=PREDICTED)
+    assert placed(decision) == {"j5": ("b",)}
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_is_predicted_by_what_is_left() -> None:
+    """A job of an hour has run for half of it, and the head starts in half an hour."""
+    runs = of("ana", running("r", "a", limit=1800 - GRACE_SECONDS_DEFAULT))
+    for saved, starts in ((7, True), (None, False)):
+        ran = Attempt(1, started_at=format_time(EPOCH - 1800), finished_at=format_time(EPOCH))
+        status = {"attempts": (ran,), "progress": Progress(checkpoint_step=saved)}
+        small = of("ana", make_job("small", created=EPOCH + 1, attempt=2, status=status))
+        decision = decided(NODES, *HOURLY, runs, HEAD, small, policy=PREDICTED)
+        assert placed(decision) == ({"small": ("b",)} if starts else {})

@@ -9,9 +9,9 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
-from fairlead.decide.run_times import SAMPLES_MAX, SAMPLES_MIN, RunTimes, run_seconds
+from fairlead.decide.run_times import SAMPLES_MAX, SAMPLES_MIN, Likeness, RunTimes, run_seconds
 from fairlead.model.cluster import ClusterState, JobEntry
-from fairlead.testing.builders import EPOCH, make_job
+from fairlead.testing.builders import EPOCH, make_job, make_placement
 
 NEW_YEAR = 365 * 86_400
 
@@ -113,3 +113,58 @@ def test_an_attempt_carries_the_time_of_those_whose_checkpoint_it_goes_on_with()
     assert run_seconds(job, EPOCH + 310) == 60.0  # the second began from the start
     assert run_seconds(job, None) == 50.0
     assert run_seconds(make_job("b"), EPOCH) == 0.0
+
+
+def placed(name: str, *, start: float, user: str = "ana") -> Job:
+    """A job that runs since an instant, as far as its objects say."""
+    job = of(user, make_job(name, placement=make_placement(["a"])))
+    return replace(job, status=replace(job.status, attempt=1, attempts=(attempt(1, start, None),)))
+
+
+def test_an_exceeded_prediction_is_made_again_from_those_that_ran_for_longer() -> None:
+    found = times(
+        [*many("train", 100.0, count=100), *many("train", 1000.0), placed("train-99", start=0.0)]
+    )
+    [(first, key)] = found.ends(EPOCH)
+    assert (first, key) == (pytest.approx(EPOCH + 100, abs=1.1), ("default", "train-99"))
+    assert found.ends(first - 2.0) == [(first, key)]
+    instants = [EPOCH]
+    while instants[-1] < EPOCH + 50_000:
+        [(end, _)] = found.ends(instants[-1])
+        assert end > instants[-1]
+        instants.append(end)
+    assert pytest.approx(EPOCH + 1000, abs=1.1) in instants
+    assert len(instants) < 30
+
+
+def test_a_job_that_has_a_limit_or_no_nodes_has_no_predicted_end() -> None:
+    running = placed("train-99", start=0.0)
+    limited = replace(running, spec=replace(running.spec, time_limit_seconds=60))
+    waiting = of("ana", make_job("train-99"))
+    over = ended("train-99", 100.0)
+    past = many("train", 100.0)
+    assert times([*past, running]).ends(EPOCH)
+    for job in (limited, waiting, over):
+        assert times([*past, job]).ends(EPOCH) == []
+    assert times([*past[1:], running]).ends(EPOCH) == []  # too few tell something
+
+
+def test_what_is_followed_is_what_is_learned_at_once() -> None:
+    """Jobs come, end, change and go; predictions follow, as if all were read anew."""
+    cluster, found = ClusterState(), RunTimes()
+    cluster.on_job_change(found.put)
+    jobs = [*many("train", 100.0), *many("train", 900.0, count=30), *many("sweep", 50.0, user="b")]
+    asked = Likeness("default", "ana", "train", 8), Likeness("default", "b", "sweep", 8, 70.0)
+    for step, job in enumerate([*jobs, *jobs[::2]]):
+        if job.metadata.key in cluster.jobs:
+            cluster.job_deleted(job.metadata.key)
+        else:
+            cluster.job_changed(make_job(job.metadata.name, placement=make_placement(["a"])))
+            cluster.job_changed(job)
+        if step % 7 == 0:
+            anew = RunTimes.of(cluster.jobs.values())
+            assert [found.predicted(each) for each in asked] == [
+                anew.predicted(each) for each in asked
+            ]
+            assert (found.count, found.ends(EPOCH)) == (anew.count, anew.ends(EPOCH))
+    assert found.predicted(asked[0]) is not None

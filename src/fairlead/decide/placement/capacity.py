@@ -13,6 +13,7 @@ and every "what if?".
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
@@ -186,9 +187,13 @@ class PresentCapacity:
         index = bisect_right(ends, after, key=_end)
         return ends[index][0] if index < len(ends) else None
 
-    def ends(self) -> Iterator[tuple[float, Iterator[tuple[Ints, Ints, Request]]]]:
-        """Yield the limits that are known, in order, with what each job uses until then."""
-        for end, key in self._known_ends():
+    def ends(
+        self, predicted: Iterable[tuple[float, JobKey]] = ()
+    ) -> Iterator[tuple[float, Iterator[tuple[Ints, Ints, Request]]]]:
+        """Yield the limits that are known, and ends that are predicted, both in order, with what
+        each job uses until then.
+        """
+        for end, key in heapq.merge(self._known_ends(), predicted):
             if self._transaction.holds(key):
                 yield end, self._transaction.uses_of(key)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
@@ -23,6 +23,8 @@ from fairlead.model.nodes import Ints
 from fairlead.model.requests import Request
 
 T = TypeVar("T")
+#: When a job ends, and what it uses until then.
+_End: TypeAlias = tuple[float, tuple[tuple[Ints, Ints, Request], ...]]
 
 
 class Context:
@@ -40,9 +42,13 @@ class Context:
         #: Jobs placed in this decision and the slots that they took.
         self.placed: dict[ObjectKey, Ints] = {}
         #: What the decision has placed so far that has a known end: until when, and what it uses.
-        self.placed_until: list[tuple[float, tuple[tuple[Ints, Ints, Request], ...]]] = []
+        self.placed_until: list[_End] = []
+        #: The same of jobs without a time limit, by their predicted run times.
+        self.placed_predicted: list[_End] = []
         #: What is kept for the heads of the queue, in its order: see `reserve`.
         self.reservations: tuple[Reservation, ...] = ()
+        #: Since when room is kept for waiting jobs. A copy: forecasts look ahead.
+        self.kept_since = dict(state.kept_since)
         self.borrowing = Borrowing(state.cluster)
         self.limits = RunningLimits(state.cluster)
         #: When to decide again.
@@ -108,16 +114,32 @@ class Context:
             return reservation.kept
         return reservation.kept.but(self.cluster.table.labels.tiers(team) == OWN)
 
-    def respected(self, entry: QueueEntry) -> tuple[Reservation, ...]:
+    def respected(self, entry: QueueEntry) -> int:
         """Return the reservations that a job which begins now has to leave room for: of those heads
-        that may start before it is over. A shorter job respects no more than a longer one.
+        that may start before it is over. Bit i is set for `reservations[i]`.
         """
         if not self.reservations:
-            return ()
-        over_at = self.now + entry.hold_seconds
-        return tuple(
-            each for each in self.reservations if each.starts_by is None or over_at > each.starts_by
+            return 0
+        over_at, likely_at = self.now + entry.hold_seconds, self.now + self.likely_seconds(entry)
+        return sum(
+            1 << index
+            for index, each in enumerate(self.reservations)
+            if each.starts_by is None
+            or (likely_at if each.is_predicted else over_at) > each.starts_by
         )
+
+    def reserved(self, respected: int) -> tuple[Reservation, ...]:
+        """Return the reservations of which `respected` names the bits."""
+        return tuple(each for i, each in enumerate(self.reservations) if respected >> i & 1)
+
+    def likely_seconds(self, entry: QueueEntry) -> float:
+        """Return for how long a job holds its nodes: its limit, or as is predicted without one;
+        infinity where nothing says it.
+        """
+        if entry.likeness is None or not self.policy.predictions_seconds_max:
+            return entry.hold_seconds
+        predicted = self.state.run_times.predicted(entry.likeness)
+        return inf if predicted is None else predicted
 
     def plan(
         self, entry: QueueEntry, gang: GangRequest, beside: Iterable[Reservation] = ()
@@ -130,9 +152,11 @@ class Context:
         self.placed[entry.age.job_key] = plan.distinct_slots
         self.borrowing.note(entry.lane.team, plan)
         self.limits.take(entry)
-        if entry.hold_seconds < inf and isinstance(entry.gang, GangRequest):
+        likely, is_limited = self.likely_seconds(entry), entry.hold_seconds < inf
+        if likely < inf and isinstance(entry.gang, GangRequest):
             uses = tuple(uses_of(entry.gang, plan))
-            self.placed_until.append((self.now + entry.hold_seconds, uses))
+            ends = self.placed_until if is_limited else self.placed_predicted
+            ends.append((self.now + likely, uses))
 
     def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""

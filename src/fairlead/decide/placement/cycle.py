@@ -81,6 +81,7 @@ def decide(
         capacity = PresentCapacity(state.cluster, transaction)
         context = Context(state, policy, now, capacity)
         context.recall, context.given = recall or context.recall, given
+        context.kept_since = state.kept_since
         return _Cycle(context, contains_faults=contains_faults).run()
 
 

@@ -1,14 +1,14 @@
 """When a gang starts at the latest, and what must stay free for it until then.
 
-Jobs that hold nodes end at their limits, one after the other. The first end after which the gang
-fits is found by doubling the number of ends and halving the last step, so the work grows with the
-ends that it needs, not with the jobs that run.
+Jobs that hold nodes end at their limits, or when it is predicted, one after the other. The first
+end after which the gang fits is found by doubling the number of ends and halving the last step, so
+the work grows with the ends that it needs, not with the jobs that run.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import plan_gang
+from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gangs import GangRequest
 from fairlead.model.nodes import Ints
 from fairlead.model.requests import Request
@@ -31,10 +32,18 @@ _ENDS_MAX = 4096
 class FirstStart:
     """Looks ahead for one gang, on columns of its own."""
 
-    def __init__(self, context: Context, entry: QueueEntry, gang: GangRequest) -> None:
+    def __init__(
+        self,
+        context: Context,
+        entry: QueueEntry,
+        gang: GangRequest,
+        predicted: Sequence[tuple[float, ObjectKey]] | None = None,
+    ) -> None:
+        """With `predicted`, jobs without a time limit end then."""
         self._context, self._entry, self._gang = context, entry, gang
-        placed = sorted(context.placed_until, key=_at)
-        self._unread = islice(heapq.merge(context.capacity.ends(), placed, key=_at), _ENDS_MAX)
+        placed = [*context.placed_until, *(() if predicted is None else context.placed_predicted)]
+        ends = context.capacity.ends(predicted or ())
+        self._unread = islice(heapq.merge(ends, sorted(placed, key=_at), key=_at), _ENDS_MAX)
         self._ends: list[_End] = []
         self._room = FreedCapacity.of(context.cluster, ())
 

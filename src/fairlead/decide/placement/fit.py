@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import TypeAlias
 
 from fairlead.decide.placement.budget import budget_verdict
@@ -18,6 +19,7 @@ from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.reservation import HeadReservations
 from fairlead.decide.placement.search import Plan
 from fairlead.decide.placement.strict_order import StrictOrder
+from fairlead.decide.run_times import Likeness
 from fairlead.model.gangs import GangRequest
 
 #: Called with each job that is placed, and with each one that has a next attempt to place.
@@ -115,9 +117,21 @@ class Fit:
         None where there is none.
         """
         context = self._context
-        respected = context.respected(context.state.jobs[group.ages[index].job_key])
-        starts = [each.starts_by for each in respected if each.starts_by is not None]
-        return group.following(index, max(starts) - context.now) if starts else None
+        entry = context.state.jobs[group.ages[index].job_key]
+        sure, predicted = -inf, -inf
+        for each in context.reserved(context.respected(entry)):
+            if each.starts_by is not None:
+                sure = max(sure, each.starts_by - context.now)
+                if each.is_predicted:
+                    predicted = max(predicted, each.starts_by - context.now)
+        if sure == -inf:
+            return None
+
+        def is_short(likeness: Likeness) -> bool:
+            seconds = context.state.run_times.predicted(likeness)
+            return seconds is not None and seconds <= predicted
+
+        return group.following(index, sure, is_short)
 
     def _try_first(self, group: Group, entry: QueueEntry) -> bool:
         """Place the group's next job, or keep a place for it that others leave.
@@ -132,17 +146,18 @@ class Fit:
             return False
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
         respected = context.respected(entry)
-        versions = (reservation.version for reservation in respected)
+        reserved = context.reserved(respected)
+        versions = (reservation.version for reservation in reserved)
         basis = (*context.basis(shape.gang), loans, *versions)
-        failure = (self._passes, entry.age.job_key, len(respected))
-        has_failed = shape.failed_on.get(len(respected)) == basis
+        failure = (self._passes, entry.age.job_key, respected)
+        has_failed = shape.failed_on.get(respected) == basis
         if has_failed:
             context.recall.failed.append(failure)
         elif self._failed is None or failure not in self._failed:
             self._evaluations += 1
-            plan = context.plan(entry, shape.gang, respected)
+            plan = context.plan(entry, shape.gang, reserved)
             if plan is not None:
                 self._on_plan(entry, plan)
                 return True
-            shape.failed_on[len(respected)] = basis
+            shape.failed_on[respected] = basis
         return self.preempting.nominate(group, entry)

@@ -55,5 +55,7 @@ class Reservation:
     kept: Kept
     #: When it starts at the latest if running jobs use their whole limits; None: they do not say.
     starts_by: float | None = None
+    #: Jobs without a limit count by their predicted run times, so it may start later than that.
+    is_predicted: bool = False
     #: Differs once a gang that left no room for the job may leave some.
     version: int = 0

@@ -14,6 +14,9 @@ class PlacementPolicy:
     starvation_seconds: float = 900.0
     #: Later jobs may use those nodes where that does not delay it, by the jobs' time limits.
     backfills: bool = True
+    #: For so long after `starvation_seconds` jobs without a time limit count there by the run times
+    #: of past jobs. 0: never. As it may be wrong, it must not be so for ever.
+    predictions_seconds_max: float = 14_400.0
     #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
     repair_hold_seconds: float = 300.0
     #: Jobs of higher priority preempt running ones of lower priority.

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from math import inf
 from operator import attrgetter
+from typing import TypeVar
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.lost_work import Run
 from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, PriorityOrder, Rank
+from fairlead.decide.run_times import Likeness
 from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang
@@ -29,9 +31,11 @@ from fairlead.model.requests import MemberClass
 
 #: Gangs of several roles, or bound to one domain, that are looked at per call of `candidates`.
 _COMPLEX_MAX = 256
-#: Different times of holding nodes that are looked at per group.
+#: Different times of holding nodes, and likenesses, that are looked at per group.
 _HOLDS_MAX = 256
 _rank = attrgetter("rank")
+#: What the jobs of a group may have in common beside.
+K = TypeVar("K", float, Likeness)
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class QueueEntry:
     user: str = ""
     #: How long an attempt may hold its nodes; infinity without a time limit.
     hold_seconds: float = inf
+    #: What its run time is predicted from; None with a time limit.
+    likeness: Likeness | None = None
     #: The group that it waits in; None when it does not wait for a first place.
     group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
@@ -72,8 +78,8 @@ class Shape:
     gang: GangRequest | InvalidGang
     groups: dict[LaneKey, Group] = field(default_factory=dict["LaneKey", "Group"])
     judgement: Judgement | None = None
-    #: State of what the last failure depended on, by the number of reservations that the job had to
-    #: respect; not there: try again.
+    #: State of what the last failure depended on, by the reservations that the job had to respect
+    #: (`Context.respected`); not there: try again.
     failed_on: dict[int, object] = field(default_factory=dict[int, object])
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
     on_empty: tuple[int, Verdict | None] | None = None
@@ -106,6 +112,9 @@ class Group:
     #: The same by how long they may hold nodes, and these times in order.
     by_hold: dict[float, list[Age]] = field(default_factory=dict[float, list[Age]])
     holds: list[float] = field(default_factory=list[float])
+    #: Those without a limit by what their run times are predicted from, and these in order.
+    by_likeness: dict[Likeness, list[Age]] = field(default_factory=dict["Likeness", "list[Age]"])
+    likenesses: list[Likeness] = field(default_factory=list["Likeness"])
     #: What the last search for victims found none on, and when protected jobs may be victims.
     no_victims: tuple[tuple[object, ...], float] | None = None
     #: Whether it fits on the nodes that are available, were they empty, with the versions of nodes
@@ -120,14 +129,22 @@ class Group:
         """Return the place in the queue of one of its jobs."""
         return OrderKey(self.lane.rank, self.ages[index])
 
-    def following(self, index: int, hold_max: float) -> int | None:
-        """Return the index of the first job after one that holds nodes for so long at most.
+    def following(
+        self, index: int, hold_max: float, is_short: Callable[[Likeness], bool]
+    ) -> int | None:
+        """Return the index of the first job after one that holds nodes for so long at most, or is
+        predicted to be short.
 
-        People state few different limits; where a group has many, only the shortest count.
+        People state few different limits; where a group has many, only the shortest count, and of
+        the likenesses the first.
         """
         age, found = self.ages[index], list[Age]()
-        for hold in self.holds[: min(bisect_right(self.holds, hold_max), _HOLDS_MAX)]:
-            ages = self.by_hold[hold]
+        holds = self.holds[: min(bisect_right(self.holds, hold_max), _HOLDS_MAX)]
+        short = [each for each in self.likenesses[:_HOLDS_MAX] if is_short(each)]
+        for ages in (
+            *map(self.by_hold.__getitem__, holds),
+            *map(self.by_likeness.__getitem__, short),
+        ):
             if (at := bisect_right(ages, age)) < len(ages):
                 found.append(ages[at])
         return bisect_left(self.ages, min(found)) if found else None
@@ -135,19 +152,18 @@ class Group:
     def add(self, entry: QueueEntry) -> None:
         """Put in a job."""
         insort(self.ages, entry.age)
-        if entry.hold_seconds not in self.by_hold:
-            self.by_hold[entry.hold_seconds] = []
-            insort(self.holds, entry.hold_seconds)
-        insort(self.by_hold[entry.hold_seconds], entry.age)
+        if entry.likeness is None:
+            _file(self.by_hold, self.holds, entry.hold_seconds, entry.age)
+        else:
+            _file(self.by_likeness, self.likenesses, entry.likeness, entry.age)
 
     def remove(self, entry: QueueEntry) -> None:
         """Take out a job."""
         _remove(self.ages, entry.age)
-        ages = self.by_hold[entry.hold_seconds]
-        _remove(ages, entry.age)
-        if not ages:
-            del self.by_hold[entry.hold_seconds]
-            self.holds.pop(bisect_left(self.holds, entry.hold_seconds))
+        if entry.likeness is None:
+            _unfile(self.by_hold, self.holds, entry.hold_seconds, entry.age)
+        else:
+            _unfile(self.by_likeness, self.likenesses, entry.likeness, entry.age)
 
 
 class _ByCount:
@@ -382,3 +398,18 @@ class WaitQueue:
 
 def _remove(ages: list[Age], age: Age) -> None:
     ages.pop(bisect_left(ages, age))
+
+
+def _file(by_kind: dict[K, list[Age]], kinds: list[K], kind: K, age: Age) -> None:
+    """Put a job under what it has in common with others, and this in order."""
+    if kind not in by_kind:
+        by_kind[kind] = []
+        insort(kinds, kind)
+    insort(by_kind[kind], age)
+
+
+def _unfile(by_kind: dict[K, list[Age]], kinds: list[K], kind: K, age: Age) -> None:
+    _remove(by_kind[kind], age)
+    if not by_kind[kind]:
+        del by_kind[kind]
+        kinds.pop(bisect_left(kinds, kind))

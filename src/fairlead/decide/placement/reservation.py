@@ -12,7 +12,7 @@ use are kept.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
 from fairlead.decide.placement.budget import budget_verdict
@@ -24,6 +24,7 @@ from fairlead.decide.placement.patience import waiting_since
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.unplaceable import eligible_nodes
+from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Bools, Ints
 
@@ -74,13 +75,26 @@ class HeadReservations:
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
             return
-        starts_by, amounts = self._first_start(entry, gang)
+        since = context.kept_since.setdefault(entry.age.job_key, context.now)
+        predicted_until = since + context.policy.predictions_seconds_max
+        is_predicted = context.now < predicted_until and context.state.run_times.is_enough
+        is_predicted = is_predicted and context.policy.backfills
+        predicted = self._predicted_ends if is_predicted else None
+        starts_by, amounts = self._first_start(entry, gang, predicted)
         version = hash(None if amounts is None else amounts.tobytes())
-        new = Reservation(entry.age.job_key, Kept(nodes, amounts), starts_by, version)
+        new = Reservation(entry.age.job_key, Kept(nodes, amounts), starts_by, is_predicted, version)
         context.reserve(*context.reservations, new)
 
+    @cached_property
+    def _predicted_ends(self) -> list[tuple[float, ObjectKey]]:
+        """When jobs without a time limit end; the first such end makes the reservations anew."""
+        context = self._context
+        ends = context.state.run_times.ends(context.now)
+        context.wakes += [end for end, _ in ends[:1]]
+        return ends
+
     def _first_start(
-        self, entry: QueueEntry, gang: GangRequest
+        self, entry: QueueEntry, gang: GangRequest, predicted: list[tuple[float, ObjectKey]] | None
     ) -> tuple[float | None, Ints | None]:
         """Return what `FirstStart` finds; remembered while nothing that it depends on changes."""
         context, group = self._context, entry.group
@@ -89,8 +103,10 @@ class HeadReservations:
             return None, None
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
         basis = (*context.basis(gang), loans, context.cluster.ends_version)
+        if predicted is not None:  # the first is the next that is predicted anew
+            basis = (*basis, context.state.run_times.version, *predicted[:1])
         if group.first_start is None or group.first_start[0] != basis:
-            group.first_start = (basis, FirstStart(context, entry, gang).find())
+            group.first_start = (basis, FirstStart(context, entry, gang, predicted).find())
         starts_by, amounts = group.first_start[1]
         return None if starts_by is None else max(starts_by, context.now), amounts
 

@@ -60,6 +60,8 @@ class Carried:
     uncertain: dict[ObjectKey, Placement] = field(default_factory=dict[ObjectKey, Placement])
     #: Placements that count as given back, and whether until the job ends.
     forfeited: dict[ObjectKey, bool] = field(default_factory=dict[ObjectKey, bool])
+    #: Since when room is kept for waiting jobs.
+    kept_since: dict[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
 
     @classmethod
     def of(cls, state: PlacementState) -> Carried:
@@ -68,6 +70,7 @@ class Carried:
         return cls(
             cluster.uses.shares.save(), cluster.uses.gpu_seconds.save(),
             tuple(state.write_blocked), cluster.uncertain, cluster.forfeited,
+            dict(state.kept_since),
         )  # fmt: skip
 
 
@@ -121,6 +124,7 @@ def _state(snapshot: Snapshot) -> PlacementState:
     for key, placement in carried.uncertain.items():
         if key in cluster.jobs:
             state.reserve_uncertain(cluster.jobs[key].job, placement)
+    state.kept_since.update(carried.kept_since)
     state.write_blocked.update(dict.fromkeys(carried.write_blocked))
     return state
 

@@ -18,6 +18,7 @@ from fairlead.decide.placement.job_limits import QueueLimits
 from fairlead.decide.placement.order import LaneKey, Order, age_of
 from fairlead.decide.placement.patience import Patience
 from fairlead.decide.placement.queue import QueueEntry, WaitQueue
+from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState, JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
@@ -49,6 +50,10 @@ class PlacementState:
         self.queue_limits = QueueLimits(self.cluster)
         self.unsaid: dict[JobKey, Verdict] = {}
         self.patience = Patience(self.queue)
+        #: How long jobs run, as those tell that have ended and are still known.
+        self.run_times = RunTimes()
+        #: Since when room is kept for waiting jobs.
+        self.kept_since: dict[JobKey, float] = {}
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, QueueEntry] = {}
         #: Jobs whose placement must be released.
@@ -113,6 +118,7 @@ class PlacementState:
     def _job_changed(self, key: JobKey, entry: JobEntry | None) -> None:
         """Take in a job, new or changed; None: it is gone."""
         before = self.jobs.get(key)
+        self.run_times.put(key, entry)
         if entry is None:
             self._forget(key, before)
             return
@@ -128,8 +134,13 @@ class PlacementState:
         waits = phase is Phase.QUEUED and not is_forfeited
         is_ready = waits and unresolved is None
         gang = self.patience.request(job, entry.gang) if is_ready else entry.gang
+        if not is_ready:
+            self.kept_since.pop(key, None)
+        likeness = None
+        if is_ready and job.spec.time_limit_seconds is None:
+            likeness = Likeness.of(entry, elapsed=elapsed_before(job))
         after = self.jobs[key] = QueueEntry(
-            job, gang, lane, age_of(job), entry.user, entry.hold_seconds
+            job, gang, lane, age_of(job), entry.user, entry.hold_seconds, likeness
         )
         self.patience.put(after, entry.gang, waits=is_ready)
         self.queue_limits.put(before, after, waits=is_ready)
@@ -163,6 +174,7 @@ class PlacementState:
             self.queue_limits.put(before, None, waits=False)
             self._follow_limits(key)
         self.unresolved.pop(key, None)
+        self.kept_since.pop(key, None)
         for keys in (
             self.releasable, self.repairable, self.held, self.write_blocked, self.nominees,
             self.preempted, self.leaving, self.evictable,
@@ -231,6 +243,7 @@ def _is_equal(entry: QueueEntry, other: QueueEntry) -> bool:
     is_same = entry.gang is other.gang or (_is_reduced(other.gang) and entry.gang == other.gang)
     is_same = is_same and entry.lane == other.lane
     is_same = is_same and entry.hold_seconds == other.hold_seconds
+    is_same = is_same and entry.likeness == other.likeness
     return is_same and entry.age == other.age
 
 

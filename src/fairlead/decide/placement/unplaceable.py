@@ -124,7 +124,9 @@ def _reservation_verdict(
     if starts_by is None:
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(head)}, (head,))
     facts = {"job": "/".join(head), "starts_by": format_time(starts_by)}
-    return Verdict(Reason.BEHIND_RESERVATION, facts, (head,))
+    is_expected = reservation.is_predicted
+    reason = Reason.BEHIND_EXPECTED_START if is_expected else Reason.BEHIND_RESERVATION
+    return Verdict(reason, facts, (head,))
 
 
 def _judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
