@@ -1,14 +1,15 @@
 """Which gangs make room for another one: the cheapest set of whole jobs that is found.
 
-    cost      level by level, the highest priority first: jobs that are not borrowed, GPU-seconds
-              that are lost, jobs (`cost_of`)
+    cost      level by level, the highest priority first, and of one priority the jobs that are
+              not borrowed before those that are: GPU-seconds that are lost, jobs (`cost_of`)
 
 The candidates are put in an order, and the shortest prefix is found whose removal makes room: its
 highest priority is then the lowest possible. The gang is planned in that room, on nodes that are
 free anyway first, and every candidate that the plan does not need stays, the dearest first. So a
 set of victims always comes with the places that it makes free. Several orders are tried and the
 cheapest set is taken, since no order is best for all clusters: jobs that share nodes must leave
-together, jobs that have nodes of their own are weighed by what they make free.
+together, jobs that have nodes of their own are weighed by what they make free. Then the search is
+repeated with one victim kept, the dearest first, for as long as that finds a cheaper set.
 
 The cheapest set overall is a covering problem, which is NP-hard; tests compare with an exact
 solver (docs/design/preemption.md).
@@ -34,10 +35,13 @@ from fairlead.model.requests import Request
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-#: A level is a priority: (priority, jobs that are not borrowed, GPU-seconds lost, jobs).
-Level: TypeAlias = tuple[int, int, float, int]
+#: A priority, whether its jobs are not borrowed, GPU-seconds that are lost, jobs.
+Level: TypeAlias = tuple[int, bool, float, int]
 #: The levels of the victims, the highest priority first. Smaller is better; () costs nothing.
 Cost: TypeAlias = tuple[Level, ...]
+
+#: Searches with one victim kept, and the nodes and places that all of them may look at.
+_REPEATS_MAX, _REPEATED_WORK_MAX = 32, 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +77,12 @@ class Victims:
 
 def cost_of(victims: Iterable[Candidate]) -> Cost:
     """Return what it costs to preempt these jobs; see the module."""
-    levels: dict[int, list[Candidate]] = {}
+    levels: dict[tuple[int, bool], list[Candidate]] = {}
     for victim in victims:
-        levels.setdefault(victim.priority, []).append(victim)
+        levels.setdefault((victim.priority, not victim.is_borrowed), []).append(victim)
     return tuple(
-        (
-            priority,
-            sum(not v.is_borrowed for v in at),
-            sum(sorted(v.lost_gpu_seconds for v in at)),
-            len(at),
-        )
-        for priority, at in sorted(levels.items(), reverse=True)
+        (*level, sum(sorted(v.lost_gpu_seconds for v in at)), len(at))
+        for level, at in sorted(levels.items(), reverse=True)
     )
 
 
@@ -103,8 +102,15 @@ def find_victims(
     search = _Search(state, gang, candidates, room)
     if not search.has_room(np.zeros(len(candidates), dtype=np.int64), 1):
         return None
-    found = [each for ranks in search.orders() if (each := search.run(ranks)) is not None]
-    return min(found, key=lambda each: (each.cost, [v.key for v in each.victims]), default=None)
+    orders = search.orders()
+    found = [(each, ranks) for ranks in orders if (each := search.run(ranks)) is not None]
+    if not found:
+        return None
+    return search.repeated(*min(found, key=lambda each: _by_cost(each[0])))
+
+
+def _by_cost(victims: Victims) -> tuple[Cost, list[JobKey]]:
+    return victims.cost, [victim.key for victim in victims.victims]
 
 
 class _Search:
@@ -146,9 +152,11 @@ class _Search:
                 orders.append(ranks)
         return orders
 
-    def run(self, ranks: Ints) -> Victims | None:
-        """Return the victims by one order; None when the planner finds no place in the room."""
-        low, high = 0, len(self._candidates)
+    def run(self, ranks: Ints, count: int = 0) -> Victims | None:
+        """Return the victims by one order, of the first `count` candidates (0: of all), which make
+        room; None when the planner finds no place in it.
+        """
+        low, high = 0, count or len(self._candidates)
         while low + 1 < high:
             middle = (low + high) // 2
             if self.has_room(ranks, middle):
@@ -162,6 +170,30 @@ class _Search:
             return None
         needed = self._needed(ranks, high, plan, capacity)
         return Victims(tuple(self._candidates[i] for i in sorted(needed)), plan)
+
+    def repeated(self, best: Victims, ranks: Ints) -> Victims:
+        """Return the victims that are found by the same order with one of them kept, if those are
+        cheaper, and so on; the number of searches falls with the size of the cluster.
+        """
+        work, count = len(self._slots) + self._node_count, len(self._candidates)
+        left = self._dearest_first(best)
+        for _ in range(min(_REPEATS_MAX, _REPEATED_WORK_MAX // work)):
+            if not left or count == 1:
+                break
+            kept = left.pop(0)
+            others = np.where(ranks > ranks[kept], ranks - 1, ranks)
+            others[kept] = len(ranks)  # beyond all others
+            found = self.run(others, count - 1) if self.has_room(others, count - 1) else None
+            if found is not None and _by_cost(found) < _by_cost(best):
+                best, ranks, count = found, others, count - 1
+                left = self._dearest_first(best)
+        return best
+
+    def _dearest_first(self, found: Victims) -> list[int]:
+        """Return the numbers of the victims among the candidates."""
+        keys = {victim.key for victim in found.victims}
+        numbers = [i for i, each in enumerate(self._candidates) if each.key in keys]
+        return sorted(numbers, key=lambda i: cost_of([self._candidates[i]]), reverse=True)
 
     def has_room(self, ranks: Ints, count: int) -> bool:
         """True when the gang has room without the first `count` candidates of an order.
@@ -202,9 +234,11 @@ class _Search:
         return free
 
     def _last_to_leave(self, ranks: Ints, count: int) -> Ints:
-        """Return int64[N]: 0 for nodes that no candidate has to leave, more for dearer ones."""
+        """Return int64[N]: 0 for nodes that no candidate has to leave, more for dearer ones. The
+        last of the candidates leaves in any case, since without it there is too little room.
+        """
         places = ranks[self._owners]
-        leaves = places < count
+        leaves = places < count - 1
         last = np.zeros(self._node_count, dtype=np.int64)
         np.maximum.at(last, self._slots[leaves], places[leaves] + 1)
         return last
