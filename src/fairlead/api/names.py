@@ -25,6 +25,7 @@ MAINTENANCE_ANNOUNCED = (
     f"{GROUP}/maintenance-announced"  # on a node: MAINTENANCE as its provider announced it
 )
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
+DEFRAGMENT = f"{GROUP}/defragment"  # on jobs: "true" has running gangs moved for it
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements
 GROUP_SIZE = (
     f"{GROUP}/size"  # on pods of others: how many belong to their group, where no owner says

@@ -4,6 +4,8 @@
     nomination    these nodes are kept for the job; others, its victims, still have to leave them
     preemption    the job is a victim and gives its placement back
 
+A victim that has a nomination of its own moves: its next attempt is placed there.
+
 The scheduler alone writes them (docs/design/preemption.md).
 """
 
@@ -68,12 +70,16 @@ class Nomination(Wire, frozen=True):
     roles: Annotated[
         tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
     ]
-    victims: Annotated[
-        tuple[Victim, ...], Doc(description="The jobs of lower priority that have to leave.")
-    ] = ()
+    victims: Annotated[tuple[Victim, ...], Doc(description="The jobs that have to leave.")] = ()
     nominated_at: Annotated[
         Instant | None, Doc(description="When the scheduler chose the places and the victims.")
     ] = None
+    moves: Annotated[
+        bool,
+        Doc(
+            description="The victims are moved: each leaves once a place elsewhere is kept for it."
+        ),
+    ] = False
 
 
 class Preemption(Wire, frozen=True):
@@ -88,3 +94,6 @@ class Preemption(Wire, frozen=True):
         int | None,
         Doc(description="Step of the latest checkpoint then: a later one is the answer to it."),
     ] = None
+    moves: Annotated[
+        bool, Doc(description="The job is moved: its nomination is its next place.")
+    ] = False

@@ -71,6 +71,24 @@ class PlacementSettings(Section, frozen=True):
         Meta(ge=0, le=YEAR, description="A job that has run for less since its start is not "
              "preempted."),
     ] = 60  # fmt: skip
+    defragments: Annotated[
+        bool,
+        Meta(description="Running gangs are moved to other nodes for a job that has waited at the "
+             "head of the queue for starvationSeconds, where that makes room for it."),
+    ] = False  # fmt: skip
+    defragments_on_request: Annotated[
+        bool,
+        Meta(description="They are also moved for a waiting job with the annotation "
+             "fairlead.dev/defragment: \"true\" (fairlead defrag JOB)."),
+    ] = False  # fmt: skip
+    move_min_run_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="A job that has run for less since its start is not "
+             "moved."),
+    ] = 1800  # fmt: skip
+    moves_max: Annotated[
+        int, Meta(ge=1, le=1000, description="Gangs that are moved at a time, for one job.")
+    ] = 8
 
 
 class JobsSettings(Section, frozen=True):

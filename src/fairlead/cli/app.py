@@ -60,6 +60,7 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             ),
             "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
             "fleet": Entry("fleet", "fleet", "Show node pools, and what holds each back."),
+            "defrag": Entry("defrag", "defrag", "Show which gangs would move to free nodes."),
             "decisions": Entry(
                 "decisions", "decisions", "Show what the scheduler decided, and make it again."
             ),

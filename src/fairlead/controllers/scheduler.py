@@ -40,7 +40,7 @@ from fairlead.decide.placement.actions import (
 )
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.outcome import changed_verdict, preempted_message, status_patch
+from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, status_patch
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried
@@ -226,7 +226,8 @@ class SchedulerController:
         job = action.job
         kind = EventKind.NORMAL
         if isinstance(action, PreemptJob):
-            self._record(job, kind, Reason.PREEMPTED.value, preempted_message(action))
+            asked = asked_verdict(action)
+            self._record(job, kind, asked.reason.value, asked.message)
             return
         if isinstance(action, RecordActualPlacement | WithdrawNomination | WithdrawPreemption):
             return

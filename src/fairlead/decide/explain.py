@@ -64,7 +64,7 @@ _PREEMPTING = (Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT)
 _WRITTEN = frozenset(
     reason.value
     for reason in (
-        *_PREEMPTING, Reason.RESERVED,
+        *_PREEMPTING, Reason.RESERVED, Reason.DEFRAGMENTING,
         Reason.REPAIRING, *BEHIND, Reason.PRIORITY_CLASS_MISSING,
         Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT, Reason.TEAM_NOT_OPEN,
         Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET,

@@ -45,8 +45,10 @@ class Reason(Enum):
     REPAIRING = "Repairing"
     PREEMPTING = "Preempting"
     WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
+    DEFRAGMENTING = "Defragmenting"
     RESERVED = "Reserved"
     PREEMPTED = "Preempted"
+    MOVED = "Moved"
     PLACE_WITHDRAWN = "PlaceWithdrawn"
     PENDING_EVALUATION = "PendingEvaluation"
     DEPENDENCY = "Dependency"
@@ -138,6 +140,12 @@ REASONS: dict[Reason, ReasonInfo] = {
         "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
         "end there, {saving} of them after a checkpoint",
     ),
+    Reason.DEFRAGMENTING: ReasonInfo(
+        Outcome.WAITING,
+        25,
+        "its place on {nodes} nodes is kept for it; waits for {moves} jobs to leave it for other "
+        "nodes, which are kept for them",
+    ),
     Reason.RESERVED: ReasonInfo(
         Outcome.WAITING,
         25,
@@ -151,6 +159,11 @@ REASONS: dict[Reason, ReasonInfo] = {
     ),
     Reason.PREEMPTED: ReasonInfo(
         Outcome.WAITING, 30, "gives its nodes back for job {job} of priority {priority}"
+    ),
+    Reason.MOVED: ReasonInfo(
+        Outcome.WAITING,
+        30,
+        "moves to other nodes, which are kept for it, to make room for job {job}",
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"

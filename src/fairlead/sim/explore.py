@@ -61,7 +61,8 @@ class Found:
 
     `unfit` counts the jobs that no empty cluster of its size could hold; `budgeted` the starts of
     jobs whose team has a budget, `bound` the placements that a topology binds, `dated` the attempts
-    that began while nodes had maintenance windows. A world that `is_cut_off` had no time to end.
+    that began while nodes had maintenance windows, `moved` the requests to
+    move. A world that `is_cut_off` had no time to end.
     """
 
     number: int
@@ -71,6 +72,7 @@ class Found:
     budgeted: int = 0
     bound: int = 0
     dated: int = 0
+    moved: int = 0
     writes: int = 0
     machines: int = 0
     machine_hours: float = 0.0
@@ -129,6 +131,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_budgets(options, number)
     options = _with_strict_order(options, number)
     options = _with_maintenance(options, number)
+    options = _with_moves(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -248,6 +251,18 @@ def _with_limits(options: WorldOptions, number: int) -> WorldOptions:
     )  # fmt: skip
 
 
+def _with_moves(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which gangs move for the head of the queue, or as it was."""
+    rng = random.Random(f"moves/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.5:
+        return options
+    policy = replace(
+        options.policy, defragments=True, move_min_run_seconds=rng.choice((0.0, 60.0, 600.0)),
+        moves_max=rng.choice((1, 3, 8)), starvation_seconds=rng.choice((0.0, 30.0, 300.0)),
+    )  # fmt: skip
+    return replace(options, policy=policy)
+
+
 def gpu_hours_of(options: WorldOptions, seed: int) -> dict[str, float]:
     """Return what the jobs of each team need: of one attempt each."""
     seconds = dict.fromkeys(options.workload.teams, 0.0)
@@ -315,7 +330,7 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     assert world is not None
     found = Found(
         number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
-        bound=world.topology.checked, dated=world.maintenance.judged,
+        bound=world.topology.checked, dated=world.maintenance.judged, moved=world.preemptions.moves,
         writes=world.writes, met=world.faults_met,
     )  # fmt: skip
     if (fleet := world.fleet) is None:
@@ -386,7 +401,8 @@ def summary(done: list[Found]) -> str:
     lines.append(
         f"{sum(found.budgeted for found in done)} starts were judged by a budget, "
         f"{sum(found.bound for found in done)} placements by a topology, "
-        f"{sum(found.dated for found in done)} by maintenance windows"
+        f"{sum(found.dated for found in done)} by maintenance windows, "
+        f"{sum(found.moved for found in done)} requests to move"
     )
     if cut_off := sum(found.is_cut_off for found in done):
         lines.append(f"{cut_off} of them had not ended when the time was up, and show nothing")

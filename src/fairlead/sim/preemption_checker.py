@@ -1,7 +1,8 @@
 """Checks promise 5 at every write: preemption takes whole jobs, for a job that is then placed.
 
 A victim has lower priority, or borrows nodes of the other job's team. One that gives way again and
-again while it borrows, and gets on no further, borrows less and less often.
+again while it borrows, and gets on no further, borrows less and less often. One that is moved has
+no higher priority, and a whole place that is kept for it from the request on until it is placed.
 
 It knows the objects only: who is nominated for which nodes, who gives its place back for whom. The
 priorities are those of the classes that jobs name.
@@ -65,6 +66,8 @@ class _JobModel:
     #: Until when each victim was named, by uid; infinity: it still is.
     named: dict[str, float] = field(default_factory=dict[str, float])
     gives_way_to: str = ""
+    #: It gives way for a place that is kept for it.
+    is_moved: bool = False
     #: Since when a job that others gave way to has not been placed.
     owed_since: float | None = None
     preempted_attempts: int = 0
@@ -94,6 +97,8 @@ class PreemptionChecker:
         """
         self.preemptions = 0
         self.nominations = 0
+        #: Requests to victims that are moved.
+        self.moves = 0
         #: Requests to victims that do not have a lower priority, and borrow.
         self.reclaims = 0
         #: Places on borrowed nodes of jobs that had given way there at least twice in a row.
@@ -173,6 +178,12 @@ class PreemptionChecker:
 
     def _nomination(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         nomination = new.status.nomination
+        is_released = bool(model.nodes) and new.status.placement is None
+        if model.is_moved and is_released and model.nominated:
+            ends = new.is_finished or new.spec.suspend or new.spec.cancel
+            if nomination is None and not ends and not new.metadata.deletion_timestamp:
+                raise PromiseBroken(f"5: {key} moves, and gives back the place that is kept for it")
+            model.owed_since = now
         nodes = frozenset(n for r in nomination.roles for n in r.nodes) if nomination else None
         names = {v.uid for v in nomination.victims} if nomination is not None else set[str]()
         if nomination is not None and nodes is not None and nodes != model.nominated:
@@ -264,12 +275,15 @@ class PreemptionChecker:
         preemption = new.status.preemption
         if preemption is None or model.gives_way_to == preemption.uid:
             model.gives_way_to = preemption.uid if preemption is not None else ""
+            model.is_moved = preemption is not None and preemption.moves
             return
-        model.gives_way_to = preemption.uid
+        model.gives_way_to, model.is_moved = preemption.uid, preemption.moves
         other = self._jobs.get((preemption.namespace, preemption.name))
         if other is None or other.uid != preemption.uid:
             return  # deleted since this was decided
-        is_reclaim = other.priority <= model.priority
+        if preemption.moves:
+            self._check_move(key, model, other, new)
+        is_reclaim = other.priority <= model.priority and not preemption.moves
         if is_reclaim and not self._borrows(model, other, now):
             raise PromiseBroken(
                 f"5: {key} of priority {model.priority} gives way to one of {other.priority}"
@@ -281,6 +295,19 @@ class PreemptionChecker:
         is_named = named_until == float("inf")  # else the request comes late, for an earlier place
         if is_named and other.nominated and not other.nominated & model.nodes:
             raise PromiseBroken(f"5: {key} gives way to a job that needs none of its nodes")
+
+    def _check_move(self, key: ObjectKey, model: _JobModel, other: _JobModel, new: Job) -> None:
+        """5: a job moves for one of at least its priority, as a whole, and was not moved before."""
+        self.moves += 1
+        placement, nomination = new.status.placement, new.status.nomination
+        if other.priority < model.priority:
+            raise PromiseBroken(
+                f"5: {key} of priority {model.priority} moves for one of {other.priority}"
+            )
+        held = [(r.role, len(r.nodes)) for r in placement.roles] if placement else []
+        kept = [(r.role, len(r.nodes)) for r in nomination.roles] if nomination else []
+        if held != kept:
+            raise PromiseBroken(f"5: {key} holds {held} and is to move to {kept}")
 
     def _end(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         count = sum(attempt.reason == "Preempted" for attempt in new.status.attempts)

@@ -21,7 +21,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
     "priority_class": "high", "stage": "read", "fault": "RecursionError: too deep",
     "message": "exceeded quota: team", "team": "vision", "borrowed": 3, "open": "speech",
-    "victims": 2, "saving": 1, "priority": 100, "rules": "host ports", "slice_size": 8,
+    "victims": 2, "moves": 2, "saving": 1, "priority": 100, "rules": "host ports", "slice_size": 8,
     "slice_level": "nvlink", "within": "the best rack", "then": "any nodes",
     "until": "2026-01-01T00:10:00Z", "days": 30, "times": 3,
     "starts_by": "2026-01-01T00:10:00Z", "node": "node-0007", "placed_at": "2026-01-01T00:10:00Z",

@@ -25,11 +25,15 @@ from fairlead.decide.attempts.record import End, closed_record, with_attempt
 from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.phase import Phase, phase_of
 
 #: Reasons of the condition Admitted while the API server refuses the job's pods.
 REFUSALS = frozenset(
     reason.value for reason in (Reason.QUOTA_EXCEEDED, Reason.POLICY_REFUSED, Reason.POD_HELD_BACK)
 )
+
+#: Of a job in these phases no place is kept any more.
+_ENDS_MOVE = (Phase.FINISHED, Phase.STOPPING, Phase.CANCELLING, Phase.HELD)
 
 
 class ReleaseCause(Enum):
@@ -184,8 +188,24 @@ def preempted_verdict(status: JobStatus) -> Verdict | None:
     found = status.preemption
     if found is None:
         return None
-    facts = {"job": f"{found.namespace}/{found.name}", "priority": found.priority}
-    return Verdict(Reason.PREEMPTED, facts)
+    job = f"{found.namespace}/{found.name}"
+    if found.moves:
+        return Verdict(Reason.MOVED, {"job": job})
+    return Verdict(Reason.PREEMPTED, {"job": job, "priority": found.priority})
+
+
+def is_moving(job: Job) -> bool:
+    """True for a job that leaves its place, or has left it, for the one that is kept for it, and
+    does not queue yet.
+    """
+    status, phase = job.status, phase_of(job)
+    if status.nomination is None or phase in _ENDS_MOVE:
+        return False
+    if status.preemption is not None:
+        return True
+    admitted = find_condition(status.conditions, names.ADMITTED)
+    has_left = status.placement is None and phase is Phase.UNADMITTED
+    return has_left and admitted is not None and admitted.reason == Reason.PREEMPTED.value
 
 
 def given_up(job: Job, now: float) -> StatusDraft:

@@ -69,10 +69,14 @@ class WithdrawNomination:
 
 @dataclass(frozen=True, slots=True)
 class PreemptJob:
-    """Request that the job gives its place back for another one; compare-and-swap."""
+    """Request that the job gives its place back for another one; compare-and-swap.
+
+    With a nomination it moves there.
+    """
 
     job: Job
     preemption: Preemption
+    nomination: Nomination | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,11 +140,14 @@ class _Cycle:
         for key, found in self._preempting.made.items():
             job, victims = self._state.jobs[key].job, tuple(v.key for v in found.victims)
             facts = {"victims": len(victims), "nodes": len(found.plan.distinct_slots)}
-            verdict = Verdict(Reason.PREEMPTING, facts, victims)
+            verdict, moves = Verdict(Reason.PREEMPTING, facts, victims), False
             if not victims:
                 verdict = Verdict(Reason.RESERVED, {"nodes": facts["nodes"]})
+            elif key == self._preempting.moves_for:
+                facts, moves = {"moves": len(victims), "nodes": facts["nodes"]}, True
+                verdict = Verdict(Reason.DEFRAGMENTING, facts, victims)
             self._verdicts[key] = verdict
-            self._actions.append(nominate_job(job, found, verdict, names, at=self._at))
+            self._actions.append(nominate_job(job, found, verdict, names, at=self._at, moves=moves))
         for key, standing in self._preempting.standing.items():
             self._write(key, self._preempting.verdict(standing), True)
 
@@ -155,9 +158,12 @@ class _Cycle:
             if key not in written:
                 self._actions.append(WithdrawNomination(self._state.jobs[key].job))
         for other, victim in self._preempting.requests():
-            if victim.age.job_key not in written:
-                priority = other.lane.priority
-                self._actions.append(preempt_job(victim.job, other.job, priority, self._at))
+            if (key := victim.age.job_key) not in written:
+                asked = preempt_job(
+                    victim.job, other.job, other.lane.priority, self._at,
+                    place=self._preempting.moves.get(key), names=self._state.cluster.table.names,
+                )  # fmt: skip
+                self._actions.append(asked)
         for entry in self._preempting.withdrawals():
             if entry.age.job_key not in written:
                 self._actions.append(WithdrawPreemption(entry.job))

@@ -27,6 +27,8 @@ class LaneKey(NamedTuple):
     may_preempt: bool = True
     #: Whose jobs they are, where the team has limits of each user.
     user: str | None = None
+    #: Running gangs may be moved for it: it asks for that.
+    asks_moves: bool = False
 
 
 class Age(NamedTuple):

@@ -29,6 +29,7 @@ from fairlead.decide.attempts.record import new_record
 from fairlead.decide.attempts.status import (
     ReleaseCause,
     StatusDraft,
+    is_moving,
     preempted_verdict,
     refusal_verdict,
 )
@@ -77,29 +78,37 @@ def place_job(
 
 
 def nominate_job(
-    job: Job, found: Victims, verdict: Verdict, names: list[str], *, at: str
+    job: Job, found: Victims, verdict: Verdict, names: list[str], *, at: str, moves: bool = False
 ) -> NominateJob:
     """Return the write that keeps places for a job until its victims have left them."""
     victims = tuple(Victim(namespace=v.key[0], name=v.key[1], uid=v.uid) for v in found.victims)
-    nomination = Nomination(_roles(job, found.plan, names), victims, nominated_at=at)
+    nomination = Nomination(_roles(job, found.plan, names), victims, at, moves)
     placed = _condition(job, "False", verdict, at)
     return NominateJob(job, nomination, placed, verdict_status(job, verdict, at))
 
 
-def preempt_job(job: Job, other: Job, priority: int, at: str) -> PreemptJob:
-    """Return the request that a job gives its place back for another one of this priority."""
+def preempt_job(
+    job: Job, other: Job, priority: int, at: str, *, place: Plan | None, names: list[str]
+) -> PreemptJob:
+    """Return the request that a job gives its place back for another one of this priority; with
+    a place, that it moves there.
+    """
     progress, meta = job.status.progress, other.metadata
     preemption = Preemption(
         meta.namespace, meta.name, meta.uid, priority, requested_at=at,
         checkpoint_step=progress.checkpoint_step if progress is not None else None,
+        moves=place is not None,
     )  # fmt: skip
-    return PreemptJob(job, preemption)
+    if place is None:
+        return PreemptJob(job, preemption)
+    return PreemptJob(job, preemption, Nomination(_roles(job, place, names), nominated_at=at))
 
 
-def preempted_message(action: PreemptJob) -> str:
+def asked_verdict(action: PreemptJob) -> Verdict:
     """Return what a victim's event says."""
     verdict = preempted_verdict(status_after(action))
-    return verdict.message if verdict is not None else ""
+    assert verdict is not None
+    return verdict
 
 
 def _roles(job: Job, plan: Plan, names: list[str]) -> tuple[RolePlacement, ...]:
@@ -118,16 +127,17 @@ def status_after(action: Action) -> JobStatus:
         case WithdrawNomination():
             return replace(status, nomination=None)
         case PreemptJob():
-            return replace(status, preemption=action.preemption)
+            return replace(status, preemption=action.preemption, nomination=action.nomination)
         case WithdrawPreemption():
-            return replace(status, preemption=None)
+            return replace(status, preemption=None, nomination=None)
         case PlaceJob():
             if action.begun is not None:
                 now = parse_time(action.begun.begun_at)
                 status = StatusDraft.of(action.job, now).opened(action.begun).status
             status = replace(status, placement=action.placement, nomination=None)
         case ReleaseJob():
-            status = replace(status, placement=None, nomination=None, preemption=None)
+            kept = status.nomination if is_moving(action.job) else None
+            status = replace(status, placement=None, nomination=kept, preemption=None)
         case NominateJob():
             status = replace(status, nomination=action.nomination)
         case WriteVerdict():

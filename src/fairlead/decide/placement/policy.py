@@ -25,6 +25,15 @@ class PlacementPolicy:
     preempts_adopted: bool = False
     #: A job that has run for less since its start is not preempted.
     preemption_min_run_seconds: float = 60.0
+    #: Running gangs are moved for a job at the head of the queue that has waited for
+    #: `starvation_seconds`, where that makes room for it.
+    defragments: bool = False
+    #: They are moved for any job that asks for it.
+    defragments_on_request: bool = False
+    #: A job that has run for less since its start is not moved.
+    move_min_run_seconds: float = 1800.0
+    #: Gangs that are moved at a time.
+    moves_max: int = 8
     #: Places kept for jobs that preempt, per decision; the next one goes on.
     nominations_max: int = 8
     #: A verdict near the head of the queue is made again at most this often.

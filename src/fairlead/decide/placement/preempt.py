@@ -28,9 +28,12 @@ import numpy as np
 
 from fairlead.api.job import Job
 from fairlead.api.placement import Nomination
+from fairlead.decide.attempts.status import is_moving
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.moves import largest_first
 from fairlead.decide.placement.order import LaneKey
+from fairlead.decide.placement.patience import waiting_since
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import Plan, plan_gang, take_plan, uses_of
@@ -92,6 +95,11 @@ class Preempting:
     made: dict[ObjectKey, Victims] = field(default_factory=dict[ObjectKey, Victims])
     #: Nominations that are seen and do not hold any more.
     dropped: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
+    #: Where the victims go that are moved; and the job for which this decision moves some.
+    moves: dict[ObjectKey, Plan] = field(default_factory=dict[ObjectKey, Plan])
+    moves_for: ObjectKey | None = None
+    #: The groups for which gangs may be moved, by id.
+    _may_move: dict[int, None] = field(default_factory=dict[int, None])
     #: When jobs that are protected now may become victims of one that looked for some.
     retry_at: float = float("inf")
     #: Nominations that are seen and not judged yet, in the queue's order.
@@ -123,6 +131,11 @@ class Preempting:
         context, state = self.context, self.context.state
         nominees = sorted(state.nominees, key=lambda key: state.queue.order_of(state.jobs[key]))
         for key in nominees:
+            entry = state.jobs[key]
+            if is_moving(entry.job):
+                if entry.job.status.placement is None:
+                    context.limits.take(entry)  # as while it ran
+                continue
             context.contained(key, partial(self._read_plan, key, state.jobs[key]))
         for key in tuple(self._unsettled):
             context.contained(key, partial(self._settle, key, state.jobs[key]))
@@ -174,8 +187,35 @@ class Preempting:
             self._ending[key] = (gang, plan)
             return
         capacity.rollback_to(kept)
+        if not self._plan_moves(entry, plan, victims):
+            self.dropped[key] = None
+            self._ending[key] = (gang, plan)
+            return
         self.standing[key] = Standing(entry, plan, victims)
         self.search.victims.update(dict.fromkeys(victims))
+
+    def _plan_moves(self, entry: QueueEntry, plan: Plan, victims: Iterable[ObjectKey]) -> bool:
+        """Find a place for each victim that is to move and was not asked yet; False if one has
+        none, so that nothing is taken without a place to go.
+        """
+        context, nomination = self.context, entry.job.status.nomination
+        if nomination is None or not nomination.moves:
+            return True
+        mark = context.capacity.mark()
+        closed = np.zeros(context.cluster.table.capacity, dtype=np.bool_)
+        closed[plan.distinct_slots] = True
+        found = dict[ObjectKey, Plan]()
+        movers = [self.search.mover(key) for key in victims if key not in context.state.leaving]
+        for mover in largest_first(movers):
+            present = FreedCapacity.of(context.cluster, ())
+            place = mover.destination(context.cluster, present, closed)
+            if place is None:
+                context.capacity.rollback_to(mark)
+                return False
+            take_plan(context.capacity, mover.gang, place)
+            found[mover.candidate.key] = place
+        self.moves |= found
+        return True
 
     def _plan_of(self, entry: QueueEntry) -> Plan | None:
         """Return the places of a nomination; None when it is of no more use to the job."""
@@ -204,7 +244,8 @@ class Preempting:
             claim = ledger.claim(key)
             if claim is None or claim.uid != victim.uid:
                 continue
-            if not self.search.gives_way(claim, entry.lane):
+            moves = nomination is not None and nomination.moves
+            if not self.search.gives_way(claim, entry.lane, moves=moves):
                 continue
             if np.isin(ledger.slots(key), wanted).any():
                 place = jobs[key].job.status.placement
@@ -225,17 +266,23 @@ class Preempting:
         context = self.context
         queue, jobs = context.state.queue, context.state.jobs
         lowest = next(context.cluster.ledger.claims_by_priority(), None)
-        if not self.is_on or lowest is None:
+        if lowest is None:
             return
         seen: dict[int, None] = {}
+        for group in self._asking():
+            self._may_move[id(group)] = seen[id(group)] = None
+            yield group
         for order in islice(queue.in_order(), context.policy.fresh_jobs_max):
             entry = jobs[order.job_key]
             group = entry.group
             if group is None or id(group) in seen or not isinstance(entry.gang, GangRequest):
                 continue
             seen[id(group)] = None
-            is_above = entry.lane.priority > lowest.priority
-            if entry.lane.may_preempt and (is_above or self._has_lent(entry.lane)):
+            is_above = self.is_on and entry.lane.priority > lowest.priority
+            if self._is_due_to_move(entry):
+                self._may_move[id(group)] = None
+            moves = id(group) in self._may_move and entry.lane.priority >= lowest.priority
+            if entry.lane.may_preempt and (is_above or moves or self._has_lent(entry.lane)):
                 yield group
         owners = queue.groups(lambda lane: lane.may_preempt and self._has_lent(lane))
         others = [g for g in owners if id(g) not in seen]
@@ -253,15 +300,35 @@ class Preempting:
         if len(due) > context.policy.fresh_jobs_max:
             context.wakes.append(context.now + context.policy.deep_refresh_seconds)
 
+    def _asking(self) -> Iterator[Group]:
+        """Yield the groups of the jobs that ask that others are moved for them."""
+        if self.context.policy.defragments_on_request:
+            yield from self.context.state.queue.groups(
+                lambda lane: lane.asks_moves and lane.may_preempt
+            )
+
+    def _is_due_to_move(self, entry: QueueEntry) -> bool:
+        """True for a job that has waited so long that others are moved for it; else decide again
+        when it has.
+        """
+        context = self.context
+        if not context.policy.defragments or not entry.lane.may_preempt:
+            return False
+        due_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
+        if context.now < due_at:
+            context.wakes.append(due_at)
+        return context.now >= due_at
+
     def _has_lent(self, lane: LaneKey) -> bool:
-        return self.context.cluster.uses.lent_to_jobs[lane.team] > 0
+        return self.is_on and self.context.cluster.uses.lent_to_jobs[lane.team] > 0
 
     def _is_due(self, group: Group) -> bool:
         """True unless the last search found no victims, and nothing has changed since."""
         gang, found = group.shape.gang, group.no_victims
         if not isinstance(gang, GangRequest):
             return False
-        return found is None or found[0] != self.context.basis(gang) or self.context.now >= found[1]
+        basis = (*self.context.basis(gang), self._is_first_to_move(group))
+        return found is None or found[0] != basis or self.context.now >= found[1]
 
     def nominate(self, group: Group, entry: QueueEntry) -> bool:
         """Keep a place for a gang that does not fit now, if jobs of lower priority can make it.
@@ -269,7 +336,8 @@ class Preempting:
         False when there is none; the others of its group then find none either.
         """
         context, gang = self.context, entry.gang
-        if not self.is_on or not entry.lane.may_preempt or not isinstance(gang, GangRequest):
+        is_on = self.is_on or id(group) in self._may_move
+        if not is_on or not entry.lane.may_preempt or not isinstance(gang, GangRequest):
             return False
         if gang.topology.is_patient:
             return False
@@ -279,7 +347,8 @@ class Preempting:
         found = self._find(group, entry, gang)
         if found is None:
             return False
-        check_potential((True, entry.lane.priority), map(self._standard, found.victims))
+        if self.moves_for != entry.age.job_key:  # what moves does not wait
+            check_potential((True, entry.lane.priority), map(self._standard, found.victims))
         take_plan(context.capacity, gang, found.plan)
         context.limits.take(entry)
         self.made[entry.age.job_key] = found
@@ -295,6 +364,7 @@ class Preempting:
         if ending is not None:
             take_plan(context.capacity, *ending, sign=-1)
         basis, before, found = context.basis(gang), group.no_victims, None
+        basis = (*basis, self._is_first_to_move(group))
         key = entry.age.job_key
         if before is not None and before[0] == basis and context.now < before[1]:
             context.recall.no_victims[key] = None
@@ -302,12 +372,30 @@ class Preempting:
         elif context.given is not None and key in context.given.no_victims:
             pass
         elif quota_verdict(context.cluster, entry) is None:
-            found, retry_at = self.search.find(entry, gang)
+            found, retry_at = self.search.find(entry, gang) if self.is_on else (None, np.inf)
+            if found is None and self._is_first_to_move(group):
+                moves, moves_retry_at = self.search.find_moves(entry.lane, key, gang)
+                retry_at = min(retry_at, moves_retry_at)
+                if moves is not None:
+                    self.moves_for = key
+                    found = Victims(tuple(move.candidate for move in moves.moves), moves.plan)
             if found is None:
                 group.no_victims = (basis, retry_at)
                 self._none_until(retry_at)
         context.capacity.rollback_to(kept)
         return found
+
+    def _is_first_to_move(self, group: Group) -> bool:
+        """True where gangs may be moved for a group, and are moved for no other job now."""
+        jobs = self.context.state.jobs
+        if id(group) not in self._may_move or self.moves_for is not None:
+            return False
+        preemptions = (jobs[key].job.status.preemption for key in self.context.state.preempted)
+        moving = any(each is not None and each.moves for each in preemptions)
+        return not moving and not any(
+            (kept := each.entry.job.status.nomination) is not None and kept.moves
+            for each in self.standing.values()
+        )
 
     def _none_until(self, at: float) -> None:
         """Note that there are no victims, and no others before this instant."""
@@ -356,6 +444,9 @@ class Preempting:
             return Verdict(Reason.RESERVED, {"nodes": nodes})
         jobs = self.context.state.jobs
         saving = sum(_saves(jobs[key].job) for key in victims)
+        nomination = standing.entry.job.status.nomination
+        if nomination is not None and nomination.moves:
+            return Verdict(Reason.DEFRAGMENTING, {"moves": len(victims), "nodes": nodes}, victims)
         if saving:
             facts = {"victims": len(victims), "saving": saving, "nodes": nodes}
             return Verdict(Reason.WAITING_FOR_CHECKPOINT, facts, victims)

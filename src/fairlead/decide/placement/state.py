@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.names import DEFRAGMENT
 from fairlead.api.placement import Placement
 from fairlead.decide.placement.job_limits import QueueLimits
 from fairlead.decide.placement.order import LaneKey, Order, age_of
@@ -126,7 +127,8 @@ class PlacementState:
         level = priority if isinstance(priority, int) else 0
         team = entry.team_name
         user = entry.user if self.cluster.teams.counts_users(team) else None
-        lane = LaneKey(team, level, entry.may_preempt, user)
+        asks_moves = job.metadata.annotations.get(DEFRAGMENT) == "true"
+        lane = LaneKey(team, level, entry.may_preempt, user, asks_moves)
         unresolved = _unresolved(entry)
         self.unresolved.pop(key, None)
         phase, is_placed = phase_of(job), job.status.placement is not None

@@ -14,7 +14,9 @@ import numpy as np
 from fairlead.decide.placement.capacity import Capacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.lost_work import Run, run_of, silent_seconds
+from fairlead.decide.placement.moves import Mover, Moves, MoveSearch
 from fairlead.decide.placement.neighbours import rules_hold
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.queue import QueueEntry
@@ -50,7 +52,8 @@ class VictimSearch:
         promised = dict(self._promised())
         shared = {key: claim for key, claim in promised.items() if self.gives_way(claim, lane)}
         kept = tuple(key for key in promised if key not in shared)
-        room = FreedCapacity.of(cluster, self.leaving_uses(kept), self._barred(lane.team))
+        barred = self._barred(lane.team, self.context.reservations)
+        room = FreedCapacity.of(cluster, self.leaving_uses(kept), barred)
         mark = room.mark()
         plan = plan_gang(room, cluster.table, gang) if self._is_leaving_any else None
         if plan is not None:
@@ -93,19 +96,23 @@ class VictimSearch:
                 is_borrowed = self._borrows_from(claim, team)
                 yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0, ())
 
-    def _barred(self, team: str) -> Bools | None:
+    def _barred(self, team: str, reservations: Iterable[Reservation]) -> Bools | None:
         """Return the nodes that no job preempts for: those of other teams are lent while idle.
 
         What is reserved for a job of another team bars no node that is the team's own.
         """
         context, cluster = self.context, self.context.cluster
-        barred = [context.kept_from(team, each).nodes for each in context.reservations]
+        barred = [context.kept_from(team, each).nodes for each in reservations]
         if cluster.uses.has_owners:
             barred.append(cluster.table.labels.tiers(team) == FOREIGN)
         return np.logical_or.reduce(barred) if barred else None
 
-    def gives_way(self, claim: Claim, lane: LaneKey) -> bool:
-        """True for a claim of lower priority, and for one that borrows nodes of the lane's team."""
+    def gives_way(self, claim: Claim, lane: LaneKey, *, moves: bool = False) -> bool:
+        """True for a claim of lower priority, and for one that borrows nodes of the lane's team; of
+        one that moves, for one of no higher priority.
+        """
+        if moves:
+            return claim.priority <= lane.priority
         return claim.priority < lane.priority or self._borrows_from(claim, lane.team)
 
     def _borrows_from(self, claim: Claim, team: str) -> bool:
@@ -127,10 +134,9 @@ class VictimSearch:
         for claim in ledger.claims_by_priority():
             if claim.priority >= lane.priority and not has_lent:
                 break
-            entry = context.state.jobs[claim.key]
             if not self.gives_way(claim, lane) or not self._may_be_victim(claim):
                 continue
-            run = entry.run = entry.run or run_of(entry.job, claim)
+            run = self._run(claim)
             if self._borrows_from(claim, lane.team):
                 borrowed.add(claim.key)
             protected_until = run.began_at + context.policy.preemption_min_run_seconds
@@ -139,21 +145,94 @@ class VictimSearch:
             else:
                 runs.append((claim, run))
         bound = silent_seconds((run for _, run in runs), context.now)
-        vector = context.cluster.table.vector
         candidates = [
-            Candidate(
-                claim.key, claim.uid, claim.priority, claim.key in borrowed,
-                run.lost_gpu_seconds(context.now, bound),
-                tuple((s, n, vector(request)) for s, n, request in ledger.uses_of(claim.key)),
-                tuple(
-                    (s, n, marked)
-                    for s, n, request in ledger.uses_of(claim.key)
-                    if (marked := marks_in(request))
-                ),
+            self._candidate(
+                claim, claim.priority, run.lost_gpu_seconds(context.now, bound),
+                is_borrowed=claim.key in borrowed,
             )
             for claim, run in runs
         ]  # fmt: skip
         return candidates, retry_at
+
+    def _run(self, claim: Claim) -> Run:
+        entry = self.context.state.jobs[claim.key]
+        entry.run = entry.run or run_of(entry.job, claim)
+        return entry.run
+
+    def _candidate(
+        self, claim: Claim, priority: int, lost: float, *, is_borrowed: bool = False
+    ) -> Candidate:
+        vector = self.context.cluster.table.vector
+        uses = tuple(self.context.cluster.ledger.uses_of(claim.key))
+        return Candidate(
+            claim.key, claim.uid, priority, is_borrowed, lost,
+            tuple((s, n, vector(request)) for s, n, request in uses),
+            tuple((s, n, marked) for s, n, request in uses if (marked := marks_in(request))),
+        )  # fmt: skip
+
+    # Moves
+
+    def find_moves(
+        self, lane: LaneKey, key: ObjectKey, gang: GangRequest
+    ) -> tuple[Moves | None, float]:
+        """Return the gangs that other nodes are found for so that this one fits; None, and when
+        gangs that have just started may move.
+        """
+        context, cluster = self.context, self.context.cluster
+        claims, retry_at = self._movable(lane)
+        if not claims:
+            return None, retry_at
+        runs = [self._run(claim) for claim in claims]
+        bound = silent_seconds(runs, context.now)
+        movers = [
+            self._mover(claim, run.lost_gpu_seconds(context.now, bound))
+            for claim, run in zip(claims, runs, strict=True)
+        ]
+        others = (each for each in context.reservations if each.head != key)
+        barred = self._barred(lane.team, others)
+        room = FreedCapacity.of(cluster, (), barred)
+        found = MoveSearch(cluster, gang, movers, room).find(context.policy.moves_max)
+        return found, retry_at
+
+    def mover(self, key: ObjectKey) -> Mover:
+        """Return a gang that has been chosen to move."""
+        claim = self.context.cluster.ledger.claim(key)
+        assert claim is not None
+        return self._mover(claim, 0.0)
+
+    def _mover(self, claim: Claim, lost: float) -> Mover:
+        context, entry = self.context, self.context.state.jobs[claim.key]
+        assert isinstance(entry.gang, GangRequest)
+        uses = tuple(context.cluster.ledger.uses_of(claim.key))
+        barred = self._barred(entry.lane.team, context.reservations)
+        return Mover(self._candidate(claim, 0, lost), entry.gang, claim.size, uses, barred)
+
+    def _movable(self, lane: LaneKey) -> tuple[list[Claim], float]:
+        """Return the claims that may move for a job of the lane, and when there may be more."""
+        context, retry_at = self.context, float("inf")
+        found = list[Claim]()
+        for claim in context.cluster.ledger.claims_by_priority():
+            entry = context.state.jobs[claim.key]
+            if claim.priority > lane.priority:
+                break
+            is_kept = entry.job.status.nomination is not None or claim.is_adopted
+            if is_kept or not isinstance(entry.gang, GangRequest) or self._is_borrowing(claim):
+                continue
+            if not self._may_be_victim(claim):
+                continue
+            until = self._run(claim).began_at + context.policy.move_min_run_seconds
+            if context.now < until:
+                retry_at = min(retry_at, until)
+            else:
+                found.append(claim)
+        return found, retry_at
+
+    def _is_borrowing(self, claim: Claim) -> bool:
+        uses = self.context.cluster.uses
+        if not uses.has_owners:
+            return False
+        nodes = (node for _, _, nodes in claim.roles for node in nodes)
+        return any(uses.owner(node) not in ("", claim.team) for node in nodes)
 
     def _may_be_victim(self, claim: Claim) -> bool:
         context, key = self.context, claim.key

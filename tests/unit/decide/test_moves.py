@@ -1,0 +1,164 @@
+"""Defragmentation: running gangs go to other nodes, which are kept for them, to make room."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.decide.test_preemption import HOUR, Cluster, running
+
+from fairlead.api.job import Job
+from fairlead.api.names import DEFRAGMENT
+from fairlead.decide.placement.actions import NominateJob, PreemptJob, WithdrawPreemption
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_nodes
+
+POLICY = PlacementPolicy(
+    starvation_seconds=0.0, defragments=True, defragments_on_request=True, move_min_run_seconds=60.0
+)
+
+
+def cluster(*jobs: Job, policy: PlacementPolicy = POLICY) -> Cluster:
+    """Three nodes of 8 GPUs."""
+    return Cluster(PlacementState.of(make_nodes(3, gpus=8), jobs), policy)
+
+
+NODES = [node.metadata.name for node in make_nodes(3)]
+
+
+def scattered(**more: object) -> list[Job]:
+    """Half of each of three nodes, and a job that wants two whole ones."""
+    jobs = [
+        running(f"r{i}", [node], gpus=4, since=EPOCH - (i + 1) * HOUR, **more)
+        for i, node in enumerate(NODES)
+    ]
+    return [*jobs, make_job("wide", count=1, gpus=8)]
+
+
+def test_the_gang_that_loses_least_moves_to_a_place_that_is_kept_for_it():
+    world = cluster(*scattered())
+    world.settle()
+    assert world.asked == ["r0"]
+    assert world.reason("wide") == "Defragmenting"
+    kept = world.job("r0").status.nomination
+    assert kept is not None
+    (place,) = kept.roles
+    assert set(place.nodes) <= set(NODES[1:])
+    world.leave("r0")
+    world.settle()
+    assert world.nodes_of("wide") == {NODES[0]}
+    assert world.nodes_of("r0") == set(place.nodes)
+    assert world.job("r0").status.nomination is None
+
+
+def test_no_other_job_takes_the_place_that_is_kept_for_a_gang_that_moves():
+    world = cluster(*scattered())
+    world.settle()
+    world.put(make_job("thief", count=1, gpus=4, priority=100))
+    world.settle()
+    world.leave("r0")
+    world.settle()
+    assert world.nodes_of("r0") != set()
+    assert world.nodes_of("wide") == {NODES[0]}
+
+
+@pytest.mark.parametrize(
+    "policy", [with_(POLICY, defragments=False), with_(POLICY, starvation_seconds=9999.0)]
+)
+def test_nothing_moves_unless_the_policy_says_so(policy):
+    world = cluster(*scattered(), policy=policy)
+    world.settle()
+    assert world.asked == []
+
+
+def test_gangs_move_for_a_job_that_asks_for_it_wherever_it_is_in_the_queue():
+    policy = with_(POLICY, defragments=False, starvation_seconds=9999.0)
+    *others, wide = scattered()
+    first = make_job("first", count=1, gpus=8, created=EPOCH - 9)
+    world = cluster(*others, wide, first, policy=policy)
+    world.settle()
+    assert world.asked == []
+    meta = replace(wide.metadata, annotations={DEFRAGMENT: "true"})
+    world.put(replace(world.job("wide"), metadata=meta))
+    world.settle()
+    assert world.asked == ["r0"]
+    assert world.reason("wide") == "Defragmenting"
+
+
+def test_a_gang_that_has_just_started_does_not_move_before_its_time():
+    *_, wide = scattered()
+    jobs = [running(f"r{i}", [node], gpus=4, since=EPOCH - i) for i, node in enumerate(NODES)]
+    world = cluster(*jobs, wide)
+    world.settle()
+    assert world.asked == []
+    world.now = EPOCH + 58.0
+    world.settle()
+    assert world.asked == ["r2"]
+
+
+def test_a_gang_of_higher_priority_does_not_move():
+    world = cluster(*scattered(priority=1))
+    world.settle()
+    assert world.asked == []
+
+
+def test_gangs_that_have_no_other_place_stay():
+    jobs = [running(f"r{i}", [node], gpus=5) for i, node in enumerate(NODES)]
+    world = cluster(*jobs, make_job("wide", count=1, gpus=8))
+    world.settle()
+    assert world.asked == []
+
+
+def test_no_more_gangs_move_than_the_budget_says_and_for_one_job_at_a_time():
+    nodes = make_nodes(4, gpus=8)
+    names = [node.metadata.name for node in nodes]
+    jobs = [running(f"r{i}", [node], gpus=2) for i, node in enumerate(names)]
+    wide = make_job("wide", count=2, gpus=8)
+    few = Cluster(PlacementState.of(nodes, [*jobs, wide]), with_(POLICY, moves_max=1))
+    few.settle()
+    assert few.asked == []
+    later = make_job("wider", count=1, gpus=8, created=EPOCH + 1)
+    enough = Cluster(PlacementState.of(nodes, [*jobs, wide, later]), POLICY)
+    enough.settle()
+    assert len(enough.asked) == 2
+    assert enough.reason("wider") != "Defragmenting"
+
+
+def test_a_victim_is_asked_only_once_a_place_is_kept_for_it():
+    world = cluster(*scattered())
+    first = world.step()
+    assert [type(action) for action in first] == [NominateJob]
+    taken = make_job("taken", count=1, gpus=4, priority=9)
+    two = [replace(taken, metadata=replace(taken.metadata, name=name)) for name in ("t1", "t2")]
+    for job, node in zip(two, NODES[1:], strict=True):  # another scheduler was faster
+        world.put(running(job.metadata.name, [node], gpus=4))
+    second = world.step()
+    assert not any(isinstance(action, PreemptJob) for action in second)
+    world.settle()
+    assert world.asked == []
+    assert world.job("wide").status.nomination is None
+
+
+def test_a_gang_that_was_asked_stays_when_the_block_is_lost():
+    world = cluster(*scattered())
+    world.settle()
+    assert world.asked == ["r0"]
+    world.state.cluster.node_changed(make_node(NODES[0], gpus=8, ready=False))
+    actions = world.step()
+    assert any(isinstance(action, WithdrawPreemption) for action in actions)
+    world.settle()
+    status = world.job("r0").status
+    assert status.preemption is None
+    assert status.placement is not None
+
+
+def test_a_gang_that_has_left_goes_to_its_place_though_the_job_it_left_for_is_gone():
+    world = cluster(*scattered())
+    world.settle()
+    world.state.cluster.job_deleted(("default", "wide"))
+    world.leave("r0")
+    world.settle()
+    assert world.nodes_of("r0") <= set(NODES[1:])
+    assert world.nodes_of("r0") != set()
