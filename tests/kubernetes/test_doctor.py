@@ -25,6 +25,8 @@ from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
 EVENTS, NODES, LISTS = 300, 12, 8
+#: What a run of the doctor may cost the API server; the bytes are those of objects.
+REQUESTS_MAX, SEAT_SECONDS_MAX, BYTES_MAX = 40, 10.0, 1_000_000
 RULE = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["leases"]}
 WEBHOOK = {
     "apiVersion": "admissionregistration.k8s.io/v1",
@@ -135,6 +137,8 @@ async def test_the_doctor_finds_a_planted_webhook_and_keeps_to_its_own_budget(
 ) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     await create(client, path, WEBHOOK)
+    pages = (tmp_path / "before.txt", tmp_path / "after.txt")
+    pages[0].write_bytes(bytes(await client.request("GET", "/metrics")))
     offset = size(log)
     arguments = ("doctor", "-o", "json", "--interval", "1", "--nodes", "3000")
     result = await asyncio.to_thread(shell.run, *arguments, code=2)
@@ -145,15 +149,19 @@ async def test_the_doctor_finds_a_planted_webhook_and_keeps_to_its_own_budget(
     assert {"API-01", "API-02", "API-19"} <= {*report["passed"]}, "metrics were read"
 
     events = written_since(log, offset, tmp_path / "own.log")
+    pages[1].write_bytes(bytes(await client.request("GET", "/metrics")))
     own = [e for e in events if e["userAgent"].startswith("fairlead")]
     complete = [e for e in own if e["stage"] == "ResponseComplete"]
-    assert len(complete) == report["requests"] <= 40
+    assert len(complete) == report["requests"] <= REQUESTS_MAX
     assert {e["verb"] for e in complete} <= {"get", "list"}
     lists = [e["requestURI"] for e in complete if e["verb"] == "list"]
     assert lists
     assert all("limit=" in uri for uri in lists)
-    found = await asyncio.to_thread(
-        shell.run, "doctor", "audit", str(tmp_path / "own.log"), "-o", "json", code=None
-    )
-    own_findings = [f for f in json.loads(found.out)["findings"] if "tester" in f["subject"]]
-    assert own_findings == [], "the doctor passes its own checks"
+    measured = [word for page in pages for word in ("--metrics", str(page))]
+    arguments = ("doctor", "audit", str(tmp_path / "own.log"), *measured, "-o", "json")
+    values = json.loads((await asyncio.to_thread(shell.run, *arguments, code=None)).out)
+    assert [f for f in values["findings"] if "tester" in f["subject"]] == [], "its own checks"
+    cost = [each for each in values["callers"] if each["program"].startswith("fairlead")]
+    assert sum(each["requests"] for each in cost) == report["requests"]
+    assert sum(each["seat_seconds"] for each in cost) <= SEAT_SECONDS_MAX
+    assert 0 < sum(each["bytes"] or 0 for each in cost) <= BYTES_MAX

@@ -232,19 +232,19 @@ async def test_a_caller_that_starves_its_priority_level(
         await make_account(client, "research", name)
         callers[name] = await agent(plane, client, "research", name)
 
-    async def send(name: str, path: str, count: int) -> None:
-        for _ in range(count):
+    async def send(name: str, path: str) -> None:
+        while True:
             with suppress(ApiError):
                 await callers[name].request("GET", path)
 
     offset = size(log)
     async with asyncio.TaskGroup() as group:
-        for _ in range(30):
-            group.create_task(send("exporter", "/api/v1/configmaps", 6))
-        for _ in range(4):
-            group.create_task(send("trainer", "/api/v1/namespaces/default", 30))
-        await asyncio.sleep(0.5)
+        hogs = [group.create_task(send("exporter", "/api/v1/configmaps")) for _ in range(30)]
+        victims = [group.create_task(send("trainer", "/api/v1/namespaces/default"))
+                   for _ in range(4)]  # fmt: skip
         metrics = await report_of(plane, tmp_path, interval=4)
+        for each in (*hogs, *victims):
+            each.cancel()
     for each in (client, *callers.values()):
         await each.close()
     assert ids(metrics)[0] == "API-01", ids(metrics)
@@ -326,5 +326,6 @@ async def test_a_dns_replica_that_gets_most_of_the_look_ups(
                 await asyncio.to_thread(look_up, hot, 300)
     report = reading.result()
     worst = report["findings"][0]
-    assert (worst["id"], worst["subject"]) == ("DNS-14", replicas[0][1]), ids(report)
-    assert len([each for each in report["findings"] if each["id"] == "DNS-14"]) == 1
+    assert worst["id"] in ("DNS-05", "DNS-14"), ids(report)  # a fast machine exceeds both
+    (uneven,) = [each for each in report["findings"] if each["id"] == "DNS-14"]
+    assert worst["subject"] == uneven["subject"] == replicas[0][1]

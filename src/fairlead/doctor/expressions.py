@@ -5,7 +5,7 @@ Values of several instances are never averaged: each instance gives readings of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.doctor.check import Reading
@@ -190,6 +190,15 @@ class Quantile:
                     text = (f"p{q * 100:g} of {self.name} is {value:.4g} s in {count:,.0f} "
                             f"observations {_window(family)}")  # fmt: skip
                     yield Reading(subject, value, text)
+
+
+def over_the_others(rates: Mapping[str, float], what: str, *, least: float) -> Iterator[Reading]:
+    """Yield each instance's rate over the mean of the others; 0 for a rate below `least`."""
+    for instance, rate in rates.items():
+        others = (sum(rates.values()) - rate) / max(len(rates) - 1, 1)
+        is_busy = len(rates) > 1 and rate >= least
+        text = f"{rate:,.0f} {what} a second, the others {others:,.0f} on average"
+        yield Reading(instance, rate / max(others, 1.0) if is_busy else 0.0, text)
 
 
 def sample_names(expression: object) -> tuple[tuple[Source, str], ...]:

@@ -65,7 +65,7 @@ class Caller:
 
     @property
     def answered(self) -> int:
-        """Requests that were answered with more than 429."""
+        """Requests that were not rejected with 429."""
         return self.requests - self.rejected
 
     def code_share(self, *codes: int) -> float:

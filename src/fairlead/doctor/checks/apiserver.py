@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from fairlead.doctor.check import Check, Reading
 from fairlead.doctor.checks.levels import IS_WARNING, critical, info, warning
-from fairlead.doctor.expressions import CodeShare, Quantile, Rate, Ratio, Value
+from fairlead.doctor.expressions import (
+    CodeShare,
+    Quantile,
+    Rate,
+    Ratio,
+    Value,
+    over_the_others,
+)
 from fairlead.doctor.facts import Facts, NotSeen, Source
 
 A, F = (Source.APISERVER,), (Source.FLAGS,)
@@ -61,43 +68,38 @@ def watches_per_node(facts: Facts) -> Iterator[Reading]:
         yield Reading(resource, share, f"{count:,.0f} watches on {nodes:,} nodes")
 
 
-def _requests(facts: Facts) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield instance, labels and rate per second of each counter of requests."""
-    for instance, family in facts.family(Source.APISERVER, "apiserver_request_total"):
+def _writes(facts: Facts) -> dict[str, float]:
+    """Return the writes per second by resource, over all API servers."""
+    found: dict[str, float] = {}
+    for _, family in facts.family(Source.APISERVER, "apiserver_request_total"):
         if not family.seconds:
             raise facts.missing(Source.APISERVER, "one scrape gives no rate")
         for labels, rise in family.increases():
-            yield instance, labels, rise / family.seconds
+            if labels.get("verb") in WRITES:
+                resource = labels.get("resource", "")
+                found[resource] = found.get(resource, 0.0) + rise / family.seconds
+    return found
 
 
 def skew(facts: Facts) -> Iterator[Reading]:
     """Read the requests of each API server over the mean of the others."""
-    rates: dict[str, float] = {}
-    for instance, _, rate in _requests(facts):
-        rates[instance] = rates.get(instance, 0.0) + rate
-    for instance, rate in rates.items():
-        others = (sum(rates.values()) - rate) / max(len(rates) - 1, 1)
-        is_busy = len(rates) > 1 and rate >= REQUESTS_MIN
-        text = f"{rate:,.0f} requests a second, the other API servers {others:,.0f} on average"
-        yield Reading(instance, rate / max(others, 1.0) if is_busy else 0.0, text)
+    rates = {each.subject: each.value for each in Rate(A[0], "apiserver_request_total")(facts)}
+    yield from over_the_others(rates, "requests", least=REQUESTS_MIN)
 
 
 def lease_writes(facts: Facts) -> Iterator[Reading]:
     """Read the writes of leases over one of each node in ten seconds, over all API servers."""
     usual = facts.nodes_count() / LEASE_SECONDS
-    rate = sum(each for _, labels, each in _requests(facts)
-               if labels.get("resource") == "leases" and labels.get("verb") in WRITES)  # fmt: skip
+    rate = _writes(facts).get("leases", 0.0)
     text = f"{rate:,.1f} writes of leases a second; {usual:,.1f} are heartbeats of nodes"
     yield Reading("leases", rate / usual if usual >= 10 else 0.0, text)
 
 
 def frequent_writes(facts: Facts) -> Iterator[Reading]:
     """Read the share of leases and events in all writes, over all API servers."""
-    frequent = total = 0.0
-    for _, labels, rate in _requests(facts):
-        if labels.get("verb") in WRITES:
-            total += rate
-            frequent += rate if labels.get("resource") in ("leases", "events") else 0.0
+    writes = _writes(facts)
+    total = sum(writes.values())
+    frequent = writes.get("leases", 0.0) + writes.get("events", 0.0)
     text = f"{frequent:,.0f} of {total:,.0f} writes a second are leases and events"
     yield Reading("writes", frequent / total if total else 0.0, text)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fairlead.doctor.check import Check, Reading, Side
 from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, critical, warning
-from fairlead.doctor.expressions import CodeShare, Quantile, Rate, Value
+from fairlead.doctor.expressions import CodeShare, Quantile, Rate, Value, over_the_others
 from fairlead.doctor.facts import Facts, Source
 
 S, C, D, P = Source.SCHEDULER, Source.CONTROLLER_MANAGER, Source.COREDNS, Source.PROMETHEUS
@@ -59,11 +59,7 @@ def series_churn(facts: Facts) -> Iterator[Reading]:
 def hot_replica(facts: Facts) -> Iterator[Reading]:
     """Read the look-ups of each DNS replica over the mean of the others."""
     rates = {each.subject: each.value for each in Rate(D, LOOK_UPS)(facts)}
-    for replica, rate in rates.items():
-        others = (sum(rates.values()) - rate) / max(len(rates) - 1, 1)
-        is_busy = len(rates) > 1 and rate >= LOOK_UPS_MIN
-        text = f"{rate:,.0f} look-ups a second, the other replicas {others:,.0f} on average"
-        yield Reading(replica, rate / max(others, 1.0) if is_busy else 0.0, text)
+    yield from over_the_others(rates, "look-ups", least=LOOK_UPS_MIN)
 
 
 def etcd_versions(facts: Facts) -> Iterator[Reading]:

@@ -77,7 +77,8 @@ def dns_colocated(facts: Facts) -> Iterator[Reading]:
         yield Reading(node, count, f"{count} of {sum(placed.values())} DNS replicas are on it")
 
 
-def _dns(facts: Facts) -> tuple[Workload, ...]:
+def dns_deployments(facts: Facts) -> tuple[Workload, ...]:
+    """Return the Deployments of DNS; NotSeen when there is none."""
     found = facts.seen_objects().deployments
     if found is None:
         raise facts.missing(Source.API, "deployments could not be listed")
@@ -97,7 +98,7 @@ def is_spread(workload: Workload) -> bool:
 
 def dns_anti_affinity(facts: Facts) -> Iterator[Reading]:
     """Read whether DNS replicas avoid each other."""
-    for each in _dns(facts):
+    for each in dns_deployments(facts):
         text = "podAntiAffinity or topologySpreadConstraints: " + (
             "present" if is_spread(each) else "absent")  # fmt: skip
         yield Reading(each.metadata.key, float(not is_spread(each)), text)
@@ -106,7 +107,7 @@ def dns_anti_affinity(facts: Facts) -> Iterator[Reading]:
 def dns_replicas(facts: Facts) -> Iterator[Reading]:
     """Read DNS replicas over the number of the proportional autoscaler: a replica per 16 nodes."""
     wanted = max(2.0, min(facts.nodes_count() / 16, 200.0))
-    for each in _dns(facts):
+    for each in dns_deployments(facts):
         count = each.spec.replicas if each.spec.replicas is not None else 1
         text = f"{count} replicas for {facts.nodes_count():,} nodes; {wanted:.0f} are usual"
         yield Reading(each.metadata.key, count / wanted, text)

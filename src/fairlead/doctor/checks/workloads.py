@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fairlead.api.quantity import QuantityError, parse
 from fairlead.doctor.check import Check, Reading, Side
 from fairlead.doctor.checks.levels import IS_WARNING, critical, info, warning
-from fairlead.doctor.checks.objects import is_spread
+from fairlead.doctor.checks.objects import dns_deployments, is_spread
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.objects import Container, Workload
 
@@ -42,17 +42,15 @@ def dns_memory(facts: Facts) -> Iterator[Reading]:
     if not {"pods", "services"} <= counts.keys():
         raise facts.missing(Source.API, "pods and Services could not be counted")
     needed = DNS_MB + DNS_OBJECT_MB * (counts["pods"] + counts["services"])
-    for each in _deployments(facts):
-        if each.metadata.labels.get("k8s-app") not in ("kube-dns", "coredns"):
-            continue
+    for each in dns_deployments(facts):
         for container in each.spec.template.spec.containers:
             limit = container.resources.limits.get("memory")
             if limit is None or container.name not in ("coredns", "kubedns"):
                 continue
             try:
                 megabytes = float(parse(limit)) / 1e6
-            except QuantityError:
-                continue
+            except QuantityError as error:
+                raise facts.missing(Source.API, f"{each.metadata.key}: {error}") from error
             text = f"limit {limit}, {needed:,.0f} MB are needed"
             yield Reading(each.metadata.key, megabytes / needed, text)
 
