@@ -30,6 +30,7 @@ from tests.kubernetes.controlplane import (
     find_binaries,
     free_ports,
 )
+from tests.kubernetes.own_plane import own_plane
 
 pytestmark = pytest.mark.kubernetes
 PATHS, SESSIONS, SAMPLES_MAX = 12_000, 2_000, 1_000_000
@@ -52,6 +53,12 @@ class _Agent(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         pass
+
+
+@pytest.fixture
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server with few series, whatever other tests did."""
+    yield from own_plane(tmp_path_factory)
 
 
 @pytest.fixture
@@ -159,14 +166,14 @@ def jobs_of(plane: ControlPlane, agent: str) -> list[dict[str, Any]]:
 
 
 def test_an_explosion_of_series_is_found_and_the_predictions_come_true(
-    plane: ControlPlane, agent: str, tmp_path: Path
+    fresh: ControlPlane, agent: str, tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path)
     uses = tmp_path / "uses"
     shell.run("doctor", "dashboards", str(uses))
     (uses / "rules.yaml").write_text(shell.run("doctor", "alerts").out)
     (uses / "queries.txt").write_text("\n".join(QUERIES))
-    jobs = jobs_of(plane, agent)
+    jobs = jobs_of(fresh, agent)
 
     with prometheus(tmp_path / "before", jobs) as server:
         server.scraped(5)
@@ -182,7 +189,8 @@ def test_an_explosion_of_series_is_found_and_the_predictions_come_true(
     first = report["unused"][0]
     assert (first["metric"], first["jobs"]) == ("agent_path_seconds", {"agent": PATHS})
     assert report["replay"]["broken"] == []
-    assert [each["expression"] for each in report["unfinished"]] == [QUERIES[0]]
+    unfinished = {each["expression"] for each in report["unfinished"]}
+    assert unfinished & set(QUERIES) == {QUERIES[0]}
     assert "too many samples" in outcomes[QUERIES[0]]
     assert outcomes[QUERIES[1]] == "success"
 
