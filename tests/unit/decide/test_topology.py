@@ -186,6 +186,11 @@ def test_every_slice_is_in_one_domain_and_a_smaller_last_one_comes_last() -> Non
     assert place(nodes, 14, asked) is None
 
 
+def test_of_racks_with_as_much_room_a_slice_takes_the_first_by_name() -> None:
+    nodes, asked = tree(2, 2, 2), Topology(slice_level="rack", slice_size=2)
+    assert place(nodes, 2, asked) == place(nodes[::-1], 2, asked) == [("r0", 2)]
+
+
 @pytest.mark.parametrize(("key", "within"), [("", "the cluster"), ("block", "the best block")])
 def test_what_has_no_room_for_the_slices_is_said_with_numbers(key: str, within: str) -> None:
     asked = Topology(key, bool(key), "", 0, "rack", 2)

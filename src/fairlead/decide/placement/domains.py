@@ -140,7 +140,7 @@ def slices_of(table: NodeTable, topology: TopologyRequest) -> Slices | None:
     """Return the slices that a gang asks for; None without."""
     if not topology.is_sliced:
         return None
-    cells = table.labels.domains(topology.slice_level.key)[0]
+    cells = domains_of(table, topology.slice_level.key).cells
     return Slices(cells.astype(np.int64), topology.slice_size)
 
 
