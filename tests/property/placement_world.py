@@ -124,6 +124,8 @@ def a_role(draw: st.DrawFn, name: str):
 
 
 _HAS_SERVER = st.integers(0, 3)
+#: The least members of each role, at most as many as it counts: 5 is all.
+_LEAST = st.sampled_from([5, 5, 1, 2, 3])
 
 
 @cache
@@ -132,7 +134,11 @@ def a_job(draw: st.DrawFn, name: str) -> Job:
     roles = [draw(a_role("worker"))]
     if draw(_HAS_SERVER) == 0:
         roles.append(draw(a_role("server")))
-    return make_job(name, roles=roles, **_drawn(draw, _JOB))
+    more = _drawn(draw, _JOB)
+    if more["topology"] is None or not more["topology"].slice_size:
+        least = draw(_LEAST)
+        roles = [msgspec.structs.replace(r, min_count=min(least, r.count)) for r in roles]
+    return make_job(name, roles=roles, **more)
 
 
 _UP_TO_7, _UP_TO_4, _UP_TO_3 = st.integers(0, 7), st.integers(0, 4), st.integers(0, 3)
@@ -280,7 +286,7 @@ def begun(data: st.DataObject, policy: PlacementPolicy) -> World:
     for key in sorted(world.jobs):
         job = world.jobs[key]
         if job.status.placement is not None:
-            for i in range(job.spec.roles[0].count):
+            for i in range(job.sizes["worker"]):
                 world.put_pod(make_member_pod(job, i))
     return world
 
@@ -324,7 +330,7 @@ def step(world: World, data: st.DataObject, number: int) -> None:
 def forged_pod(job: Job, data: st.DataObject) -> Pod:
     """A pod that looks like a member: of any size, on any node or none, here or elsewhere."""
     role = data.draw(st.sampled_from(job.spec.roles))
-    index = data.draw(st.integers(0, role.count))
+    index = data.draw(st.integers(0, job.sizes[role.name]))
     node = data.draw(st.sampled_from(["", "n0", "n1", "n2"]))
     pod = make_member_pod(job, index, role=role.name, node=node or "n0")
     size = make_pod("size", gpus=data.draw(st.integers(0, 9)), cpu=1).spec.containers
@@ -347,7 +353,7 @@ def job_step(world: World, data: st.DataObject, kind: str) -> None:
         del world.jobs[key]
         world.state.cluster.job_deleted(key)
     elif kind == "member" and job.status.placement is not None:
-        world.put_pod(make_member_pod(job, data.draw(st.integers(0, job.spec.roles[0].count - 1))))
+        world.put_pod(make_member_pod(job, data.draw(st.integers(0, job.sizes["worker"] - 1))))
     elif kind == "forged":
         world.put_pod(forged_pod(job, data))
     elif kind == "next":

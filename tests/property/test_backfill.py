@@ -20,6 +20,7 @@ BOUNDED = settings(
 )
 EASY = PlacementPolicy(starvation_seconds=0.0)
 LIMITS = st.sampled_from([60, 100, 300, 300, 1000, 1000])
+LEAST = st.sampled_from([None, None, 1])
 GPUS = st.sampled_from([1, 2, 3, 4, 8])
 
 
@@ -32,16 +33,17 @@ def a_queue(draw: st.DrawFn) -> tuple[list[Node], list[Job], Job, list[Job]]:
     ]
     older = [
         make_job(f"a{i}", count=draw(st.integers(1, 4)), gpus=draw(GPUS), created=EPOCH - 9,
-                 time_limit_seconds=draw(LIMITS))
+                 min_count=draw(LEAST), time_limit_seconds=draw(LIMITS))
         for i in range(draw(st.integers(1, 6)))
     ]  # fmt: skip
     head = make_job(
-        "head", count=draw(st.integers(1, 6)), gpus=draw(GPUS), created=EPOCH,
+        "head", count=draw(st.integers(1, 6)), min_count=draw(LEAST), gpus=draw(GPUS),
+        created=EPOCH,
         topology=draw(st.sampled_from([None, None, Topology("rack", True), Topology("rack")])),
     )  # fmt: skip
     later = [
         make_job(f"z{i}", count=draw(st.integers(1, 3)), gpus=draw(GPUS), created=EPOCH + i,
-                 time_limit_seconds=draw(st.none() | LIMITS))
+                 min_count=draw(LEAST), time_limit_seconds=draw(st.none() | LIMITS))
         for i in range(1, draw(st.integers(2, 9)))
     ]  # fmt: skip
     return nodes, older, head, later

@@ -7,6 +7,7 @@ shares nothing with the planner and forgets no way, so on these small clusters i
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import product
 
 from hypothesis import given
@@ -48,33 +49,68 @@ def is_possible(nodes: list[Shape], roles: list[Asked]) -> bool:
     return goal in reached
 
 
-def is_placed(nodes: list[Shape], roles: list[Asked]) -> bool:
-    """Let the planner decide; its placement is checked node by node."""
+def sizes_placed(
+    nodes: list[Shape], roles: list[Asked], least: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Let the planner decide; return the members of each role that have places, () for none.
+
+    The placement is checked node by node. `least` are the least members of each role, by default
+    all of them.
+    """
     job = make_job(
         "gang",
         roles=[
-            make_role(f"r{i}", count=n, gpus=g, cpu=c) for i, (n, g, c) in enumerate(roles)
+            make_role(f"r{i}", count=n, min_count=least[i] if least else None, gpus=g, cpu=c)
+            for i, (n, g, c) in enumerate(roles)
         ],
-    )  # fmt: skip
+    )
     shapes = {f"n{i}": shape for i, shape in enumerate(nodes)}
     made = [make_node(name, gpus=g, cpu=c) for name, (g, c) in shapes.items()]
     actions = decide(PlacementState.of(made, [job]), PATIENT, EPOCH).actions
-    placements = [action.placement for action in actions if isinstance(action, PlaceJob)]
-    for placement in placements:
+    sizes: tuple[int, ...] = ()
+    for placement in [action.placement for action in actions if isinstance(action, PlaceJob)]:
         left = {name: list(shape) for name, shape in shapes.items()}
-        for (count, gpus, cpus), placed in zip(roles, placement.roles, strict=True):
-            assert len(placed.nodes) == count
+        for (_, gpus, cpus), placed in zip(roles, placement.roles, strict=True):
             for name in placed.nodes:
                 left[name][0] -= gpus
                 left[name][1] -= cpus
         assert min(min(rest) for rest in left.values()) >= 0
-    return bool(placements)
+        sizes = tuple(len(placed.nodes) for placed in placement.roles)
+        for size, role, low in zip(sizes, roles, least or [n for n, _, _ in roles], strict=True):
+            assert low <= size <= role[0]
+    return sizes
+
+
+def is_placed(nodes: list[Shape], roles: list[Asked]) -> bool:
+    """True when the planner finds a place for all members."""
+    return bool(sizes_placed(nodes, roles))
+
+
+def largest_sizes(nodes: list[Shape], roles: list[Asked], least: Sequence[int]) -> tuple[int, ...]:
+    """Return the members of each role, as many of the first as there may be, then of the next; ()
+    where not even the least have places.
+    """
+    ranges = (range(n, low - 1, -1) for (n, _, _), low in zip(roles, least, strict=True))
+    for sizes in product(*ranges):
+        asked = [(n, *role[1:]) for n, role in zip(sizes, roles, strict=True)]
+        if is_possible(nodes, asked):
+            return sizes
+    return ()
 
 
 @BOUNDED
 @given(st.lists(a_node, min_size=1, max_size=6), a_role)
 def test_a_homogeneous_gang_is_placed_if_and_only_if_there_is_a_place(nodes, role):
     assert is_placed(nodes, [role]) == is_possible(nodes, [role])
+
+
+@BOUNDED
+@given(st.lists(a_node, min_size=1, max_size=6), a_role, st.integers(1, 6))
+def test_an_elastic_gang_of_one_role_has_the_largest_size_that_there_is_room_for(
+    nodes, role, least
+):
+    low = [min(least, role[0])]
+    assert sizes_placed(nodes, [role], low) == largest_sizes(nodes, [role], low)
 
 
 def a_tight_case(rng: random.Random) -> tuple[list[Shape], list[Asked]]:
@@ -104,4 +140,19 @@ def test_a_gang_of_mixed_shapes_is_placed_in_nearly_all_cases_in_which_there_is_
             found += is_placed(nodes, roles)
         else:
             assert not is_placed(nodes, roles)
+    assert found >= FOUND_SHARE_MIN * possible
+
+
+def test_of_an_elastic_gang_the_first_role_is_as_large_as_it_can_be_in_nearly_all_cases() -> None:
+    rng = random.Random(11)
+    possible = found = 0
+    while possible < CASES // 2:
+        nodes, roles = a_tight_case(rng)
+        roles = [(n + rng.randint(0, 2), *rest) for n, *rest in roles]
+        least = [rng.randint(1, n) for n, _, _ in roles]
+        expected = largest_sizes(nodes, roles, least)
+        sizes = sizes_placed(nodes, roles, least)
+        assert sizes <= expected
+        possible += bool(expected)
+        found += bool(expected) and sizes == expected
     assert found >= FOUND_SHARE_MIN * possible

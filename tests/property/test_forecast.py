@@ -132,6 +132,7 @@ def a_world(draw: st.DrawFn) -> World:
         jobs[name] = make_job(
             name,
             count=draw(st.integers(1, 4)),
+            min_count=draw(st.sampled_from([None, None, 1])),
             gpus=draw(st.sampled_from([1, 2, 4, 8])),
             cpu=1,
             topology=draw(

@@ -186,8 +186,8 @@ def _check(world: World) -> None:
         assert job.status.attempts[-1].finished_at
 
 
-def _job(policy: RestartPolicy) -> Job:
-    job = new_job(count=3)
+def _job(policy: RestartPolicy, least: int) -> Job:
+    job = new_job(count=3, min_count=least)
     restart = Restart(policy=policy, limit=LIMIT, infrastructure_limit=INFRASTRUCTURE_LIMIT)
     return replace(job, spec=replace(job.spec, restart=restart, time_limit_seconds=600))
 
@@ -197,11 +197,12 @@ def _job(policy: RestartPolicy) -> Job:
     script=steps,
     policy=st.sampled_from(RestartPolicy),
     naming=st.sampled_from(PeerNaming),
+    least=st.sampled_from([3, 3, 1]),
 )
 def test_a_job_keeps_every_promise_whatever_happens(
-    script: list[Step], policy: RestartPolicy, naming: PeerNaming
+    script: list[Step], policy: RestartPolicy, naming: PeerNaming, least: int
 ) -> None:
-    world = World(_job(policy), JobsPolicy(peer_naming=naming, start_seconds_max=1e9))
+    world = World(_job(policy, least), JobsPolicy(peer_naming=naming, start_seconds_max=1e9))
     for name, number in script:
         STEPS[name](world, number)
         world.fault_count += name in FAULTS

@@ -50,10 +50,13 @@ def a_busy_cluster(draw: st.DrawFn) -> tuple[list[Node], list[Job]]:
     ])  # fmt: skip
     for number in range(draw(st.integers(1, 3))):
         count, gpus = draw(st.integers(1, 5)), draw(st.sampled_from([1, 4, 8]))
+        topology = draw(racks)
+        is_sliced = topology is not None and topology.slice_size > 0
         jobs.append(
             make_job(
                 f"w{number}", count=count, gpus=gpus, priority=draw(st.integers(0, 3)),
-                created=EPOCH + draw(st.integers(0, 3)), topology=draw(racks),
+                created=EPOCH + draw(st.integers(0, 3)), topology=topology,
+                min_count=None if is_sliced else draw(st.sampled_from([None, 1])),
             )
         )  # fmt: skip
     return nodes, jobs
@@ -109,7 +112,7 @@ def test_only_whole_gangs_of_lower_priority_leave_and_their_beneficiary_is_place
     nominated = [a for a in decision.actions if isinstance(a, NominateJob)]
     for action in nominated:
         shape = [(role.role, len(role.nodes)) for role in action.nomination.roles]
-        assert shape == [(role.name, role.count) for role in action.job.spec.roles]
+        assert shape == [(role.name, role.least) for role in action.job.spec.roles]
         for victim in action.nomination.victims:
             assert priorities[victim.name] < priorities[action.job.metadata.name]
     after, _ = settled(nodes, jobs)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Pod, PodCondition
-from fairlead.api.job import Adopts, Job
+from fairlead.api.job import Adopts, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.decide.verdict import NOTHING
 from fairlead.sim.checkers import Checkers, PromiseBroken
@@ -86,6 +86,15 @@ def sound(history: History) -> None:
     for index in (0, 1):
         history.gone(index, history.job)
     history.put(with_status(history.job, conditions=SUCCEEDED), history.job)
+    for nodes in (["n1"] * 4, ["n1", "n2"]):
+        history.job = elastic(*nodes)
+        history.put(history.job)
+        for index in range(len(nodes)):
+            history.pod(index)
+        for index in range(len(nodes)):
+            history.gone(index, history.job)
+        history.put(elastic())
+    history.put(elastic(conditions=SUCCEEDED))
 
 
 def a_stranger_fills_a_node_that_is_claimed(history: History) -> None:
@@ -127,6 +136,37 @@ def a_pod_comes_before_its_place(history: History) -> None:
     history.job = with_status(history.job, attempt=2)
     history.put(history.job)
     history.pod(0)
+
+
+def elastic(*nodes: str, **more: Any) -> Job:
+    """A gang of two to four members, one per entry of `nodes`."""
+    placement = make_placement(nodes) if nodes else None
+    return make_job("e", count=4, min_count=2, gpus=1, placement=placement, **more)
+
+
+def an_elastic_gang_is_smaller_than_its_least(history: History) -> None:
+    history.put(elastic("n1"))
+
+
+def an_elastic_gang_is_larger_than_its_most(history: History) -> None:
+    history.put(elastic("n1", "n1", "n1", "n2", "n2"))
+
+
+def an_attempt_of_an_elastic_gang_changes_its_size(history: History) -> None:
+    history.put(elastic("n1", "n1"))
+    history.put(elastic("n1", "n1", "n2"))
+
+
+def a_member_beyond_the_size_of_its_attempt_is_made(history: History) -> None:
+    history.job = elastic("n1", "n1")
+    history.put(history.job)
+    history.pod(2, node="n1")
+
+
+def an_elastic_gang_waits_although_its_least_is_kept(history: History) -> None:
+    facts: dict[str, Any] = {"members_kept": 2, "members": 2, "nodes_lost": 1}
+    verdict = VerdictStatus(outcome="Waiting", reason="Repairing", facts=facts)
+    history.put(elastic("n1", "n1", "n2", verdict=verdict))
 
 
 def a_job_comes_back_to_life(history: History) -> None:
@@ -176,6 +216,11 @@ def a_member_is_made_twice(history: History) -> None:
         (2, half_a_gang_runs_alone),
         (2, two_attempts_are_alive_together),
         (2, a_pod_comes_before_its_place),
+        (2, an_elastic_gang_is_smaller_than_its_least),
+        (2, an_elastic_gang_is_larger_than_its_most),
+        (2, an_attempt_of_an_elastic_gang_changes_its_size),
+        (2, a_member_beyond_the_size_of_its_attempt_is_made),
+        (3, an_elastic_gang_waits_although_its_least_is_kept),
         (3, a_job_comes_back_to_life),
         (7, an_evicted_member_returns),
         (7, an_attempt_begins_on_a_cordoned_node),

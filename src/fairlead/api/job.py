@@ -20,6 +20,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.attempt import Attempt, Cause, MemberCounts, Progress
 from fairlead.api.bounds import (
     AFTER_MAX,
     BACKOFF_SECONDS_MAX,
@@ -33,7 +34,7 @@ from fairlead.api.bounds import (
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
-from fairlead.api.placement import HeldNodes, Nomination, Placement, Preemption
+from fairlead.api.placement import Nomination, Placement, Preemption
 from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
@@ -64,14 +65,6 @@ class AfterFailed(Enum):
     HOLD = "Hold"
 
 
-class Cause(Enum):
-    """Whose fault an attempt's end was. Only USER counts against `restart.limit`."""
-
-    USER = "User"
-    NODE = "Node"
-    INFRASTRUCTURE = "Infrastructure"
-
-
 class Role(Wire, frozen=True):
     """Members of a role are identical; rank order is role order, then index."""
 
@@ -82,6 +75,18 @@ class Role(Wire, frozen=True):
     count: Annotated[
         int, Doc(ge=1, le=MEMBERS_MAX, description="Number of members. Defaults to 1.")
     ] = 1
+    min_count: Annotated[
+        Annotated[int, bounded(ge=1, maximum=MEMBERS_MAX)] | None,
+        Doc(
+            description="Least number of members. Each attempt begins with as many as have room "
+            "then, from this number to count, and keeps their number. Defaults to count."
+        ),
+    ] = None
+
+    @property
+    def least(self) -> int:
+        """The members without which no attempt begins."""
+        return self.count if self.min_count is None else self.min_count
 
 
 class Restart(Wire, frozen=True):
@@ -281,85 +286,6 @@ class VerdictStatus(Wire, frozen=True):
     since: Annotated[Instant | None, Doc(description="Since when this reason has held.")] = None
 
 
-class Attempt(Wire, frozen=True):
-    """One attempt at running the gang."""
-
-    number: Annotated[int, Doc(description="1 for the first attempt.")]
-    begun_at: Annotated[
-        Instant | None,
-        Doc(description="When the attempt had its nodes and its pods could be made."),
-    ] = None
-    started_at: Annotated[Instant | None, Doc(description="When all members were running.")] = None
-    finished_at: Annotated[Instant | None, Doc(description="When the attempt ended.")] = None
-    cause: Annotated[
-        Cause | None,
-        Doc(
-            description="Whose fault the end was: User, Node or Infrastructure. Only User counts "
-            "against restart.limit."
-        ),
-    ] = None
-    reason: Annotated[str, Doc(description="One word for how it ended.")] = ""
-    message: Annotated[str, Doc(description="How it ended, for people.")] = ""
-    exit_code: Annotated[
-        int | None,
-        Doc(
-            description="Exit code of the member that ended the attempt, 128 + N for signal N. "
-            "Absent where no program's end was the cause."
-        ),
-    ] = None
-    resumed_from_step: Annotated[
-        int | None, Doc(description="Step of the checkpoint that it continued from.")
-    ] = None
-    nodes_lost: Annotated[
-        tuple[str, ...], Doc(description="Nodes that were lost during the attempt.")
-    ] = ()
-    saved_at: Annotated[
-        Instant | None, Doc(description="When its latest checkpoint was reported, once it ended.")
-    ] = None
-    team: Annotated[str, Doc(description="Team that it counted for.")] = ""
-    held: Annotated[
-        tuple[HeldNodes, ...],
-        Doc(description="Its GPUs by pool and by the team that lent them, when it was placed."),
-    ] = ()
-    template_digest: Annotated[
-        str,
-        Doc(
-            description="Digest of the roles and the checkpoint that the attempt began with: no "
-            "pod is made from others."
-        ),
-    ] = ""
-    pods_version: Annotated[
-        str,
-        Doc(
-            description="The newest resourceVersion among the job's pods when the attempt was "
-            "closed. The scheduler gives nodes away only after it has seen the pods up to it."
-        ),
-    ] = ""
-
-
-class Progress(Wire, frozen=True):
-    """What a member reported: its latest step and the latest step that a checkpoint holds."""
-
-    step: Annotated[int, Doc(description="Latest step that the job reported.")] = 0
-    checkpoint_step: Annotated[int | None, Doc(description="Step a restart goes on from.")] = None
-    reported_at: Annotated[Instant | None, Doc(description="When it was reported.")] = None
-    ignored_line: Annotated[str, Doc(description="Latest line that could not be read.")] = ""
-    checkpointed_at: Annotated[
-        Instant | None,
-        Doc(description="When the latest checkpoint was reported. Absent: with the first report."),
-    ] = None
-
-
-class MemberCounts(Wire, frozen=True):
-    """How many members are in which state in the current attempt."""
-
-    total: Annotated[int, Doc(description="All members of the gang.")] = 0
-    pending: Annotated[int, Doc(description="Members whose pods do not run yet.")] = 0
-    running: Annotated[int, Doc(description="Members that run.")] = 0
-    succeeded: Annotated[int, Doc(description="Members that ended well.")] = 0
-    failed: Annotated[int, Doc(description="Members that failed.")] = 0
-
-
 class MemberRestart(Wire, frozen=True):
     """A member that failed and is being replaced while the others run (policy Member)."""
 
@@ -474,9 +400,35 @@ class Job(Wire, frozen=True):
         return False
 
     @property
+    def is_elastic(self) -> bool:
+        """True for a job whose attempts may have fewer members than its roles count."""
+        return any(role.least < role.count for role in self.spec.roles)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Members by role: of the placement, else of an attempt that goes on or was the last, else
+        the most.
+        """
+        sizes = {role.name: role.count for role in self.spec.roles}
+        placement, record = self.status.placement, self.status.current_attempt
+        if not self.is_elastic:
+            return sizes
+        if placement is not None:
+            return sizes | placement.sizes
+        is_over = record is None or (record.finished_at is not None and not self.is_finished)
+        return sizes if record is None or is_over else sizes | record.sizes
+
+    @property
+    def least_count(self) -> int:
+        """The members without which no attempt begins."""
+        return sum(role.least for role in self.spec.roles)
+
+    @property
     def member_count(self) -> int:
-        """All members of all roles."""
-        return sum(role.count for role in self.spec.roles)
+        """All members of all roles, as in `sizes`."""
+        if not self.is_elastic:
+            return sum(role.count for role in self.spec.roles)
+        return sum(self.sizes.values())
 
 
 def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:

@@ -55,6 +55,11 @@ class Placement(Wire, frozen=True):
         ),
     ] = ()
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Members by role."""
+        return {place.role: len(place.nodes) for place in self.roles}
+
 
 class Victim(Wire, frozen=True):
     """A job that gives its nodes back for another one."""

@@ -133,6 +133,7 @@ def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
         seen.add(role.name)
         if role.count < 1:
             yield invalid(f"{at}.count", role.count, "must be at least 1")
+        yield from _least(spec, role, f"{at}.minCount")
         yield from _annotations(role, f"{at}.template.metadata.annotations")
         yield from _template(role, f"{at}.template.spec")
     total = sum(role.count for role in spec.roles)
@@ -146,6 +147,21 @@ def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
             f"leaves no room for the job's name: pods are named <job>-<attempt>-<role>-<index>, "
             f"and their names may have {POD_NAME_MAX} characters",
         )
+
+
+def _least(spec: JobSpec, role: Role, path: str) -> Iterator[StatusCause]:
+    """What `gang_of` refuses of an elastic role, too."""
+    least = role.min_count
+    if least is None:
+        return
+    if not 1 <= least <= role.count:
+        yield invalid(path, least, f"must be from 1 to count, which is {role.count}")
+    elif least < role.count and spec.topology is not None and spec.topology.slice_size:
+        why = "slices are of a fixed number of members: leave out minCount or topology.sliceSize"
+        yield cause("Forbidden", path, f"Forbidden: {why}")
+    elif least < role.count and spec.adopts is not None:
+        why = "how many pods a group has is for the tool that makes them"
+        yield cause("Forbidden", path, f"Forbidden: {why}")
 
 
 def _template(role: Role, path: str) -> Iterator[StatusCause]:

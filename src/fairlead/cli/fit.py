@@ -96,11 +96,12 @@ def check_fit(api: Api, job: Job, now: float) -> str:
     if verdict.outcome is Outcome.IMPOSSIBLE:
         if waits := _growth(api, nodes, gang):
             return line("Place", f"waits for nodes: {waits}")
-        help_ = _smaller(state, gang, verdict)
+        help_ = _smaller(state, job, gang, verdict)
         if verdict.reason is Reason.NO_MATCHING_NODE:
             help_ = (*_taints(api, job), *help_)
         raise CliError(impossible(verdict, shape, help_))
-    return line("Place", place_text(_present(state, job, gang, now)))
+    verdict = _present(state, job, gang, now)
+    return line("Place", place_text(verdict, is_elastic=job.is_elastic))
 
 
 def _present(state: ClusterState, job: Job, gang: GangRequest | InvalidGang, now: float) -> Verdict:
@@ -146,11 +147,13 @@ def _levels(api: Api, job: Job) -> tuple[Level, ...]:
     return (read_settings(api, read_status(api)) or ControllerSettings()).levels()
 
 
-def place_text(verdict: Verdict) -> str:
+def place_text(verdict: Verdict, *, is_elastic: bool = False) -> str:
     """Return whether the job could start now, were it first in the queue, in words."""
     match verdict.outcome:
         case Outcome.PLACED:
-            return f"fits now, on {plural(int(verdict.facts['nodes_used']), 'node')}"
+            nodes = plural(int(verdict.facts["nodes_used"]), "node")
+            members = plural(int(verdict.facts["members"]), "member")
+            return f"fits now{' with ' + members if is_elastic else ''}, on {nodes}"
         case Outcome.WAITING | Outcome.BLOCKED | Outcome.IMPOSSIBLE:
             words = message_of(verdict)
             return words if words.startswith("waits ") else f"waits: {words}"
@@ -207,7 +210,7 @@ def _taints(api: Api, job: Job) -> tuple[str, ...]:
 
 
 def _smaller(
-    state: ClusterState, gang: GangRequest | InvalidGang, verdict: Verdict
+    state: ClusterState, job: Job, gang: GangRequest | InvalidGang, verdict: Verdict
 ) -> tuple[str, ...]:
     """Return what could be asked instead; flags are named only when that would fit."""
     facts = verdict.facts
@@ -216,7 +219,8 @@ def _smaller(
     if isinstance(gang, InvalidGang) or len(gang.roles) != 1:
         return ()
     if verdict.reason is Reason.EXCEEDS_CLUSTER and int(facts.get("members_fit", 0)):
-        return (f"--nodes {facts['members_fit']}",)
+        most = f"-{job.member_count}" if job.is_elastic else ""
+        return (f"--nodes {facts['members_fit']}{most}",)
     if verdict.reason is not Reason.NO_NODE_SHAPE_FITS or facts["resource"] != quantity.GPU:
         return ()
     asked, largest, role = int(facts["asked"]), int(facts["largest"]), gang.roles[0]

@@ -44,7 +44,11 @@ class FlagInfo:
 
 FLAGS: dict[Flag, FlagInfo] = {
     Flag.NAME: FlagInfo("NAME", "Name of the job, which is its id. [default: from the script]"),
-    Flag.NODES: FlagInfo("N", "Number of members; they start together. [default: 1]"),
+    Flag.NODES: FlagInfo(
+        "N[-MAX]",
+        "Number of members; they start together. With 4-8 each attempt has as many as have room, "
+        "4 at least. [default: 1]",
+    ),
     Flag.GPUS: FlagInfo("N", "GPUs of each member. [default: 0]"),
     Flag.CPUS: FlagInfo("N", "CPUs of each member, such as 8 or 500m. [default: 1]"),
     Flag.MEMORY: FlagInfo("SIZE", "Memory of each member, such as 64Gi."),

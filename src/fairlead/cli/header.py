@@ -87,6 +87,7 @@ class Kind(Enum):
 
     TEXT = "text"
     COUNT = "count"
+    RANGE = "range"
     MEMORY = "memory"
     TIME = "time"
     GPUS = "gpus"
@@ -95,7 +96,7 @@ class Kind(Enum):
 
 SBATCH_HONOURED: dict[str, tuple[Flag, Kind]] = {
     "job-name": (Flag.NAME, Kind.TEXT),
-    "nodes": (Flag.NODES, Kind.COUNT),
+    "nodes": (Flag.NODES, Kind.RANGE),
     "ntasks": (Flag.NODES, Kind.COUNT),
     "cpus-per-task": (Flag.CPUS, Kind.COUNT),
     "mem": (Flag.MEMORY, Kind.MEMORY),
@@ -314,7 +315,11 @@ def _translate(name: str, value: str, kind: Kind) -> str:
         return _dependency(value) if name == "dependency" else value
     if kind is Kind.COUNT:
         if not value.isdigit():
-            raise ValueError(f"'{value}' is not a whole number (ranges are not supported)")
+            raise ValueError(f"'{value}' is not a whole number")
+        return value
+    if kind is Kind.RANGE:
+        if not re.fullmatch(r"\d+(-\d+)?", value):
+            raise ValueError(f"'{value}' is neither a whole number nor a range such as 2-4")
         return value
     if kind is Kind.TIME:
         return f"{int(parse_slurm_time(value))}s"

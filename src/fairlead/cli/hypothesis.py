@@ -91,8 +91,9 @@ def _changed_role(role: Role, request: JobRequest, changes: Changes) -> Role:
     pod = role.template.spec
     first, *others = pod.containers
     pod = replace(pod, containers=(_asking(first, asked), *others))
-    count = request.members if Flag.NODES in changes else role.count
-    return replace(role, count=count, template=replace(role.template, spec=pod))
+    if Flag.NODES in changes:
+        role = replace(role, count=request.members, min_count=request.members_min)
+    return replace(role, template=replace(role.template, spec=pod))
 
 
 def _asking(container: Container, asked: Mapping[str, int]) -> Container:

@@ -138,8 +138,9 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         volume_mounts=mounts,
     )
     template = _template(request, container, volumes)
+    role = Role(name=ROLE, count=request.members, min_count=request.members_min, template=template)
     spec = JobSpec(
-        roles=(Role(name=ROLE, count=request.members, template=template),),
+        roles=(role,),
         priority_class_name=request.priority_class,
         priority=request.priority,
         time_limit_seconds=request.time_seconds,

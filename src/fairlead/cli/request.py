@@ -42,6 +42,8 @@ class JobRequest:
     #: The name that a script's header gives: the first job gets it, later ones are numbered.
     stem: str | None = None
     members: int = 1
+    #: With fewer, down to so many, it may start.
+    members_min: int | None = None
     gpus: int = 0
     cpu_millis: int = 1000
     memory_bytes: int | None = None
@@ -99,6 +101,18 @@ class _Reader:
             self.complain(given, f"'{given.value}' must be a whole number from {low} to {high:,}")
             return default
         return int(given.value)
+
+    def members(self) -> tuple[int | None, int]:
+        """Return the least number of members, None for all, and all: N, or MIN-MAX as of sbatch."""
+        given = self.last(Flag.NODES)
+        found = re.fullmatch(r"(\d{1,12})-(\d{1,12})", given.value) if given else None
+        if given is None or found is None:
+            return None, self.whole(Flag.NODES, (1, MEMBERS_MAX), 1)
+        least, most = int(found[1]), int(found[2])
+        if not 1 <= least <= most <= MEMBERS_MAX:
+            why = f"must be a range MIN-MAX within 1 to {MEMBERS_MAX:,}"
+            self.complain(given, f"'{given.value}' {why}")
+        return (least if least < most else None), most
 
     def cpu(self, default: int) -> int:
         """Return milli-CPU."""
@@ -304,10 +318,12 @@ def parse_request(
     reader = _Reader(givens, environment)
     priority, priority_class = reader.priority()
     time_seconds = reader.seconds(Flag.TIME)
+    members_min, members = reader.members()
     request = JobRequest(
         name=reader.name(),
         stem=reader.stem(),
-        members=reader.whole(Flag.NODES, (1, MEMBERS_MAX), 1),
+        members=members,
+        members_min=members_min,
         gpus=reader.whole(Flag.GPUS, (0, GPUS_MAX), 0),
         cpu_millis=reader.cpu(1000),
         memory_bytes=reader.memory(),

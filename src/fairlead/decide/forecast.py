@@ -26,6 +26,7 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.repair import Release, Wait, repair
 from fairlead.decide.placement.search import Plan, take_plan
+from fairlead.decide.placement.size import planned
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
@@ -258,7 +259,8 @@ class _Ahead:
         capacity.hold(key, self._mark, until, expected=expected)
         self._note_end(job, expected)
         self._context.placed[key] = plan.distinct_slots
-        self._context.limits.take(entry)
+        if isinstance(entry.gang, GangRequest):
+            self._context.limits.take(entry, planned(entry.gang, plan))
         self._mark = capacity.mark()
 
     def _on_repair(self, entry: QueueEntry) -> None:
@@ -266,7 +268,9 @@ class _Ahead:
         if key in self._context.placed or key in self._added:
             return
         context = self._context
-        match repair(self._capacity.unbarred(), entry, context.policy, context.now):
+        growth = context.growth(entry)
+        room = self._capacity.unbarred()
+        match repair(room, entry, context.policy, context.now, growth=growth):
             case Plan() as plan:
                 self._on_plan(entry, plan)
             case Release():

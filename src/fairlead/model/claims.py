@@ -9,7 +9,7 @@ from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.neighbours import marks_in
-from fairlead.model.nodes import is_device
+from fairlead.model.nodes import is_device, is_gpu
 from fairlead.model.requests import Request
 
 #: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
@@ -53,6 +53,16 @@ class Claim:
             devices += len(nodes) * sum(a for r, a in request if is_device(r))
             cpu += len(nodes) * next((a for r, a in request if r == "cpu"), 0)
         return devices, cpu
+
+    @property
+    def gpus(self) -> int:
+        """GPUs, of any vendor, that the claim holds."""
+        return sum(
+            len(nodes) * amount
+            for _, request, nodes in self.roles
+            for name, amount in request
+            if is_gpu(name)
+        )
 
     def amount(self, resource: str) -> int:
         """Return what the claim holds of one resource."""

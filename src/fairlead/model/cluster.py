@@ -29,7 +29,7 @@ from fairlead.model.balloons import is_balloon
 from fairlead.model.claims import Claim, claim_of
 from fairlead.model.completion import ends_at
 from fairlead.model.fits import FitTable
-from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of, gpus_of
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
 from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
@@ -418,10 +418,18 @@ class ClusterState:
             nodes = sent.union(node for _, _, nodes in claim.roles for node in nodes)
         held = ((name, claim.amount(name) if claim is not None else 0)
                 for name in self.table.resources if counts(name))  # fmt: skip
+        gpus = claim.gpus if claim is not None else 0
         return JobUse(
             entry.team_name, nodes, tuple((name, amount) for name, amount in held if amount), waits,
-            user=entry.user, gpus=gpus_of(entry.gang) if nodes else 0,
+            user=entry.user, gpus=max(gpus, self._gpus_sent(entry)),
         )  # fmt: skip
+
+    def _gpus_sent(self, entry: JobEntry) -> int:
+        """Return the GPUs of a placement whose write has an unknown outcome."""
+        placement = self._uncertain.get(entry.job.metadata.key)
+        if placement is None or isinstance(entry.gang, InvalidGang):
+            return 0
+        return claim_of(entry.job, entry.gang, placement).gpus
 
     def _gang_of(
         self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam

@@ -31,16 +31,20 @@ JobKey: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
-    """`count` identical members."""
+    """`count` identical members, and up to `more` beyond these where there is room for them."""
 
     name: str
     count: int
     member: MemberClass
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """What must be placed together. Equal requests fit or do not fit together."""
+    """What must be placed together. Equal requests fit or do not fit together.
+
+    Of an elastic job these are the members without which no attempt begins.
+    """
 
     roles: tuple[RoleRequest, ...]
     topology: TopologyRequest = field(default_factory=TopologyRequest)
@@ -51,6 +55,33 @@ class GangRequest:
     def member_count(self) -> int:
         """All members of all roles."""
         return sum(role.count for role in self.roles)
+
+    @property
+    def is_elastic(self) -> bool:
+        """True when it takes more members where there is room for them."""
+        return any(role.more for role in self.roles)
+
+    def sized(self, counts: Sequence[int]) -> GangRequest:
+        """Return the same gang with exactly so many members of each role."""
+        roles = zip(self.roles, counts, strict=True)
+        return replace(self, roles=tuple(replace(r, count=n, more=0) for r, n in roles))
+
+    def keeping(self, counts: Sequence[int]) -> GangRequest:
+        """Return the same gang with so many members of each role as its least at least."""
+        roles = tuple(
+            replace(r, count=max(r.count, n), more=r.count + r.more - max(r.count, n))
+            for r, n in zip(self.roles, counts, strict=True)
+        )
+        return replace(self, roles=roles) if self.is_elastic else self
+
+    def has_size(self, counts: Sequence[tuple[str, int]]) -> bool:
+        """True when so many members of each role, in the order of the roles, may be an attempt."""
+        if [name for name, _ in counts] != [role.name for role in self.roles]:
+            return False
+        return all(
+            role.count <= count <= role.count + role.more
+            for role, (_, count) in zip(self.roles, counts, strict=True)
+        )
 
     @property
     def is_simple(self) -> bool:
@@ -178,6 +209,9 @@ def gang_of(
     members = sum(role.count for role in spec.roles)
     if members > MEMBERS_MAX or any(role.count < 1 for role in spec.roles):
         return InvalidGang(f"spec.roles: {members} members; accepted: 1 to {MEMBERS_MAX}")
+    for i, role in enumerate(spec.roles):
+        if not 1 <= role.least <= role.count:
+            return InvalidGang(f"spec.roles[{i}].minCount: must be from 1 to {role.count}")
     roles: list[RoleRequest] = []
     for i, role in enumerate(spec.roles):
         pod = role.template.spec
@@ -191,7 +225,7 @@ def gang_of(
             member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
-        roles.append(RoleRequest(role.name, role.count, member))
+        roles.append(RoleRequest(role.name, role.least, member, role.count - role.least))
     if not roles:
         return InvalidGang("spec.roles: a job needs at least one role")
     try:
@@ -203,7 +237,10 @@ def gang_of(
             "spec.topology.sliceSize: does not go together with topologySpreadConstraints or "
             "with anti-affinity by another label than kubernetes.io/hostname"
         )
-    return GangRequest(tuple(roles), topology)
+    gang = GangRequest(tuple(roles), topology)
+    if topology.is_sliced and gang.is_elastic:
+        return InvalidGang("spec.topology.sliceSize: does not go together with minCount")
+    return gang
 
 
 def _has_domain_rules(beside: Neighbours | None) -> bool:

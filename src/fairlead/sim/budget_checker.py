@@ -176,9 +176,10 @@ class BudgetChecker:
         had_place = before is not None and (before.nodes or before.is_nominated)
         if (nodes or after.is_nominated) and not had_place:
             self._check_start(key, new, now)
-        if before is not None and before.nodes and not nodes:
+        had = before.nodes if before is not None else 0
+        if had and nodes != had:
             self._give_back(key, now)
-        elif nodes and not (before is not None and before.nodes):
+        if nodes and nodes != had:
             use = self._uses.get(self.model.team_of(new))
             if use is not None:
                 self._hold(use, key, new, now)
@@ -230,7 +231,8 @@ class BudgetChecker:
 
 
 def _gpus_of(job: Job) -> int:
+    sizes = job.sizes
     return sum(
-        role.count * requests_of(role.template.spec.containers).get(GPU, 0)
+        sizes[role.name] * requests_of(role.template.spec.containers).get(GPU, 0)
         for role in job.spec.roles
     )

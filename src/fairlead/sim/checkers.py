@@ -16,6 +16,7 @@ from fairlead.api.core import Container, Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
+from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.balloons import is_balloon
 from fairlead.runtime.leader import LeaderOptions
@@ -156,6 +157,8 @@ class Checkers:
         model.attempt, model.finished = new.status.attempt, new.is_finished
         if new.is_finished:
             self.finished.setdefault(key, new)
+        _check_size(new, model)
+        _check_repair(new)
         self._claim(key, model, {} if new.is_finished else _claims(new, model))
         placed_before = model.placed_attempt
         model.placed_attempt = new.status.placement.attempt if new.status.placement else 0
@@ -284,6 +287,8 @@ class Checkers:
             raise PromiseBroken(
                 f"2: a pod of attempt {pod.attempt} of {job} is made without its place"
             )
+        if is_new and not model.adopts and pod.member not in model.claims:
+            raise PromiseBroken(f"2: a pod of {job} is made for {pod.member}, which has no place")
 
     def _check_gang(self, key: ObjectKey, model: _JobModel, now: float) -> None:
         """2: no gang is partly placed, and none runs partly beyond the grace period."""
@@ -365,6 +370,38 @@ def requests_of(containers: tuple[Container, ...]) -> dict[str, int]:
         for resource, amount in wanted.items():
             total[resource] = total.get(resource, 0) + amount
     return total
+
+
+def _check_size(job: Job, model: _JobModel) -> None:
+    """2: an attempt of an elastic job has from the least to all members of each role.
+
+    `model.sizes` is then its size: that it has no other until the next attempt is for `_claims`.
+    """
+    placement = job.status.placement
+    is_old = placement is None or placement.attempt == model.placed_attempt
+    if placement is None or is_old or not job.is_elastic:
+        return
+    for role in job.spec.roles:
+        size = placement.sizes.get(role.name, 0)
+        if not role.least <= size <= role.count:
+            raise PromiseBroken(
+                f"2: role {role.name} of {job.metadata.key} has {size} places in attempt "
+                f"{placement.attempt}, of {role.least} to {role.count} members"
+            )
+        model.sizes[role.name] = size
+
+
+def _check_repair(job: Job) -> None:
+    """3: no elastic job of one role waits for replacements while it keeps its least members."""
+    verdict, roles = job.status.verdict, job.spec.roles
+    if verdict is None or verdict.reason != Reason.REPAIRING.value or len(roles) != 1:
+        return
+    kept = int(verdict.facts["members_kept"])
+    if job.is_elastic and kept >= roles[0].least:
+        raise PromiseBroken(
+            f"3: {job.metadata.key} waits in repair with {kept} members, of which "
+            f"{roles[0].least} are enough"
+        )
 
 
 def _claims(job: Job, model: _JobModel) -> dict[MemberKey, str]:

@@ -132,6 +132,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_strict_order(options, number)
     options = _with_maintenance(options, number)
     options = _with_moves(options, number)
+    options = _with_elastic(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -261,6 +262,15 @@ def _with_moves(options: WorldOptions, number: int) -> WorldOptions:
         moves_max=rng.choice((1, 3, 8)), starvation_seconds=rng.choice((0.0, 30.0, 300.0)),
     )  # fmt: skip
     return replace(options, policy=policy)
+
+
+def _with_elastic(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which some gangs may run with fewer members, or as it was."""
+    rng = random.Random(f"elastic/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.6:
+        return options
+    share = rng.choice((0.3, 1.0))
+    return replace(options, workload=replace(options.workload, elastic_share=share))
 
 
 def gpu_hours_of(options: WorldOptions, seed: int) -> dict[str, float]:

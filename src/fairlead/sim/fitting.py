@@ -22,7 +22,8 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
     nodes = options.nodes + sum(pool.max for pool in options.pools)
     held = resources_to_base(options.profile.node.resources)
     for role in body["spec"]["roles"]:
-        count, asked = int(role.get("count", 1)), _asked(role["template"]["spec"])
+        count = int(role.get("minCount", role.get("count", 1)))
+        asked = _asked(role["template"]["spec"])
         lacking = [name for name, amount in asked.items() if amount > held.get(name, 0)]
         if lacking:
             name = lacking[0]

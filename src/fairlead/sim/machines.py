@@ -233,7 +233,7 @@ class FleetChecker:
             self._used_nodes += not users and name in self._machine_nodes
             users[key] = now
         waits = new is not None and not new.is_finished and placement is None
-        members = new.member_count if new is not None and waits else 0
+        members = new.least_count if new is not None and waits else 0
         lacking = self._lacking + members - self._unplaced.pop(key, 0)
         if members:
             self._unplaced[key] = members

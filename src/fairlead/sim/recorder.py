@@ -14,6 +14,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.times import parse_time
+from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.replicas import DecisionTimes
 
@@ -28,7 +29,7 @@ class JobRecord:
     name: str
     tenant: str
     members: int
-    gpus: int  # of all members together
+    gpus: int  # of all members together, as `gpu_count` says now
     submitted: float
     placed: float | None = None
     started: float | None = None
@@ -128,7 +129,10 @@ class Recorder:
         if record is None:
             record = self.jobs[name] = self._new(new, name)
         self._attempts(record, new)
-        at = self._at
+        gpus, at = gpu_count(new), self._at
+        if gpus != record.gpus:  # elastic roles: of another size than before
+            self._hold(record, holds=False, runs=False, reason="")
+            record.gpus = gpus
         placed = new.status.placement is not None and not new.is_finished
         runs = placed and new.status.state == "Running"
         if placed and record.placed is None:
@@ -146,12 +150,7 @@ class Recorder:
         self._hold(record, holds=placed, runs=runs, reason=reason if waits else "")
 
     def _new(self, job: Job, name: str) -> JobRecord:
-        members = sum(role.count for role in job.spec.roles)
-        gpus = 0
-        for role in job.spec.roles:
-            for container in role.template.spec.containers:
-                limits = resources_to_base(dict(container.resources.limits))
-                gpus += limits.get(GPU, 0) * role.count
+        members, gpus = job.member_count, gpu_count(job)
         return JobRecord(name, self._tenants.get(name, ""), members, gpus, submitted=self._at)
 
     def _started_of(self, record: JobRecord, job: Job) -> None:
@@ -169,7 +168,7 @@ class Recorder:
             if attempt.reason == "Succeeded" or attempt.begun_at is None:
                 continue
             held = parse_time(attempt.finished_at) - parse_time(attempt.begun_at)
-            lost = max(0.0, held) * record.gpus
+            lost = max(0.0, held) * gpu_count(job, attempt.sizes)
             record.lost_gpu_seconds += lost
             cause = attempt.cause.value if attempt.cause is not None else attempt.reason
             self.lost_by_cause[cause or "Unknown"] += round(lost)

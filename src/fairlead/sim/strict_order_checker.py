@@ -127,7 +127,7 @@ def _holds(job: Job, rooms: Iterable[Mapping[str, int]]) -> bool:
     count = sum(
         min(room.get(r, 0) // amount for r, amount in request.items() if amount) for room in rooms
     )
-    return count >= role.count
+    return count >= role.least
 
 
 def _is_judged(spec: TeamSpec) -> bool:

@@ -331,7 +331,7 @@ class TeamChecker:
                     _take(left[node], requests_of(role.template.spec.containers))
         for role in job.job.spec.roles:
             request = requests_of(role.template.spec.containers)
-            for _ in range(role.count):
+            for _ in range(role.least):
                 found = next((n for n, room in left.items() if _fits(room, request)), None)
                 if found is None:
                     return False

@@ -46,6 +46,7 @@ class WorkloadOptions:
     bound_share: float = 0.0  # jobs that ask for something of the topology
     ruled_share: float = 0.0  # jobs with a host port, or that are kept apart by host name
     limited_share: float = 0.0  # jobs with a time limit, longer than they run
+    elastic_share: float = 0.0  # jobs that may run with fewer members
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,18 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
         if options.limited_share and rng.random() < options.limited_share:
             body["spec"]["timeLimitSeconds"] = round(run_seconds * rng.uniform(1.2, 4.0)) + 60
         arrivals.append(Arrival(at, name, body))
+    if options.elastic_share:  # drawn last, so that all else is as in a workload without
+        for arrival in arrivals:
+            _make_elastic(arrival.body["spec"], options.elastic_share, rng)
     return arrivals
+
+
+def _make_elastic(spec: dict[str, Any], share: float, rng: random.Random) -> None:
+    """Let a job run with fewer members, perhaps; one whose members are in slices can't."""
+    is_elastic, (role,) = rng.random() < share, spec["roles"]
+    least = rng.randint(1, role["count"])
+    if is_elastic and "sliceSize" not in spec.get("topology", {}):
+        role["minCount"] = least
 
 
 #: What jobs of a workload ask of the topology; `sim/fitting.py` says which can never have it.

@@ -131,6 +131,7 @@ def make_role(
     name: str = "worker",
     *,
     count: int = 1,
+    min_count: int | None = None,
     pod_labels: Mapping[str, str] | None = None,
     **pod: Any,
 ) -> Role:
@@ -139,7 +140,7 @@ def make_role(
     if pod_labels:
         metadata = ObjectMeta(labels=dict(pod_labels))
         template = msgspec.structs.replace(template, metadata=metadata)
-    return Role(name=name, count=count, template=template)
+    return Role(name=name, count=count, min_count=min_count, template=template)
 
 
 def make_anti_affinity(
@@ -193,7 +194,7 @@ def make_job(
     """Return a job of one role `worker` (unless `roles` are given), admitted as attempt 1.
 
     `attempt=0` gives a job that the jobs controller has not admitted yet. `spec` and `status` set
-    further fields by their Python names. Further arguments are those of `make_pod_spec`.
+    further fields by their Python names. Further arguments are those of `make_role`.
     """
     if roles is None:
         roles = (make_role(count=count, gpus=gpus, cpu=cpu, memory=memory, **pod),)
@@ -327,7 +328,7 @@ def make_member_pod(
     for earlier in job.spec.roles:
         if earlier.name == role:
             break
-        rank += earlier.count
+        rank += job.sizes[earlier.name]
     if not node and job.status.placement is not None:
         node = next(r.nodes for r in job.status.placement.roles if r.role == role)[index]
     attempt = job.status.attempt

@@ -44,6 +44,7 @@ def test_a_space_that_a_formatter_put_in_takes_no_request_away() -> None:
 
 def test_lines_after_the_first_command_do_not_count() -> None:
     assert read("#SBATCH --nodes=2").givens[Flag.NODES] == (FlagValue("2", "train.sh:2"),)
+    assert read("#SBATCH -N 2-4").givens[Flag.NODES] == (FlagValue("2-4", "train.sh:2"),)
 
 
 def test_honoured_sbatch_options_become_our_flags() -> None:
@@ -94,7 +95,7 @@ def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
 
 
 def test_every_problem_of_a_header_is_reported() -> None:
-    header = read("#SBATCH --array=0-9", "#SBATCH --nodes=2-4", "#SBATCH --mem=0",
+    header = read("#SBATCH --array=0-9", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=0",
                   "#SBATCH --dependency=singleton", "#FAIRLEAD --gpu 8")  # fmt: skip
     assert [problem.where for problem in header.problems] == [
         f"train.sh:{line}:1" for line in range(2, 7)

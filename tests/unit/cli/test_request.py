@@ -56,6 +56,15 @@ def test_all_flags_are_read_into_base_units() -> None:
     assert request.simulate_seconds == 30
 
 
+def test_a_range_of_members_is_read_as_sbatch_reads_it() -> None:
+    for text, found in (("2-4", (2, 4)), ("4-4", (None, 4)), ("4", (None, 4))):
+        request, problems = parse(nodes=text)
+        assert (problems, request.members_min, request.members) == ([], *found)
+    for text in ("0-4", "4-2", "1-100001", "2-"):
+        _, problems = parse(nodes=text)
+        assert len(problems) == 1
+
+
 def test_every_wrong_value_is_reported_at_once() -> None:
     _, problems = parse(nodes="0", gpus="8x", cpus="many", memory="12parsec", time="soon",
                         name="No_Good", priority="?", env="1A=2", after="train",

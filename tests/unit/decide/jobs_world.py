@@ -314,8 +314,11 @@ class World:
         healthy = nodes or tuple(n for n in self.nodes if n not in out)
         if not healthy:
             return
+        sizes = {r.name: min(r.count, max(r.least, len(healthy))) for r in job.spec.roles}
+        if not job.is_elastic:
+            sizes = {r.name: r.count for r in job.spec.roles}
         roles = tuple(
-            RolePlacement(r.name, tuple(healthy[i % len(healthy)] for i in range(r.count)))
+            RolePlacement(r.name, tuple(healthy[i % len(healthy)] for i in range(sizes[r.name])))
             for r in job.spec.roles
         )
         placement = Placement(status.attempt, roles, format_micro_time(self.now))

@@ -161,6 +161,8 @@ def tasks_of(job: Job) -> str:
     """Return members that run (for a finished job: that succeeded) of all members."""
     members = job.status.members
     done = members.succeeded if job.is_finished else members.running + members.succeeded
+    if job.is_elastic and not job.is_finished and job.status.placement is None:
+        return f"{done}/{job.least_count}-{job.member_count}"
     return f"{done}/{job.member_count}"
 
 

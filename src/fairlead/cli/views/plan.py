@@ -21,7 +21,7 @@ def plan_lines(job: Job) -> list[str]:
     ]
     limits: list[str] = []
     if job.member_count > 1:
-        limits.append("all start together")
+        limits.append(_together(job))
     if job.spec.time_limit_seconds:
         limits.append(f"at most {duration(job.spec.time_limit_seconds)}")
     if job.spec.priority:
@@ -34,6 +34,12 @@ def plan_lines(job: Job) -> list[str]:
         words = [f"{after.job} has {after.state.value.lower()}" for after in job.spec.after]
         lines.append(line("After", ", ".join(words)))
     return lines
+
+
+def _together(job: Job) -> str:
+    if not job.is_elastic:
+        return "all start together"
+    return f"as many start together as have room, {job.least_count} at least"
 
 
 def role_text(role: Role) -> str:
@@ -49,7 +55,8 @@ def role_text(role: Role) -> str:
         parts.append(quantity.humanize(quantity.MEMORY, amounts[quantity.MEMORY]))
     known = (quantity.GPU, quantity.CPU, quantity.MEMORY)
     parts += [f"{n} {name}" for name, n in sorted(amounts.items()) if name not in known and n]
-    members = plural(role.count, "member")
+    least = f"{role.least} to " if role.least < role.count else ""
+    members = least + plural(role.count, "member")
     return f"{members} x {', '.join(parts)}" if parts else members
 
 

@@ -290,6 +290,10 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
               (members.succeeded, "succeeded"), (members.failed, "failed"))  # fmt: skip
     parts = [f"{count} {word}" for count, word in counts if count]
     lines.append(_line("tasks", f"{tasks_of(job)}" + (f"   ({', '.join(parts)})" if parts else "")))
+    if job.is_elastic:
+        most = plural(sum(role.count for role in job.spec.roles), "member")
+        size = f"{job.least_count} to {most}; each attempt has as many as had room when it began"
+        lines.append(_line("asked for", size))
     running = find_condition(job.status.conditions, RUNNING)
     if running is not None and running.reason == EndReason.POD_HELD_BACK.value and running.message:
         lines.append(_line("held back", f"{running.message}; tried again"))
@@ -350,6 +354,8 @@ def _attempts(job: Job) -> list[str]:
     for attempt in attempts[-ATTEMPTS_SHOWN_MAX:]:
         resumed = attempt.resumed_from_step
         start = f"from step {resumed}" if resumed is not None else "from the start"
+        if attempt.sizes:
+            start = f"{plural(sum(attempt.sizes.values()), 'member')}, {start}"
         if attempt.finished_at is None:
             lines.append(f"    {attempt.number}  {start}, goes on")
             continue

@@ -54,6 +54,7 @@ def new_record(job: Job, now: float, placement: Placement | None = None) -> Atte
         template_digest=template_digest(job) if job.spec.adopts is None else "",
         team=place.team if place is not None else "",
         held=place.held if place is not None else (),
+        sizes=place.sizes if place is not None and job.is_elastic else {},
     )
 
 

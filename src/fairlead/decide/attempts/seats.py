@@ -20,10 +20,11 @@ class Seat:
 
 
 def covers(job: Job, placement: Placement) -> bool:
-    """True when the placement has a node for exactly every member of the job."""
-    wanted = tuple((role.name, role.count) for role in job.spec.roles)
-    given = tuple((place.role, len(place.nodes)) for place in placement.roles)
-    return wanted == given or sorted(wanted) == sorted(given)
+    """True when the placement has nodes for members that may be an attempt of the job."""
+    sizes, roles = placement.sizes, job.spec.roles
+    if not len(sizes) == len(placement.roles) == len(roles):
+        return False
+    return all(role.least <= sizes.get(role.name, 0) <= role.count for role in roles)
 
 
 def seats(job: Job, placement: Placement) -> Iterator[Seat]:

@@ -92,8 +92,9 @@ class StatusDraft(msgspec.Struct, frozen=True):
 
     def opened(self, record: Attempt) -> Self:
         """Open the record: pods may exist, and the placement must stay."""
-        counts = MemberCounts(self.job.member_count, self.job.member_count)
         draft = replace(self, status=with_attempt(self.status, record))
+        members = replace(self.job, status=draft.status).member_count
+        counts = MemberCounts(members, members)
         if not is_true(self.status.conditions, names.RUNNING):
             draft = draft.condition(names.RUNNING, "False", "Starting")
         return draft.set(members=counts).state(JobState.STARTING)

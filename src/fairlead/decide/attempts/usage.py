@@ -7,7 +7,7 @@ borrowed, and of which pools its nodes are, is as it was when the attempt was pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.api.job import Job
@@ -51,7 +51,7 @@ def usage_of(job: Job, since: float, until: float) -> Iterator[Usage]:
         ran = _overlap((started, ended), (since, until))
         is_preempted = attempt.reason == EndReason.PREEMPTED.value
         is_failed = attempt.cause is not None and not is_preempted
-        for held in attempt.held or (HeldNodes(gpus=gpu_count(job)),):
+        for held in attempt.held or (HeldNodes(gpus=gpu_count(job, attempt.sizes)),):
             yield Usage(
                 attempt.team or job.spec.team,
                 job.metadata.annotations.get(SUBMITTED_BY, ""),
@@ -70,11 +70,11 @@ def _overlap(span: tuple[float, float], window: tuple[float, float]) -> float:
     return max(0.0, min(span[1], window[1]) - max(span[0], window[0]))
 
 
-def gpu_count(job: Job) -> int:
-    """Return the GPUs of all members together."""
-    total = 0
+def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
+    """Return the GPUs of all members together, as many as `sizes` says by role, else the job."""
+    counts, total = {**job.sizes, **(sizes or {})}, 0
     for role in job.spec.roles:
         for container in role.template.spec.containers:
             amounts = {**container.resources.limits, **container.resources.requests}
-            total += role.count * to_base(GPU, amounts.get(GPU, 0))
+            total += counts[role.name] * to_base(GPU, amounts.get(GPU, 0))
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 from typing import TypeAlias, TypeVar, cast
 
@@ -13,7 +14,9 @@ from fairlead.decide.placement.kept import Kept, Reservation
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import Group, QueueEntry, Shape
 from fairlead.decide.placement.recall import Recall
+from fairlead.decide.placement.repair import Growth
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
+from fairlead.decide.placement.size import largest_plan, planned
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
@@ -144,16 +147,35 @@ class Context:
     def plan(
         self, entry: QueueEntry, gang: GangRequest, beside: Iterable[Reservation] = ()
     ) -> Plan | None:
-        """Place a gang in what `limited` returns; None takes nothing."""
-        return plan_gang(self.limited(entry, gang, beside), self.cluster.table, gang)
+        """Place a gang, at its largest size, in what `limited` returns; None takes nothing."""
+        capacity, table = self.limited(entry, gang, beside), self.cluster.table
+        return largest_plan(
+            capacity, gang, partial(plan_gang, capacity, table), partial(self.admits, entry)
+        )
+
+    def growth(self, entry: QueueEntry) -> Growth | None:
+        """Return where an elastic gang gets members beyond its least; None for any other gang."""
+        gang = entry.gang
+        if isinstance(gang, InvalidGang) or not gang.is_elastic:
+            return None
+        capacity = self.limited(entry, gang, self.reserved(self.respected(entry)))
+        return Growth(capacity, partial(self.admits, entry))
+
+    def admits(self, entry: QueueEntry, gang: GangRequest) -> bool:
+        """True when neither a limit nor a quota keeps a job from being of this size."""
+        if self.limits.verdict(entry, gang) is not None:
+            return False
+        return self.cluster.quotas.excess(entry.job, gang, {}) is None
 
     def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
         """Take in the place of a job."""
         self.placed[entry.age.job_key] = plan.distinct_slots
         self.borrowing.note(entry.lane.team, plan)
-        self.limits.take(entry)
+        if not isinstance(entry.gang, GangRequest):
+            return
+        self.limits.take(entry, planned(entry.gang, plan))
         likely, is_limited = self.likely_seconds(entry), entry.hold_seconds < inf
-        if likely < inf and isinstance(entry.gang, GangRequest):
+        if likely < inf:
             uses = tuple(uses_of(entry.gang, plan))
             ends = self.placed_until if is_limited else self.placed_predicted
             ends.append((self.now + likely, uses))

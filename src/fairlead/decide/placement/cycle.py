@@ -188,7 +188,8 @@ class _Cycle:
     def _repair(self, entry: QueueEntry) -> None:
         """Place a gang's next attempt, or let it wait with what it has, or release that."""
         context, key = self._context, entry.age.job_key
-        match repair(self._room_of(entry), entry, context.policy, context.now):
+        growth = context.growth(entry)
+        match repair(self._room_of(entry), entry, context.policy, context.now, growth=growth):
             case Plan() as plan:
                 self._place(entry, plan)
             case Wait(verdict, until):

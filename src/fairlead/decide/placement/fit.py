@@ -88,6 +88,9 @@ class Fit:
             key = order.job_key
             if group is None:
                 self._evaluations += 1
+                gang = jobs[key].gang
+                if isinstance(gang, GangRequest) and gang.is_elastic:
+                    self._heads.reserve_before(order)
                 context.contained(key, partial(self._on_repair, jobs[key]))
                 continue
             self._heads.reserve_before(order)

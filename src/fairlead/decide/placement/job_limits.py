@@ -24,7 +24,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gpus_of
-from fairlead.model.team_use import Account
+from fairlead.model.team_use import Account, JobUse
 from fairlead.model.teams import TeamTable
 
 NO_LIMIT = 1 << 62
@@ -46,65 +46,80 @@ class RunningLimits:
         #: What jobs got in this decision, or is kept for them; and what jobs give back (negative).
         self._jobs: Counter[Account] = Counter()
         self._gpus: Counter[Account] = Counter()
-        self._taken: dict[ObjectKey, tuple[tuple[Account, ...], int]] = {}
+        self._taken: dict[ObjectKey, tuple[tuple[Account, ...], int, int]] = {}
         #: Jobs with nodes that have given them back by the instant that is looked at.
         self._given_back: dict[ObjectKey, None] = {}
 
-    def verdict(self, entry: QueueEntry) -> Verdict | None:
-        """Return which limit keeps a job without nodes from getting some; None: none does."""
-        if not self._cluster.teams.has_job_limits or not entry.lane.team:
+    def verdict(self, entry: QueueEntry, gang: GangRequest | None = None) -> Verdict | None:
+        """Return which limit keeps a job from nodes for a gang, by default its own; None: none.
+
+        What the job has already is not counted beside it.
+        """
+        key, lane = entry.age.job_key, entry.lane
+        if not self._cluster.teams.has_job_limits or not lane.team:
             return None
-        return self.verdict_of(entry.age.job_key, entry.gang, entry.lane.team, entry.lane.user)
+        if gang is None and key in self._taken:
+            return None
+        return self.verdict_of(key, gang or entry.gang, lane.team, lane.user)
 
     def verdict_of(
         self, key: JobKey, gang: GangRequest | InvalidGang, team: str, user: str | None
     ) -> Verdict | None:
         """Return the same of the job of a user in a team."""
-        teams, uses = self._cluster.teams, self._cluster.uses
-        if key in self._taken:
-            return None
+        teams, uses, own = self._cluster.teams, self._cluster.uses, self._held(key)
+        _, own_jobs, own_gpus = self._taken.get(key, ((), 0, 0))
+        if own is not None:
+            own_jobs, own_gpus = own_jobs + 1, own_gpus + own.gpus
         for account in dict.fromkeys((Account(team, user), Account(team))):
             limits = limits_of(teams, account)
             if limits is None or (limits.running is None and limits.gpus is None):
                 continue
             shown: dict[str, int | str] = {"account": str(account)}
-            running = uses.running[account] + self._jobs[account]
+            running = uses.running[account] + self._jobs[account] - own_jobs
             if limits.running is not None and running >= limits.running:
                 facts = {**shown, "running": running, "limit": limits.running}
                 return Verdict(Reason.RUNNING_LIMIT, facts)
-            gpus, held = gpus_of(gang), uses.gpus[account] + self._gpus[account]
+            gpus = gpus_of(gang)
+            held = uses.gpus[account] + self._gpus[account] - own_gpus
             if limits.gpus is not None and gpus and held + gpus > limits.gpus:
                 facts = {**shown, "gpus": gpus, "gpus_held": held, "limit": limits.gpus}
                 return Verdict(Reason.GPU_LIMIT, facts)
         return None
 
-    def take(self, entry: QueueEntry) -> None:
-        """Count a job that gets nodes, or that nodes are kept for; one that has some counts."""
-        self.take_job(entry.age.job_key, entry.gang)
+    def take(self, entry: QueueEntry, gang: GangRequest) -> None:
+        """Count a job that gets nodes for a gang, or that nodes are kept for; of one that has some
+        what it gets beyond these. Taken twice, the last counts.
+        """
+        self.take_job(entry.age.job_key, gang)
 
     def take_job(self, key: JobKey, gang: GangRequest | InvalidGang) -> None:
         """Count the same by its key."""
         cluster = self._cluster
-        use = cluster.uses.job(key)
-        if not cluster.teams.has_job_limits or key in self._taken or use is None:
+        use, own = cluster.uses.job(key), self._held(key)
+        if not cluster.teams.has_job_limits or use is None:
             return
-        if use.nodes and key not in self._given_back:
-            return
-        self._taken[key] = (use.accounts, gpus_of(gang))
+        if key in self._taken:
+            self._add(*self._taken.pop(key), -1)
+        more = max(gpus_of(gang) - (own.gpus if own is not None else 0), 0)
+        self._taken[key] = (use.accounts, int(own is None), more)
         self._add(*self._taken[key], 1)
 
     def give_back(self, key: ObjectKey) -> None:
         """Count a job no more, since it has ended by the instant that is looked at."""
-        use = self._cluster.uses.job(key)
         if key in self._taken:
             self._add(*self._taken.pop(key), -1)
-        elif use is not None and use.nodes and key not in self._given_back:
+        if (own := self._held(key)) is not None:
             self._given_back[key] = None
-            self._add(use.accounts, use.gpus, -1)
+            self._add(own.accounts, 1, own.gpus, -1)
 
-    def _add(self, accounts: tuple[Account, ...], gpus: int, sign: int) -> None:
+    def _held(self, key: ObjectKey) -> JobUse | None:
+        """Return what a job holds that has not given it back; None without nodes."""
+        use = self._cluster.uses.job(key)
+        return use if use is not None and use.nodes and key not in self._given_back else None
+
+    def _add(self, accounts: tuple[Account, ...], jobs: int, gpus: int, sign: int) -> None:
         for account in accounts:
-            self._jobs[account] += sign
+            self._jobs[account] += sign * jobs
             self._gpus[account] += sign * gpus
 
 

@@ -36,7 +36,9 @@ from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.patience import waiting_since
 from fairlead.decide.placement.queue import Group, QueueEntry
 from fairlead.decide.placement.quota import quota_verdict
-from fairlead.decide.placement.search import Plan, plan_gang, take_plan, uses_of
+from fairlead.decide.placement.repair import grown
+from fairlead.decide.placement.search import Plan, take_plan, uses_of
+from fairlead.decide.placement.size import of_size, planned
 from fairlead.decide.placement.victim_search import KEEPS_PLACE, VictimSearch, take_places
 from fairlead.decide.placement.victims import Candidate, Victims
 from fairlead.decide.reasons import Reason
@@ -133,8 +135,11 @@ class Preempting:
         for key in nominees:
             entry = state.jobs[key]
             if is_moving(entry.job):
-                if entry.job.status.placement is None:
-                    context.limits.take(entry)  # as while it ran
+                nomination = entry.job.status.nomination
+                places = nomination.roles if nomination is not None else ()
+                gang = of_size(entry.gang, [(each.role, len(each.nodes)) for each in places])
+                if entry.job.status.placement is None and gang is not None:
+                    context.limits.take(entry, gang)  # as while it ran
                 continue
             context.contained(key, partial(self._read_plan, key, state.jobs[key]))
         for key in tuple(self._unsettled):
@@ -148,7 +153,7 @@ class Preempting:
             self.dropped[key] = None
         else:
             self._unsettled[key] = (entry.gang, plan)
-            self.context.limits.take(entry)
+            self.context.limits.take(entry, planned(entry.gang, plan))
 
     def _settle(self, key: ObjectKey, entry: QueueEntry) -> None:
         """Place one nominated gang, keep its place or drop it.
@@ -165,11 +170,11 @@ class Preempting:
         ]
         here = FreedCapacity.of(cluster, [*uses_of(gang, plan), *kept_for_others])
         if take_places(here, cluster.table, gang, plan):
-            self.on_plan(entry, plan)
+            self.on_plan(entry, self._grown(entry, gang, plan))
             return
         kept = capacity.mark()
         take_plan(capacity, gang, plan, sign=-1)
-        elsewhere = plan_gang(context.limited(entry, gang), cluster.table, gang)
+        elsewhere = context.plan(entry, gang)
         if elsewhere is not None:
             self.on_plan(entry, elsewhere)
             take_plan(capacity, gang, plan)
@@ -201,11 +206,14 @@ class Preempting:
         context, nomination = self.context, entry.job.status.nomination
         if nomination is None or not nomination.moves:
             return True
+        asked = [key for key in victims if key not in context.state.leaving]
+        movers = [mover for key in asked if (mover := self.search.mover(key)) is not None]
+        if len(movers) < len(asked):
+            return False
         mark = context.capacity.mark()
         closed = np.zeros(context.cluster.table.capacity, dtype=np.bool_)
         closed[plan.distinct_slots] = True
         found = dict[ObjectKey, Plan]()
-        movers = [self.search.mover(key) for key in victims if key not in context.state.leaving]
         for mover in largest_first(movers):
             present = FreedCapacity.of(context.cluster, ())
             place = mover.destination(context.cluster, present, closed)
@@ -217,15 +225,18 @@ class Preempting:
         self.moves |= found
         return True
 
+    def _grown(self, entry: QueueEntry, gang: GangRequest, plan: Plan) -> Plan:
+        """Return the places of a nomination, which are booked, with those of further members."""
+        growth = self.context.growth(entry)
+        return plan if growth is None else grown(self.context.capacity, gang, plan, growth)
+
     def _plan_of(self, entry: QueueEntry) -> Plan | None:
         """Return the places of a nomination; None when it is of no more use to the job."""
         ledger, table = self.context.cluster.ledger, self.context.cluster.table
         kept, gang = ledger.nomination(entry.age.job_key), entry.gang
         if kept is None or entry.group is None or not isinstance(gang, GangRequest):
             return None
-        if [(r, len(nodes)) for r, _, nodes in kept.roles] != [
-            (r.name, r.count) for r in gang.roles
-        ]:
+        if not gang.has_size([(role, len(nodes)) for role, _, nodes in kept.roles]):
             return None
         slots = ([table.occupy(node) for node in nodes] for _, _, nodes in kept.roles)
         return Plan(tuple(np.array(each, dtype=np.int64) for each in slots))
@@ -350,7 +361,7 @@ class Preempting:
         if self.moves_for != entry.age.job_key:  # what moves does not wait
             check_potential((True, entry.lane.priority), map(self._standard, found.victims))
         take_plan(context.capacity, gang, found.plan)
-        context.limits.take(entry)
+        context.limits.take(entry, gang)
         self.made[entry.age.job_key] = found
         self.search.victims.update(dict.fromkeys(victim.key for victim in found.victims))
         return True

@@ -6,8 +6,9 @@ decision cannot use the capacity that the repair frees: the write may still fail
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,15 +17,17 @@ from fairlead.api.placement import Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.domains import domains_of
+from fairlead.decide.placement.neighbours import rules_hold
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.search import Plan, plan_gang, plan_within
+from fairlead.decide.placement.search import Plan, members_of, plan_gang, plan_within
+from fairlead.decide.placement.size import largest_plan
 from fairlead.decide.placement.slice_repair import place_slices
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
+from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Bools, Ints, NodeTable
 
 
@@ -43,18 +46,37 @@ class Release:
     verdict: Verdict | None
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Where a gang may get members beyond its least, and of which sizes it may be.
+
+    `capacity` is of the same transaction as that of the repair, with less in it: what is kept for
+    others is left to them.
+    """
+
+    capacity: PresentCapacity
+    admits: Callable[[GangRequest], bool]
+
+
 def repair(
-    capacity: PresentCapacity, entry: QueueEntry, policy: PlacementPolicy, now: float
+    capacity: PresentCapacity,
+    entry: QueueEntry,
+    policy: PlacementPolicy,
+    now: float,
+    *,
+    growth: Growth | None,
 ) -> Plan | Wait | Release:
     """Answer a gang's next attempt: the same nodes, new ones for the lost, or wait, or release.
 
+    An elastic gang keeps its members on healthy nodes and takes as many others as it may be given.
     `capacity` then holds the new places of a plan beside the old ones; else it is as it was.
     """
     job, gang, state = entry.job, entry.gang, capacity.state
     scope = None if isinstance(gang, InvalidGang) else repair_scope(state, job, gang)
     if scope is None or isinstance(gang, InvalidGang):
         return Release(None)
-    plan = _plan_again(capacity, gang, scope)
+    again = partial(_plan_again, scope=scope)
+    plan = _largest(capacity, gang.keeping(scope.kept_counts), again, growth)
     if plan is not None:
         return plan
     status, since = job.status.verdict, now
@@ -63,7 +85,7 @@ def repair(
     give_up_at = since + policy.repair_hold_seconds
     holds_nothing = scope.kept_count == 0 and job.spec.adopts is None
     if holds_nothing or now >= give_up_at:
-        return _give_up(capacity, gang, scope)
+        return _give_up(capacity, gang, scope, growth)
     facts = {
         "members_kept": scope.kept_count,
         "members": gang.member_count,
@@ -72,8 +94,33 @@ def repair(
     return Wait(Verdict(Reason.REPAIRING, facts), give_up_at)
 
 
+def grown(capacity: PresentCapacity, gang: GangRequest, plan: Plan, growth: Growth) -> Plan:
+    """Return a plan, which `capacity` holds, with more members where an elastic gang gets them."""
+    kept = tuple(np.ones(len(slots), dtype=np.bool_) for slots in plan.slots)
+    scope = RepairScope(plan.slots, kept, 0)
+    again = partial(_plan_again, scope=scope)
+    return _largest(capacity, gang.keeping(scope.kept_counts), again, growth) or plan
+
+
+def _largest(
+    capacity: PresentCapacity,
+    gang: GangRequest,
+    plan_of: Callable[[PresentCapacity, GangRequest], Plan | None],
+    growth: Growth | None,
+) -> Plan | None:
+    """Return the plan of the largest size, with members beyond the least as `growth` admits."""
+    if growth is None or not gang.is_elastic:
+        return plan_of(capacity, gang)
+    least = gang.member_count
+
+    def sized(at: GangRequest) -> Plan | None:
+        return plan_of(capacity if at.member_count == least else growth.capacity, at)
+
+    return largest_plan(capacity, gang, sized, growth.admits)
+
+
 def _plan_again(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | None:
-    if not scope.nodes_lost:
+    if not scope.nodes_lost and scope.counts == [role.count for role in gang.roles]:
         return Plan(scope.slots)
     if scope.kept_count:
         return plan_repair(capacity, gang, scope)
@@ -94,9 +141,11 @@ def _plan_elsewhere(
     return None
 
 
-def _give_up(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | Release:
+def _give_up(
+    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, growth: Growth | None
+) -> Plan | Release:
     """Move the whole gang if that is possible (another domain, say), else release its nodes."""
-    plan = _plan_elsewhere(capacity, gang, scope)
+    plan = _largest(capacity, gang, partial(_plan_elsewhere, scope=scope), growth)
     if plan is not None:
         return plan
     mark = capacity.mark()
@@ -119,9 +168,33 @@ class RepairScope:
     nodes_lost: int
 
     @property
+    def counts(self) -> list[int]:
+        """Members of each role."""
+        return [len(slots) for slots in self.slots]
+
+    @property
+    def kept_counts(self) -> list[int]:
+        """Members of each role that keep their nodes."""
+        return [int(stays.sum()) for stays in self.kept]
+
+    @property
     def kept_count(self) -> int:
         """Members that keep their nodes."""
-        return int(sum(k.sum() for k in self.kept))
+        return sum(self.kept_counts)
+
+    def seats(self, gang: GangRequest) -> tuple[tuple[Ints, ...], tuple[Bools, ...]]:
+        """Return `slots` and `kept` for a gang of this size: lost members are left out, the last
+        ones first, and new ones added, whose slots are -1.
+        """
+        slots, kept = list(self.slots), list(self.kept)
+        for i, role in enumerate(gang.roles):
+            more = role.count - len(slots[i])
+            left_out = np.flatnonzero(~kept[i])[more:] if more < 0 else np.zeros(0, dtype=np.int64)
+            slots[i] = np.append(np.delete(slots[i], left_out), np.full(max(more, 0), -1))
+            kept[i] = np.append(
+                np.delete(kept[i], left_out), np.zeros(max(more, 0), dtype=np.bool_)
+            )
+        return tuple(slots), tuple(kept)
 
 
 def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScope | None:
@@ -133,7 +206,7 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
     """
     placement = job.status.placement
     assert placement is not None
-    if [(r.role, len(r.nodes)) for r in placement.roles] != [(r.name, r.count) for r in gang.roles]:
+    if not gang.has_size([(place.role, len(place.nodes)) for place in placement.roles]):
         return None
     lost_before = _nodes_lost(job, placement)
     slots: list[Ints] = []
@@ -171,7 +244,7 @@ def give_back(
 def plan_repair(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | None:
     """Place the lost members around the kept ones: on nodes outside the gang first, on nodes that
     it already uses next, on the lost nodes themselves, should they be back, last. A slice that
-    finds no room in its domain moves as a whole.
+    finds no room in its domain moves as a whole. The gang may be of another size than before.
 
     On success `capacity` holds the new places beside the old ones; otherwise it is as it was.
     """
@@ -189,9 +262,8 @@ def plan_repair(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope
             if found is None:
                 continue
             capacity.rollback_to(mark)
-            for role, old, new, stays in zip(
-                gang.roles, scope.slots, found, scope.kept, strict=True
-            ):
+            places = zip(gang.roles, *scope.seats(gang), found, strict=True)
+            for role, old, stays, new in places:
                 moved = new[~stays | (new != old)]
                 if len(moved):
                     distinct, counts = np.unique(moved, return_counts=True)
@@ -202,20 +274,26 @@ def plan_repair(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope
 
 
 def _place_lost(
-    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, admitted: Bools
+    capacity: PresentCapacity,
+    gang: GangRequest,
+    scope: RepairScope,
+    admitted: Bools,
 ) -> tuple[Ints, ...] | None:
-    """Return the slots of all members, with the lost ones on admitted nodes."""
-    moved = tuple(
-        RoleRequest(role.name, int((~stays).sum()), role.member)
-        for role, stays in zip(gang.roles, scope.kept, strict=True)
-    )
-    plan = plan_within(capacity, capacity.state.table, replace(gang, roles=moved), admitted)
+    """Return the slots of all members, with those that are not kept on admitted nodes."""
+    old, kept = scope.seats(gang)
+    mark, table = capacity.mark(), capacity.state.table
+    lost = gang.sized([int((~stays).sum()) for stays in kept])
+    plan = plan_within(capacity, table, lost, admitted)
     if plan is None:
         return None
-    slots = tuple(old.copy() for old in scope.slots)
-    for all_slots, stays, new in zip(slots, scope.kept, plan.slots, strict=True):
+    slots = tuple(each.copy() for each in old)
+    for all_slots, stays, new in zip(slots, kept, plan.slots, strict=True):
         all_slots[~stays] = new
-    return slots
+    is_smaller = gang.member_count < sum(scope.counts)
+    if not is_smaller or rules_hold(capacity.marks, table, members_of(gang, Plan(slots))):
+        return slots
+    capacity.rollback_to(mark)  # those that are left out had kept the others evenly spread
+    return None
 
 
 def _preferences(state: ClusterState, gang: GangRequest, scope: RepairScope) -> Iterator[Bools]:
@@ -245,6 +323,9 @@ def _home(table: NodeTable, key: str, scope: RepairScope) -> Bools | None:
 
 
 def _spared(base: Bools, scope: RepairScope) -> Iterator[Bools]:
+    if not scope.nodes_lost:  # it only grows: as it would have been packed
+        yield base
+        return
     lost, own = np.zeros_like(base), np.zeros_like(base)
     for slots, stays in zip(scope.slots, scope.kept, strict=True):
         lost[slots[~stays]] = True

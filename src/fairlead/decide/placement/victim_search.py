@@ -21,6 +21,7 @@ from fairlead.decide.placement.neighbours import rules_hold
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan, members_of, plan_gang
+from fairlead.decide.placement.size import of_size
 from fairlead.decide.placement.victims import Candidate, Victims, find_victims
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.claims import Claim
@@ -184,28 +185,30 @@ class VictimSearch:
             return None, retry_at
         runs = [self._run(claim) for claim in claims]
         bound = silent_seconds(runs, context.now)
-        movers = [
+        found_movers = (
             self._mover(claim, run.lost_gpu_seconds(context.now, bound))
             for claim, run in zip(claims, runs, strict=True)
-        ]
+        )
+        movers = [mover for mover in found_movers if mover is not None]
         others = (each for each in context.reservations if each.head != key)
         barred = self._barred(lane.team, others)
         room = FreedCapacity.of(cluster, (), barred)
         found = MoveSearch(cluster, gang, movers, room).find(context.policy.moves_max)
         return found, retry_at
 
-    def mover(self, key: ObjectKey) -> Mover:
-        """Return a gang that has been chosen to move."""
+    def mover(self, key: ObjectKey) -> Mover | None:
+        """Return a gang that has been chosen to move; None for one that is of no use any more."""
         claim = self.context.cluster.ledger.claim(key)
-        assert claim is not None
-        return self._mover(claim, 0.0)
+        return None if claim is None else self._mover(claim, 0.0)
 
-    def _mover(self, claim: Claim, lost: float) -> Mover:
+    def _mover(self, claim: Claim, lost: float) -> Mover | None:
         context, entry = self.context, self.context.state.jobs[claim.key]
-        assert isinstance(entry.gang, GangRequest)
+        gang = of_size(entry.gang, [(role, len(nodes)) for role, _, nodes in claim.roles])
+        if gang is None:
+            return None
         uses = tuple(context.cluster.ledger.uses_of(claim.key))
         barred = self._barred(entry.lane.team, context.reservations)
-        return Mover(self._candidate(claim, 0, lost), entry.gang, claim.size, uses, barred)
+        return Mover(self._candidate(claim, 0, lost), gang, claim.size, uses, barred)
 
     def _movable(self, lane: LaneKey) -> tuple[list[Claim], float]:
         """Return the claims that may move for a job of the lane, and when there may be more."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.search import Plan, plan_gang
+from fairlead.decide.placement.size import largest_plan
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, Verdict
@@ -17,12 +19,16 @@ from fairlead.model.nodes import is_device
 
 
 def would_fit(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
-    """Return PLACED when the gang could start now, were it first in the queue; else why not."""
+    """Return PLACED when the gang could start now, were it first in the queue; else why not.
+
+    An elastic gang as large as the nodes admit.
+    """
     if isinstance(gang, InvalidGang):
         return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
     with state.transaction() as transaction:
         capacity = PresentCapacity(state, transaction)
-        plan = plan_gang(capacity, state.table, gang)
+        plan_of = partial(plan_gang, capacity, state.table)
+        plan = largest_plan(capacity, gang, plan_of, lambda _: True)
         if plan is not None:
             return Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
         impossible = judge_empty(state, gang)
