@@ -29,7 +29,8 @@ EVERY = 5
 BUSY = WorldOptions(
     nodes=6,
     workload=WorkloadOptions(
-        60, 3600.0, members_max=6, run_seconds_median=300.0, run_seconds_max=1200.0
+        60, 3600.0, members_max=6, run_seconds_median=300.0, run_seconds_max=1200.0,
+        elastic_share=0.3,
     ),
     groups=3, faults=replace(ROUGH, stall=0.0), calls_between_kills_mean=300.0,
     steps_between_crashes_mean=0.0, node_failures_per_day=300.0, drains_per_day=100.0,

@@ -238,8 +238,9 @@ def gang_of(
             "with anti-affinity by another label than kubernetes.io/hostname"
         )
     gang = GangRequest(tuple(roles), topology)
-    if topology.is_sliced and gang.is_elastic:
-        return InvalidGang("spec.topology.sliceSize: does not go together with minCount")
+    if gang.is_elastic and (topology.is_sliced or spec.adopts is not None):
+        field = "adopts" if spec.adopts is not None else "topology.sliceSize"
+        return InvalidGang(f"spec.{field}: does not go together with minCount")
     return gang
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
@@ -51,9 +53,9 @@ def again(least: int, most: int, *nodes: str, lost: tuple[str, ...] = (), **more
     return elastic(least, most, attempt=2, placement=placement, status=status, **more)
 
 
-def decided(state: PlacementState, policy: PlacementPolicy = POLICY) -> dict[str, object]:
+def decided(state: PlacementState, policy: PlacementPolicy = POLICY) -> dict[str, Any]:
     """Decide; return each job's nodes, in order, or the reason why it waits."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for action in decide(state, policy, EPOCH).actions:
         name = action.job.metadata.name
         if isinstance(action, PlaceJob):
@@ -65,7 +67,7 @@ def decided(state: PlacementState, policy: PlacementPolicy = POLICY) -> dict[str
     return found
 
 
-def outcome(nodes: list[str], *jobs: Job, policy: PlacementPolicy = POLICY) -> dict[str, object]:
+def outcome(nodes: list[str], *jobs: Job, policy: PlacementPolicy = POLICY) -> dict[str, Any]:
     return decided(PlacementState.of([make_node(n) for n in nodes], jobs), policy)
 
 
@@ -265,8 +267,13 @@ def test_a_least_that_is_no_size_of_the_role_is_refused(least: int) -> None:
     assert gang.field.startswith("spec.roles[0].minCount")
 
 
-def test_slices_have_a_fixed_size() -> None:
+def test_slices_and_groups_of_other_tools_have_a_fixed_size() -> None:
     job = elastic(2, 4, topology=Topology(slice_level="rack", slice_size=2))
     assert [c.field for c in validate_job(job)] == ["spec.roles[0].minCount"]
     assert isinstance(ClusterState.of([], [job]).jobs["default", "gang"].gang, InvalidGang)
-    assert validate_job(elastic(4, 4, topology=job.spec.topology)) == []
+    adopts = Adopts("Job", "gang", "batch/v1")
+    job = elastic(2, 4, spec={"adopts": adopts})
+    assert [c.field for c in validate_job(job)] == ["spec.roles[0].minCount"]
+    assert isinstance(ClusterState.of([], [job]).jobs["default", "gang"].gang, InvalidGang)
+    job = elastic(4, 4, topology=Topology(slice_level="rack", slice_size=2))
+    assert validate_job(job) == []

@@ -87,6 +87,12 @@ def test_a_gang_is_bought_for_beyond_what_is_free() -> None:
     assert demand.purchases["p", ""].jobs == [("default", "a")]
 
 
+def test_of_an_elastic_gang_what_its_least_lacks_is_bought() -> None:
+    gang = make_job("a", gpus=8, count=8, min_count=3)
+    assert bought(ask([gang], [offer()], nodes=1)) == {("p", ""): 2}
+    assert bought(ask([gang], [offer()], nodes=4)) == {}
+
+
 def test_what_is_coming_is_not_bought_twice() -> None:
     demand = ask([make_job("a", gpus=8, count=8)], [offer()], coming={("p", ""): 8})
     assert bought(demand) == {}

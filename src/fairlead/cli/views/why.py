@@ -274,7 +274,8 @@ def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
     if flag is None or len(job.spec.roles) != 1:
         return f"role {suggestion.role}"
     if suggestion.change in ("count", "nvidia.com/gpu"):
-        return f"{flag} {suggestion.after}"
+        is_least = suggestion.change == "count" and job.is_elastic
+        return f"{flag} {suggestion.after}" + (f"-{job.spec.roles[0].count}" if is_least else "")
     return f"{flag} {amount_words(suggestion.change, suggestion.after).split()[0]}"
 
 
