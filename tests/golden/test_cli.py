@@ -210,6 +210,14 @@ def test_the_plan_and_the_dry_run_of_a_script() -> None:
     check("submit/dry-run.yaml", dump([config_map, to_manifest(job)], Format.YAML))
 
 
+def test_the_plan_of_an_elastic_job_says_with_how_many_members_it_would_start() -> None:
+    request = JobRequest(members=4_000, members_min=2, gpus=8, target=Target.VIRTUAL)
+    job = build_job("train-2", request, Program((), SCRIPT), ORIGIN)
+    check(
+        "submit/elastic.txt", "\n".join([*plan_lines(job), check_fit(WorldApi(), job, NOW)]) + "\n"
+    )
+
+
 def test_the_plan_of_a_job_that_waits() -> None:
     request = JobRequest(members=20, gpus=8, target=Target.VIRTUAL)
     job = build_job("big-1", request, Program(("true",)), ORIGIN)

@@ -318,10 +318,11 @@ def parse_request(
     reader = _Reader(givens, environment)
     priority, priority_class = reader.priority()
     time_seconds = reader.seconds(Flag.TIME)
+    name, stem = reader.name(), reader.stem()
     members_min, members = reader.members()
     request = JobRequest(
-        name=reader.name(),
-        stem=reader.stem(),
+        name=name,
+        stem=stem,
         members=members,
         members_min=members_min,
         gpus=reader.whole(Flag.GPUS, (0, GPUS_MAX), 0),

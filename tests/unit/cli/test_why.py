@@ -16,6 +16,7 @@ from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.lookup import find_job
 from fairlead.cli.transport import Api
+from fairlead.cli.views.jobs import tasks_of
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.cli.views.words import amount_words
 from fairlead.decide.explain import explain
@@ -137,6 +138,27 @@ def test_the_time_limit_with_which_a_job_starts_now_is_a_flag_of_submit() -> Non
     eager = PlacementPolicy(starvation_seconds=0.0)
     text = why_text(job, explain(state, job.metadata.key, EPOCH, eager), EPOCH)
     assert "  would change it\n    --time 59m  a time limit of at most 59m: starts now\n" in text
+
+
+def test_an_elastic_job_shows_its_range_and_how_many_members_each_attempt_had() -> None:
+    ended = Attempt(1, finished_at=format_time(EPOCH), reason="NodeLost", sizes={"worker": 3})
+    status = {"attempts": (ended, Attempt(2, sizes={"worker": 2}))}
+    placement = make_placement(["node-0000", "node-0001"], attempt=2)
+    job = make_job("a", count=4, min_count=2, attempt=2, placement=placement, status=status)
+    state = PlacementState.of(make_nodes(2), [job])
+    text = why_text(job, explain(state, job.metadata.key, EPOCH), EPOCH)
+    assert "  tasks      0/2\n" in text
+    assert "  asked for  2 to 4 members; each attempt has as many as had room" in text
+    assert "    1  3 members, from the start, ended: NodeLost\n" in text
+    assert "    2  2 members, from the start, goes on\n" in text
+
+
+def test_a_waiting_elastic_job_shows_its_range_and_is_advised_to_lower_its_least() -> None:
+    job = make_job("a", count=8, min_count=4)
+    assert tasks_of(job) == "0/4-8"
+    state = PlacementState.of(make_nodes(3), [job])
+    text = why_text(job, explain(state, job.metadata.key, EPOCH), EPOCH)
+    assert "    --nodes 3-8  " in text
 
 
 def test_without_the_cluster_the_status_of_the_job_is_told() -> None:
