@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from tests.kubernetes.replicas import leader, replicas
 
 from fairlead.api import names
 from fairlead.api.core import Node
-from fairlead.api.resources import NAMESPACES, NODE_POOLS, NODES, PODS
-from fairlead.api.status import AlreadyExists
+from fairlead.api.resources import NAMESPACES, NODE_POOLS, NODES, PODS, Resource
+from fairlead.api.status import AlreadyExists, Timeout, Unavailable
 from fairlead.decide.fleet.joins import JoinLimits
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.client import EventType
@@ -88,6 +89,13 @@ class Joined:
         return max(sum(at <= each < at + seconds for each in ends) for at in ends)
 
 
+async def delete_all(client: HttpClient, resource: Resource[Any]) -> None:
+    """Delete all objects; thousands take longer than one request may."""
+    while (await client.list(resource)).items:
+        with suppress(Timeout, Unavailable):
+            await client.delete_collection(resource, grace_period_seconds=0)
+
+
 async def join(client: HttpClient, plane: ControlPlane, *, is_smoothed: bool) -> Joined:
     """Have all nodes join."""
     async with hollow_nodes(plane, "hollow") as nodes:
@@ -115,8 +123,8 @@ async def join(client: HttpClient, plane: ControlPlane, *, is_smoothed: bool) ->
         f"{found.quantile(0.5):g} s, p99 at most {found.quantile(0.99):g} s, "
         f"{found.rejected:.0f} rejected"
     )
-    await client.delete_collection(PODS, grace_period_seconds=0)
-    await client.delete_collection(NODES)
+    await delete_all(client, PODS)
+    await delete_all(client, NODES)
     for lease in range(COUNT):
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
         await client.request("DELETE", f"{path}/hollow-{lease:05}")
