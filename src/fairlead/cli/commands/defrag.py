@@ -56,12 +56,13 @@ def defrag(
 ) -> int:
     """Show which gangs would move to free nodes.
 
-    For a waiting job, or for a block of whole nodes; with the work that is lost. A gang that moves saves a checkpoint, ends and starts again on nodes that are kept for it; this
-    counts against no limit. Only gangs move that have run for placement.moveMinRunSeconds, of no
-    higher priority, and at most placement.movesMax.
+    For a waiting job, or for a block of whole nodes; with the work that is lost. A gang that moves
+    saves a checkpoint, ends, and starts again on nodes that are reserved for it, which counts
+    against no limit. Gangs move only after placement.moveMinRunSeconds and for a job of no lower
+    priority, at most placement.movesMax of them.
 
-    With --apply the scheduler is asked to do it for JOB. It finds the moves anew, and does nothing
-    unless placement.defragmentsOnRequest is set.
+    With --apply the scheduler does it for JOB: it computes the moves again, and does nothing unless
+    placement.defragmentsOnRequest is set.
     """
     if (
         bool(job) == (nodes is not None)
