@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_changes
+from functools import partial
 from math import inf
 
 from hypothesis import given
@@ -17,6 +18,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.order import LaneKey, OrderKey, Rank
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.search import plan_gang
+from fairlead.decide.placement.size import largest_plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
@@ -78,7 +80,8 @@ def one_by_one(state: PlacementState, now: float) -> list[tuple[str, list[list[s
             for _, age, gang in sorted(waiting, key=lambda item: item[:2]):
                 if age.name in dict(out) or not isinstance(gang, GangRequest):
                     continue
-                plan = plan_gang(capacity, cluster.table, gang)
+                at_size = partial(plan_gang, capacity, cluster.table)
+                plan = largest_plan(capacity, gang, at_size, lambda _: True)
                 if plan is not None:
                     names = cluster.table.names
                     out.append((age.name, [[names[s] for s in r.tolist()] for r in plan.slots]))
