@@ -85,13 +85,14 @@ class History:
         return after
 
     def nominate(
-        self, nodes: tuple[str, ...] = ("n1", "n2"), decided_at: float | None = None
-    ) -> None:
+        self, nodes: tuple[str, ...] = ("n1", "n2"), decided_at: float | None = None,
+        *, moves: bool = False,
+    ) -> None:  # fmt: skip
         meta = self.low.metadata
         victim = Victim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
         roles = (RolePlacement(role="worker", nodes=nodes),)
         at = None if decided_at is None else format_time(decided_at)
-        self.high = self.put(self.high, nomination=Nomination(roles, (victim,), nominated_at=at))
+        self.high = self.put(self.high, nomination=Nomination(roles, (victim,), at, moves))
 
     def request(self) -> None:
         meta = self.high.metadata
@@ -180,6 +181,18 @@ def test_a_place_may_be_given_up_until_the_release_of_a_held_job_is_seen() -> No
     held = (Condition(type=ADMITTED, status="False", reason="Held"),)
     history.high = history.put(history.high, conditions=held)
     history.put(history.high, nomination=None)
+
+
+def test_a_place_that_others_move_for_may_be_given_up_until_one_of_them_is_asked() -> None:
+    history = History()
+    history.now += 1000.0
+    history.nominate(moves=True)
+    history.put(history.high, nomination=None)
+
+    history.nominate(moves=True)
+    history.request()
+    with pytest.raises(PromiseBroken, match="lost the place"):
+        history.put(history.high, nomination=None)
 
 
 def test_a_place_may_be_given_up_where_a_pod_does_not_go() -> None:

@@ -63,6 +63,8 @@ class _JobModel:
     nominated_at: float = 0.0
     #: Another job was given a node of it by a decision that had not seen this one, or not that one.
     is_contested: bool = False
+    #: Others are to move for it, and none of them was asked yet.
+    is_tentative: bool = False
     #: Until when each victim was named, by uid; infinity: it still is.
     named: dict[str, float] = field(default_factory=dict[str, float])
     gives_way_to: str = ""
@@ -188,7 +190,7 @@ class PreemptionChecker:
         names = {v.uid for v in nomination.victims} if nomination is not None else set[str]()
         if nomination is not None and nodes is not None and nodes != model.nominated:
             self.nominations += 1
-            model.nominated_at = now
+            model.nominated_at, model.is_tentative = now, nomination.moves
             is_contested = self._contests(key, nodes, now)
             model.is_contested = is_contested or self._comes_late(nomination, nodes, now)
         if not nodes and model.nominated:
@@ -232,7 +234,8 @@ class PreemptionChecker:
 
     def _check_withdrawn(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         """5: a place that is kept is given up only by its job, with a node of it, where a pod does
-        not go in time, or where a victim that borrowed borrows no more.
+        not go in time, where a victim that borrowed borrows no more, or where others were to move
+        and have no place to go any more before one was asked.
         """
         wants_none = new.is_finished or new.spec.suspend or new.spec.cancel
         was_held = any(  # until the release is seen
@@ -249,7 +252,7 @@ class PreemptionChecker:
         )
         late = (each for node in model.nominated for each in self._late[node].values())
         is_late = any(late_at <= now < seen_by for late_at, seen_by in late)
-        is_excused = is_node_lost or is_late or model.is_contested
+        is_excused = is_node_lost or is_late or model.is_contested or model.is_tentative
         is_excused = is_excused or self._borrows_no_more(model, since, now)
         if not is_excused and self._teams.changed_at <= since:
             raise PromiseBroken(f"5: {key} lost the place that was kept for it")
@@ -281,6 +284,7 @@ class PreemptionChecker:
         other = self._jobs.get((preemption.namespace, preemption.name))
         if other is None or other.uid != preemption.uid:
             return  # deleted since this was decided
+        other.is_tentative = False
         if preemption.moves:
             self._check_move(key, model, other, new)
         is_reclaim = other.priority <= model.priority and not preemption.moves
