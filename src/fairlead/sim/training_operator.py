@@ -15,6 +15,7 @@ from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, Wire
+from fairlead.api.placement import Placement
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError
@@ -30,6 +31,8 @@ SPACE = names.DEFAULT_NAMESPACE
 POD_GPUS = 8
 _PREFIX = "training.kubeflow.org"
 _TEND_SECONDS = 1.0
+#: A write is applied no later after it was decided.
+_LATE_SECONDS_MAX = 150.0
 
 
 class Owner(Wire, frozen=True):
@@ -180,10 +183,15 @@ def _owned_pod(owner: Owner, role: str, index: int, pod: dict[str, Any]) -> dict
 
 
 class GateChecker:
-    """Promise 2 for adopted pods, at every write. An `Observer` of the world."""
+    """Promise 2 for adopted pods, at every write. An `Observer` of the world.
+
+    The write of a release may be applied late: it may be for the place that the member had then.
+    """
 
     def __init__(self) -> None:
         self.releases: dict[str, int] = {}  # by the uid of the job
+        #: The places that jobs had, each with when it changed.
+        self._former: dict[ObjectKey, list[tuple[Placement, float]]] = {}
         self._jobs: dict[ObjectKey, Job] = {}
         self._pods: dict[ObjectKey, Pod] = {}
 
@@ -191,7 +199,12 @@ class GateChecker:
         """Note a job that represents a group."""
         if new is None:
             self._jobs.pop(key, None)
+            self._former.pop(key, None)
         elif new.spec.adopts is not None:
+            before = self._jobs.get(key)
+            place = before.status.placement if before is not None else None
+            if place is not None and place != new.status.placement:
+                self._former.setdefault(key, []).append((place, now))
             self._jobs[key] = new
 
     def node(self, new: Node | None, name: str, now: float) -> None:
@@ -210,15 +223,22 @@ class GateChecker:
         before = self._pods.get(key)
         self._pods[key] = new
         if before is not None and is_gated(before) and not is_gated(new):
-            self._check(new)
+            self._check(new, now)
 
-    def _check(self, pod: Pod) -> None:
+    def _check(self, pod: Pod, now: float) -> None:
         labels, name = pod.metadata.labels, pod.metadata.name
-        job = self._jobs.get((SPACE, labels[names.JOB_NAME]))
+        key = (SPACE, labels[names.JOB_NAME])
+        job = self._jobs.get(key)
         if job is None or job.metadata.uid != labels[names.JOB_UID] or not job.status.placement:
             raise PromiseBroken(f"2: {name} was released without a place")
-        nodes = {role.role: role.nodes for role in job.status.placement.roles}
-        if nodes[labels[names.ROLE]][int(labels[names.INDEX])] != pinned_node(pod.spec):
+        former = [each for each, at in self._former.get(key, ()) if now - at <= _LATE_SECONDS_MAX]
+        seats = [
+            role.nodes[int(labels[names.INDEX])]
+            for placement in (job.status.placement, *former)
+            for role in placement.roles
+            if role.role == labels[names.ROLE] and int(labels[names.INDEX]) < len(role.nodes)
+        ]
+        if pinned_node(pod.spec) not in seats:
             raise PromiseBroken(f"2: {name} was released onto another node than its place")
         if job.metadata.uid not in self.releases:
             group = owner_name(pod)
