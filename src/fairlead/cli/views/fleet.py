@@ -221,7 +221,7 @@ def _requested_for(job: Job, pools: Iterable[NodePool]) -> list[str]:
 
 
 def _none(pools: Sequence[NodePool]) -> str:
-    """Return that nothing is done, by whoever owns the machines."""
+    """Return the words for "no nodes are coming", by the owner of the machines."""
     external = [pool.is_external for pool in pools]
     if all(external):
         return "none are requested from another autoscaler"

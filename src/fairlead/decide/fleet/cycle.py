@@ -187,8 +187,8 @@ class _Cycle:
         return findings
 
     def _working(self, censuses: Sequence[Census]) -> set[str]:
-        """Return the nodes that have worked once and have a machine: of others nobody expects
-        that they are ready.
+        """Return the nodes that have worked once and have a machine: others are not expected to
+        be ready.
         """
         return {
             node.name

@@ -87,7 +87,7 @@ class HeadReservations:
 
     @cached_property
     def _predicted_ends(self) -> list[tuple[float, ObjectKey]]:
-        """When jobs without a time limit end; the first such end makes the reservations anew."""
+        """When jobs without a time limit end; at the first such end the reservations are computed again."""
         context = self._context
         ends = context.state.run_times.ends(context.now)
         context.wakes += [end for end, _ in ends[:1]]
@@ -103,7 +103,7 @@ class HeadReservations:
             return None, None
         loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
         basis = (*context.basis(gang), loans, context.cluster.ends_version)
-        if predicted is not None:  # the first is the next that is predicted anew
+        if predicted is not None:  # the first one is predicted again next
             basis = (*basis, context.state.run_times.version, *predicted[:1])
         if group.first_start is None or group.first_start[0] != basis:
             group.first_start = (basis, FirstStart(context, entry, gang, predicted).find())
