@@ -40,10 +40,12 @@ def run(report: Report) -> None:
         f" {time.process_time() - begun:.0f} s CPU", flush=True,
     )  # fmt: skip
     seconds, idle = summary.machine_seconds or 0.0, summary.idle_machine_seconds or 0.0
-    report.add("bursts.unfinished", summary.jobs - summary.finished, "jobs")
-    report.add("bursts.idle_share", idle / seconds, "of machine time")
+    text = os.environ.get("FAIRLEAD_BURSTS_NODES", "")
+    name = f"bursts_{text}" if text else "bursts"  # bounds are of the default size
+    report.add(f"{name}.unfinished", summary.jobs - summary.finished, "jobs")
+    report.add(f"{name}.idle_share", idle / seconds, "of machine time")
     waits = (summary.wait_mean_seconds or 0.0, summary.per_pod.wait_mean_seconds or 1.0)
-    report.add("bursts.wait_over_pods", waits[0] / waits[1], "x per pod")
+    report.add(f"{name}.wait_over_pods", waits[0] / waits[1], "x per pod")
 
 
 def _scenario() -> Scenario:

@@ -87,7 +87,7 @@ class HeadReservations:
 
     @cached_property
     def _predicted_ends(self) -> list[tuple[float, ObjectKey]]:
-        """When jobs without a time limit end; at the first such end the reservations are computed again."""
+        """When jobs without a time limit end; the first such end changes the reservations."""
         context = self._context
         ends = context.state.run_times.ends(context.now)
         context.wakes += [end for end, _ in ends[:1]]
