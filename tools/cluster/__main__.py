@@ -52,6 +52,7 @@ def print_next(cluster: Cluster, *, with_examples: bool) -> None:
     image = f"fairlead{'-examples' if with_examples else ''}:{version()}"
     print(f"""
 kubeconfig  {cluster.layout.kubeconfig}
+registry    {cluster.layout.registry}
 logs        {cluster.layout.directory}/*/*.log
 
     export KUBECONFIG={cluster.layout.kubeconfig} PATH={BIN}:{cluster.binaries}:$PATH

@@ -78,7 +78,7 @@ def digest(path: Path) -> str:
 
 
 def write_archive(target: Path, images: Sequence[Image]) -> dict[str, str]:
-    """Write an archive for `ctr images import`; return the digest of each image by its name."""
+    """Write an archive of images; return the digest of each by its name."""
     digests = {layer: digest(layer) for image in images for layer in image.layers}
     blobs: dict[str, bytes] = {}
     manifests: list[dict[str, Any]] = []

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 import subprocess
+import tarfile
+import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,18 +90,41 @@ class Cluster:
                 return pid
         raise FailedError(f"{name} does not run on {machine}")
 
-    def import_images(self, archive: Path, nodes: Sequence[str] = ()) -> None:
-        """Import all images of an archive on all nodes, or on some."""
+    def push_images(self, archive: Path) -> dict[str, str]:
+        """Push all images of an archive to the cluster's registry; return each one's digest.
 
-        def load(node: str) -> None:
-            done = self.run_in(
-                node, "ctr", "--namespace=k8s.io", "images", "import", str(archive)
-            )  # fmt: skip
-            if done.returncode:
-                raise FailedError(f"{node} cannot import {archive}: {done.stderr.strip()}")
+        Nodes that have other images of these names pull them again for their next containers.
+        """
+        pushed: dict[str, str] = {}
+        with tempfile.TemporaryDirectory(dir=self.layout.directory, prefix="push-") as scratch:
+            with tarfile.open(archive) as tar:
+                tar.extractall(scratch, filter="data")
+            index = Path(scratch, "index.json")
+            whole = json.loads(index.read_text())
+            for manifest in whole["manifests"]:
+                index.write_text(json.dumps({**whole, "manifests": [manifest]}))
+                name = manifest["annotations"]["io.containerd.image.name"]
+                # Nodes ask the registry for docker.io/library/NAME as library/NAME.
+                target = f"{self.layout.registry}/{name.partition('/')[2]}"
+                crane = [str(self.binaries / "crane"), "push", "--insecure", scratch, target]
+                done = subprocess.run(
+                    [*ENDS_WITH_US, *crane], capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    raise FailedError(f"{name} cannot be pushed: {done.stderr.strip()}")
+                pushed[name] = manifest["digest"]
+        for node in self.layout.nodes:
+            self._forget_others(node, pushed)
+        return pushed
 
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(load, nodes or self.layout.nodes))
+    def _forget_others(self, node: str, pushed: Mapping[str, str]) -> None:
+        """Remove images of other digests from a node; containers that run keep their files."""
+        ctr = ("ctr", "--namespace=k8s.io", "images")
+        listed = self.run_in(node, *ctr, "list").stdout.splitlines()[1:]
+        there = {line.split()[0]: line.split()[2] for line in listed}
+        old = [name for name, digest in pushed.items() if there.get(name, digest) != digest]
+        if old and (done := self.run_in(node, *ctr, "remove", *old)).returncode:
+            raise FailedError(f"{node} keeps its images: {done.stderr.strip()}")
 
     def start_node(self, machine: str) -> None:
         """Switch on a node that is off."""
@@ -219,7 +243,7 @@ def _bring_up(directory: Path, size: int, binaries: Path, say: Say) -> Cluster:
         "apply", "--server-side", "-f", "-", stdin=json.dumps(bootstrap_objects(layout))
     )
     until("containerd answers", lambda: _containerd_answers(cluster))
-    cluster.import_images(pause_archive(binaries))
+    until("the registry answers", lambda: bool(cluster.push_images(pause_archive(binaries))))
     until("all nodes are ready", lambda: ready_nodes(cluster) == set(layout.nodes))
     until("the namespace has its service account", lambda: bool(
         cluster.kubectl("get", "serviceaccount", "default", "-o", "name")))  # fmt: skip

@@ -42,6 +42,8 @@ def _write(path: Path, content: str | dict[str, Any]) -> str:
 def write_control_plane(layout: Layout, binaries: Path) -> Path:
     """Write what the control plane's first process reads; return its home."""
     home = layout.home(CONTROL_PLANE)
+    images = home / "registry"
+    images.mkdir(parents=True, exist_ok=True)
     commands = {
         "etcd": _etcd(home),
         "kube-apiserver": _api_server(layout),
@@ -50,7 +52,10 @@ def write_control_plane(layout: Layout, binaries: Path) -> Path:
         "coredns": ["-conf", _write(home / "Corefile", _corefile(layout))],
         # The API server calls webhooks by the addresses of their Services.
         "kube-proxy": [f"--config={_kube_proxy(layout, CONTROL_PLANE)}"],
-    }
+        "crane": [
+            "registry", "serve", f"--address={layout.registry}", f"--disk={images}",
+        ],
+    }  # fmt: skip
     _write(home / "node.json", {
         "name": f"fairlead-{CONTROL_PLANE}", "directories": [], "runDirectories": [],
         "sysctls": {"net.ipv4.ip_forward": "1"},
@@ -178,6 +183,7 @@ def write_node(layout: Layout, node: str, binaries: Path) -> Path:
     """Write what a node's first process reads; return its home."""
     home = layout.home(node)
     _write(home / "cni" / "10-pods.conflist", _pod_network(layout, node))
+    _write(home / "registries" / "_default" / "hosts.toml", _registries(layout))
     kubelet = [
         str(binaries / "kubelet"), f"--config={_kubelet(layout, node)}",
         f"--kubeconfig={kubeconfig_path(layout, node)}", f"--hostname-override={node}",
@@ -209,6 +215,15 @@ def _pod_network(layout: Layout, node: str) -> dict[str, Any]:
     return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}
 
 
+def _registries(layout: Layout) -> str:
+    """Send all pulls to the cluster's own registry: there is no other that nodes can reach."""
+    url = f"http://{layout.registry}"
+    return f'''server = "{url}"
+[host."{url}"]
+  capabilities = ["pull", "resolve"]
+'''
+
+
 def _containerd(home: Path) -> str:
     return f'''version = 2
 root = "{home / "containerd"}"
@@ -226,6 +241,8 @@ state = "/run/containerd/state"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{PLUGINS}"
     conf_dir = "{home / "cni"}"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{home / "registries"}"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 '''
@@ -266,7 +283,6 @@ def _kubelet(layout: Layout, node: str) -> str:
             "nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "50Mi",
         },
         "imageGCHighThresholdPercent": 100,
-        "localStorageCapacityIsolation": False,
         # Each node sees the memory of the whole machine, and offers its part.
         "systemReserved": {"memory": f"{others}Ki"},
         "enforceNodeAllocatable": ["pods"],

@@ -1,14 +1,15 @@
-"""Fairlead on the cluster: its image on all nodes, its chart installed by Helm."""
+"""Fairlead on the cluster: its image in the registry, its chart installed by Helm."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tools.cluster.cluster import ENDS_WITH_US, Cluster, FailedError, Say, until
-from tools.cluster.images import ROOT, build_archive
+from tools.cluster.images import ROOT, build_archive, fairlead_name
 
 from fairlead.api import names
 
@@ -52,18 +53,30 @@ def _clear_interrupted(cluster: Cluster) -> None:
         helm(cluster, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
 
 
-def install(cluster: Cluster, say: Say, *, with_examples: bool = False) -> None:
-    """Put the image on all nodes and install or upgrade the chart; return once it is available."""
+def install(
+    cluster: Cluster,
+    say: Say,
+    *,
+    with_examples: bool = False,
+    settings: Mapping[str, float] | None = None,
+) -> None:
+    """Push the image and install or upgrade the chart; return once it is available.
+
+    `settings` are those of the chart that shall differ from their defaults.
+    """
     archive = build_archive(say, with_examples=with_examples)
-    cluster.import_images(archive)
-    say("the image of Fairlead is on all nodes")
+    digest = cluster.push_images(archive)[fairlead_name()]
+    say(f"the image of Fairlead is in the registry, {cluster.layout.registry}")
     checkpoints = shared_directory(cluster) / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
     checkpoints.chmod(0o1777)  # members run as any user
     _clear_interrupted(cluster)
+    values = {"checkpointRoot": checkpoints, "image.digest": digest}
+    values |= {f"settings.{name}": value for name, value in (settings or {}).items()}
+    given = ",".join(f"{name}={value}" for name, value in values.items())
     helm(
         cluster, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE,
-        "--create-namespace", "--set", f"checkpointRoot={checkpoints}",
+        "--create-namespace", "--set", given,
         "--wait", "--timeout", f"{WAIT_SECONDS}s",
     )  # fmt: skip
     # A pod that is ready is known to every node's proxy a moment later.

@@ -123,6 +123,11 @@ class Layout:
         return f"https://{self.address(CONTROL_PLANE)}:6443"
 
     @property
+    def registry(self) -> str:
+        """Address of the registry of images, without a scheme; it speaks HTTP."""
+        return f"{self.address(CONTROL_PLANE)}:5000"
+
+    @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self.directory / "kubeconfig"

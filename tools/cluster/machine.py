@@ -92,7 +92,9 @@ def binaries_are_built() -> bool:
         directory = binaries()
     except CannotRunError:
         return False
-    needed = ("kube-apiserver", "kubelet", "kube-proxy", "pause", "coredns", "helm", "kubectl")
+    needed = (
+        "kube-apiserver", "kubelet", "kube-proxy", "pause", "coredns", "crane", "helm", "kubectl",
+    )  # fmt: skip
     return all((directory / name).exists() for name in needed)
 
 

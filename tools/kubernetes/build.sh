@@ -55,4 +55,5 @@ build_module helm helm.sh/helm/v4/cmd/helm
 build_module promql .
 build_module prometheus github.com/prometheus/prometheus/cmd/prometheus remove_all_sd
 build_module coredns .
+[ "${1:-}" = --nodes ] && build_module crane github.com/google/go-containerregistry/cmd/crane
 echo "$target"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kubernetes.nodes.running import SETTINGS
 from tests.kubernetes.own_plane import WITHOUT
 from tools.cluster.cluster import Cluster, FailedError, bring_up, find, take_down
 from tools.cluster.install import install
@@ -35,12 +36,15 @@ def cluster(real_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         layout = find(Path(running).resolve())
         if layout is None:
             raise FailedError(f"FAIRLEAD_TEST_CLUSTER={running}: no cluster is there")
-        yield Cluster(layout, binaries())
+        cluster = Cluster(layout, binaries())
+        install(cluster, print, with_examples=True, settings=SETTINGS)
+        yield cluster
+        install(cluster, print, with_examples=True)
         return
     directory = tmp_path_factory.mktemp("nodes") / "cluster"
     try:
         cluster = bring_up(directory, 3, print)
-        install(cluster, print, with_examples=True)
+        install(cluster, print, with_examples=True, settings=SETTINGS)
         yield cluster
     finally:
         take_down(directory)

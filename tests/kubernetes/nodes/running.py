@@ -21,6 +21,8 @@ MOST_OF_A_NODE = f"{550 * (os.cpu_count() or 1)}m"
 STAYS = "trap 'exit 1' TERM; sleep 600 & wait"
 CONTROLLER = "deployment/fairlead-controller"
 SECONDS_MAX = 120.0
+#: Controllers that give a start up after seconds instead of minutes.
+SETTINGS = {"jobs.startErrorGraceSeconds": 10, "jobs.startSecondsMax": 60}
 
 
 def submit(client: Client, directory: Path, script: str, *options: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.kubernetes.nodes.running import STAYS, container_ids, pods, submit, until
 from tools.cluster.cluster import Cluster
-from tools.cluster.install import NAMESPACE, RELEASE, helm, install
+from tools.cluster.install import NAMESPACE, RELEASE, helm
 from tools.cluster.jobs import Client
 
 pytestmark = pytest.mark.kubernetes
@@ -19,14 +17,6 @@ KINDS = (
     "persistentvolumes", "roles", "rolebindings", "leases", "secrets", "configmaps", "services",
     "serviceaccounts", "deployments", "pods", "poddisruptionbudgets", "networkpolicies",
 )  # fmt: skip
-
-
-@pytest.fixture
-def installed(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster that is used further gets Fairlead back."""
-    yield cluster
-    if "FAIRLEAD_TEST_CLUSTER" in os.environ:
-        install(cluster, print, with_examples=True)
 
 
 def traces(cluster: Cluster) -> list[str]:
@@ -39,9 +29,9 @@ def traces(cluster: Cluster) -> list[str]:
 
 
 def test_it_is_removed_without_traces_and_a_gang_runs_until_its_job_is_deleted(
-    installed: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster, client = installed, Client(installed)
+    client = Client(cluster)
     submit(client, tmp_path, STAYS, "--name", "last", "--nodes", "2", "--cpus", "100m")
     client.until_state("last", "Running")
     before = container_ids(cluster, "last")

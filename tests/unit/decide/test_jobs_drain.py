@@ -53,6 +53,15 @@ def test_the_end_of_an_evicted_member_is_no_fault_of_its_program() -> None:
     assert attempt.message.endswith("was evicted from a cordoned node")
 
 
+def test_a_gang_does_not_return_to_nodes_that_evict_its_members_under_pressure() -> None:
+    world = _running()
+    for rank in (1, 2):
+        world.set_pod(f"train-1-worker-{rank}", PodStatus(phase="Failed", reason="Evicted"))
+    attempt = _ended(world)
+    assert (attempt.cause, attempt.reason) == (Cause.NODE, "Evicted")
+    assert attempt.nodes_lost == ("n1", "n2")
+
+
 def test_all_nodes_that_are_drained_at_once_are_given_up() -> None:
     world = _running()
     world.drain_node("n1")

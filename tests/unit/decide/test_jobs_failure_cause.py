@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import (
+    Container,
     ContainerState,
     ContainerStateTerminated,
     ContainerStatus,
@@ -95,6 +96,30 @@ def test_the_end_of_a_container_tells_the_cause(
     assert (attempt.cause, attempt.reason) == (cause, reason)
     assert attempt.message.startswith("member worker-2 (rank 2, node n2) ")
     assert text in attempt.message
+
+
+@pytest.mark.parametrize(
+    ("inits", "name", "words"),
+    [
+        (["fetch"], "fetch", "init container fetch exited with code 3"),
+        (["fetch"], "main", "container main exited with code 3"),
+        ([], "main", "(rank 2, node n2) exited with code 3"),
+    ],
+)
+def test_the_container_that_failed_is_named_where_a_pod_has_several(
+    inits: list[str], name: str, words: str
+) -> None:
+    world = _running()
+    pod = world.pods[NAME]
+    spec = replace(pod.spec, init_containers=tuple(Container(name=each) for each in inits))
+    ended = ContainerState(terminated=ContainerStateTerminated(exit_code=3))
+    status = ContainerStatus(name=name, state=ended)
+    key = "init_container_statuses" if name in inits else "container_statuses"
+    world.pods[NAME] = replace(pod, spec=spec)
+    world.set_pod(NAME, replace(pod.status, phase="Failed", **{key: (status,)}))
+    attempt = _judged(world)
+    assert (attempt.cause, attempt.reason, attempt.exit_code) == (Cause.USER, "ExitCode", 3)
+    assert words in attempt.message
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Which nodes a gang gives up with the end of an attempt, and which take no new member.
 
 The next attempt keeps the nodes of the members that were well. A node is given up when it is lost,
-when another scheduler refuses the member there, when an operator had the member evicted from it,
-and when its provider is about to stop it. A cordoned node keeps the members that run there and gets
-no new one, whatever ended the old one (docs/design/jobs.md).
+when another scheduler refuses the member there, when the member was evicted from it (a node under
+pressure shows its taint seconds later), and when its provider is about to stop it. A cordoned node
+keeps the members that run there and gets no new one, whatever ended the old one
+(docs/design/jobs.md).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs import members, native
 from fairlead.decide.jobs.closing import closing_nodes
-from fairlead.decide.jobs.member_failure import Failure, is_drained
+from fairlead.decide.jobs.member_failure import Failure, is_evicted
 from fairlead.decide.jobs.view import JobView
 
 #: Ends after which the member needs another node.
-MOVES = (EndReason.NODE_LOST, EndReason.NOT_BOUND, EndReason.DRAINED)
+MOVES = (EndReason.NODE_LOST, EndReason.NOT_BOUND, EndReason.DRAINED, EndReason.EVICTED)
 
 
 def nodes_lost(view: JobView, reason: EndReason, failure: Failure | None) -> tuple[str, ...]:
@@ -44,7 +45,7 @@ def _nodes_given_up(view: JobView, reason: EndReason) -> Iterator[str]:
     for name in pods.troubled:
         member = pods.members[name]
         is_refused = reason is EndReason.NOT_BOUND and member.is_refused
-        if is_refused or is_drained(member):
+        if is_refused or is_evicted(member):
             yield native.node_for(member, placement)
 
 

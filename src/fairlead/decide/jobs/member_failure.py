@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStateTerminated, Pod
+from fairlead.api.core import ContainerStateTerminated, ContainerStatus, Pod
 from fairlead.api.job import Cause
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.end_reason import CAUSES, EndReason
@@ -91,7 +91,8 @@ class Failure:
     @property
     def exit_code(self) -> int | None:
         """The exit code behind it, 128 + N for signal N; None when no program's end was."""
-        ended = first_failed_container(self.member.pod) if self.member is not None else None
+        failed = first_failed_container(self.member.pod) if self.member is not None else None
+        ended = failed.state.terminated if failed is not None else None
         if ended is None:
             return None
         return 128 + ended.signal if ended.signal else ended.exit_code
@@ -100,6 +101,15 @@ class Failure:
 def describe(member: MemberPod) -> str:
     """Return e.g. "member worker-2 (rank 2, node n17)"."""
     return f"member {member.role}-{member.index} (rank {member.rank}, node {member.node or '?'})"
+
+
+def _describe_container(member: MemberPod, status: ContainerStatus) -> str:
+    """Return the member, with the container's name where its pod has several."""
+    spec = member.pod.spec
+    if len(spec.containers) + len(spec.init_containers) == 1:
+        return describe(member)
+    is_first = any(container.name == status.name for container in spec.init_containers)
+    return f"{describe(member)}: {'init ' if is_first else ''}container {status.name}"
 
 
 def judge_member(
@@ -174,7 +184,8 @@ def _judge_failed(
 ) -> Failure:
     pod = member.pod
     named = _named_reason(pod)
-    ended = first_failed_container(pod)
+    failed = first_failed_container(pod)
+    ended = failed.state.terminated if failed is not None else None
     ended_at = _ended_at(pod, ended)
     # The time of a clock that is far ahead of ours is not used.
     is_dated = ended_at is not None and ended_at <= now + policy.cause_window_seconds
@@ -190,12 +201,12 @@ def _judge_failed(
         if reason is EndReason.DRAINED or CAUSES[reason] is Cause.NODE:
             weight = Weight.NODE
         return Failure(reason, text, at, weight, member.rank, member, is_dated)
-    if ended is None:
+    if failed is None or ended is None:
         word = pod.status.reason or pod.status.message or "its pod gives no reason"
         text = f"{describe(member)} failed: {word}"
         return Failure(EndReason.UNKNOWN, text, at, Weight.OUTSIDE, member.rank, member, is_dated)
     reason, text, weight = _judge_container(ended)
-    text = f"{describe(member)} {text}"
+    text = f"{_describe_container(member, failed)} {text}"
     return Failure(reason, text, at, weight, member.rank, member, is_dated)
 
 
@@ -248,22 +259,24 @@ def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, W
     return EndReason.CRASHED, text, weight
 
 
-def first_failed_container(pod: Pod) -> ContainerStateTerminated | None:
+def first_failed_container(pod: Pod) -> ContainerStatus | None:
     """Return the container that failed first; those without an instant come last.
 
     One that was stopped because another one ended comes after all that were not.
     """
-    ended = [
-        s.state.terminated
-        for s in container_statuses(pod)
-        if s.state.terminated is not None
-        and (s.state.terminated.exit_code != 0 or s.state.terminated.signal != 0)
+
+    def order(status: ContainerStatus) -> tuple[bool, float]:
+        ended = status.state.terminated
+        assert ended is not None
+        is_stopped = ended.exit_code == names.EXIT_STOPPED
+        return is_stopped, _instant(ended.finished_at, float("inf"))
+
+    failed = [
+        status
+        for status in container_statuses(pod)
+        if (ended := status.state.terminated) is not None and (ended.exit_code or ended.signal)
     ]
-    return min(
-        ended,
-        key=lambda e: (e.exit_code == names.EXIT_STOPPED, _instant(e.finished_at, float("inf"))),
-        default=None,
-    )
+    return min(failed, key=order, default=None)
 
 
 def _instant(text: str | None, default: float) -> float:
@@ -291,10 +304,10 @@ def _eviction_message(member: MemberPod, word: str, *, is_cordoned: bool) -> str
     return f"{describe(member)} was evicted: {word}"
 
 
-def is_drained(member: MemberPod) -> bool:
-    """Return True when a request or a taint evicted this member: its node is not at fault."""
+def is_evicted(member: MemberPod) -> bool:
+    """Return True when a request, a taint or its node, which was under pressure, evicted it."""
     named = _named_reason(member.pod)
-    return named is not None and named[0] is EndReason.DRAINED
+    return named is not None and named[0] in (EndReason.DRAINED, EndReason.EVICTED)
 
 
 def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failure:
