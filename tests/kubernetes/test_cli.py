@@ -26,6 +26,8 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS
 from fairlead.kube.client import HttpClient
+from fairlead.sim.run import Run
+from fairlead.sim.scenario import load_scenario
 
 pytestmark = pytest.mark.kubernetes
 
@@ -112,6 +114,29 @@ async def test_a_job_is_submitted_shown_held_released_and_awaited(
         await state("long", "Cancelled")
         late = await fairlead(shell, "wait", "long", code=None)
         assert late.code != 0
+
+
+async def test_what_a_real_api_server_ran_is_recorded_and_simulated_again(
+    client: HttpClient, shell: Shell
+) -> None:
+    async with virtual_nodes(client, 4), controllers(client):
+        for name, members, seconds in (("pair", 2, 2), ("four", 4, 1), ("one", 1, 600)):
+            await client.create(JOBS, job_body(name, members, seconds=seconds), namespace="default")
+
+        async def have_run() -> bool:
+            jobs = (await client.list(JOBS, namespace="default")).items
+            states = {job.metadata.name: job.status.state for job in jobs}
+            return states == {"pair": "Succeeded", "four": "Succeeded", "one": "Running"}
+
+        await until(have_run, 60)
+        noted = await fairlead(shell, "sim", "record", "recording")
+    assert "the history cannot be read through the controller" in noted.err
+    assert "3 jobs" in noted.err
+    assert "4 nodes" in noted.err
+    scenario = load_scenario(shell.root / "recording" / "scenario.yaml")
+    result = await asyncio.to_thread(Run(scenario).run)
+    assert (result.summary.jobs, result.summary.violations) == (3, ())
+    assert result.summary.finished >= 2
 
 
 async def test_the_commands_of_the_tutorial_for_a_cluster_work_as_written(

@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES
+from fairlead.api.times import parse_time
 from fairlead.cli.commands.history import LIMIT_MAX
 from fairlead.cli.common import Column, Common, Format, common, dump, now
 from fairlead.cli.completers import complete_profiles
@@ -265,12 +266,9 @@ def record(common_: Common, *, folder: str, since: str, store: str) -> None:
         earliest = now() - parse_duration(since)
     except ValueError as error:
         raise fail(Code.BAD_VALUE, f"--since: {error}") from error
-    everywhere = replace(common_, all_namespaces=True)
-    ended = past_lines(everywhere, store, {"since": f"{earliest:.3f}", "limit": str(LIMIT_MAX)})
+    jobs = {job.metadata.uid: job for job in _ended_jobs(common_, store, earliest)}
     api = common_.connect()
-    jobs = {job.metadata.uid: job for job in (msgspec.convert(e.document, Job) for e in ended)}
-    running: list[Job] = [job for job in api.list(JOBS) if not job.is_finished]
-    jobs.update({job.metadata.uid: job for job in running})
+    jobs.update({job.metadata.uid: job for job in api.list(JOBS) if _ended_after(job, earliest)})
     with _errors():
         found = recorded(jobs.values(), api.list(NODES), now=now())
     write_recording(found, Path(folder))
@@ -279,6 +277,26 @@ def record(common_: Common, *, folder: str, since: str, store: str) -> None:
     for line in found.trace.assumptions:
         common_.note(f"assumed: {line}")
     common_.note(f"run it: fairlead sim run {Path(folder) / SCENARIO_FILE} --out RESULTS")
+
+
+def _ended_jobs(common_: Common, store: str, earliest: float) -> list[Job]:
+    """Return the jobs of the history; none, with a note, where the cluster gives none to read."""
+    everywhere = replace(common_, all_namespaces=True)
+    query = {"since": f"{earliest:.3f}", "limit": str(LIMIT_MAX)}
+    try:
+        ended = past_lines(everywhere, store, query)
+    except CliError as error:
+        if store or error.problems[0].code is not Code.REFUSED:
+            raise
+        common_.note(f"{error}: jobs that were deleted are left out; --history names a store")
+        return []
+    return [msgspec.convert(line.document, Job) for line in ended]
+
+
+def _ended_after(job: Job, earliest: float) -> bool:
+    """Return False for a job that ended before."""
+    at = job.status.finished_at
+    return at is None or parse_time(at) >= earliest
 
 
 @sim.command(name="import")
