@@ -90,6 +90,16 @@ class Progress(Wire, frozen=True):
         Instant | None,
         Doc(description="When the latest checkpoint was reported. Absent: with the first report."),
     ] = None
+    checkpoint_seconds: Annotated[
+        int | None, Doc(description="Seconds between the reports of the latest two checkpoints.")
+    ] = None
+
+    @property
+    def saved_at(self) -> str | None:
+        """The instant of the latest checkpoint, None when there is none or it is not known."""
+        if self.checkpoint_step is None:
+            return None
+        return self.checkpointed_at or self.reported_at
 
 
 class MemberCounts(Wire, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from tests.unit.decide.jobs_world import World, new_job
 
@@ -55,6 +56,36 @@ def test_a_gang_that_reports_checkpoints_is_waited_for_until_it_has_saved_one_mo
     world.job = replace(world.job, status=replace(world.job.status, progress=Progress(15, 15)))
     world.settle()
     assert world.job.status.attempts[-1].reason == "Preempted"
+
+
+@pytest.mark.parametrize(
+    ("saved", "seconds", "is_awaited"),
+    [
+        (300, 400, True),  # due in 100 s
+        (300, 3600, False),
+        (300, 250, True),  # late
+        (300, 100, False),  # so late that it is not coming
+        (300, None, False),  # the first one came 700 s after the start
+        (450, None, True),  # 550 s after the start: the next is due in 100 s
+        (1500, 1050, True),  # the attempt has saved none yet
+        (1500, 150, False),
+    ],
+)
+def test_only_a_checkpoint_that_can_be_expected_in_time_is_waited_for(
+    saved: int, seconds: int | None, *, is_awaited: bool
+) -> None:
+    """The gang was asked 1,000 s after it had started; `saved` is how many seconds before."""
+    world = World(new_job())
+    world.start()
+    world.now += 1000
+    assert world.job is not None
+    progress = Progress(
+        12, 10, format_time(world.now), "", format_time(world.now - saved), seconds
+    )  # fmt: skip
+    world.job = replace(world.job, status=replace(world.job.status, progress=progress))
+    ask(world, checkpoint_step=10)
+    world.settle()
+    assert (world.job.status.attempts[-1].finished_at is None) is is_awaited
 
 
 def test_the_wait_for_a_checkpoint_is_bounded() -> None:

@@ -12,6 +12,7 @@ from fairlead.api import names
 from fairlead.api.bounds import STEP_MAX
 from fairlead.api.core import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
 from fairlead.api.job import Progress
+from fairlead.api.times import format_time
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.progress import (
     IGNORED_LENGTH_MAX,
@@ -20,7 +21,7 @@ from fairlead.decide.jobs.progress import (
     read_progress,
 )
 from fairlead.member import progress as member
-from fairlead.testing.builders import make_pod
+from fairlead.testing.builders import EPOCH, make_pod
 
 AT = "2026-01-01T00:00:00Z"
 
@@ -152,3 +153,21 @@ def test_the_latest_line_that_cannot_be_read_is_kept_beside_the_progress() -> No
     assert only is not None
     assert (only.step, len(only.ignored_line)) == (6, IGNORED_LENGTH_MAX)
     assert only.ignored_line.isprintable() or "\N{REPLACEMENT CHARACTER}" in only.ignored_line
+
+
+def test_the_time_between_two_checkpoints_is_kept() -> None:
+    def report(step: int, saved: int, seconds: int) -> Progress:
+        return Progress(step, saved, format_time(EPOCH + seconds))
+
+    first = fold_progress(None, report(10, 10, 100))
+    assert first is not None
+    assert first.checkpoint_seconds is None
+    second = fold_progress(first, report(20, 20, 400))
+    assert second is not None
+    assert (second.checkpoint_seconds, second.saved_at) == (300, format_time(EPOCH + 400))
+    step = fold_progress(second, report(25, 20, 900))
+    assert step is not None
+    assert (step.checkpoint_seconds, step.saved_at) == (300, format_time(EPOCH + 400))
+    third = fold_progress(step, report(30, 30, 1000))
+    assert third is not None
+    assert third.checkpoint_seconds == 600

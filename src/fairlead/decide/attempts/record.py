@@ -66,8 +66,8 @@ def closed_record(
     `progress` is the job's: a checkpoint of an earlier attempt is none of this one.
     """
     saved = None
-    if progress is not None and progress.checkpoint_step is not None and record.begun_at:
-        at = progress.checkpointed_at or progress.reported_at
+    if progress is not None and record.begun_at:
+        at = progress.saved_at
         saved = at if at and parse_time(at) > parse_time(record.begun_at) else None
     return replace(
         record,

@@ -232,8 +232,8 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
     if (done := status.progress) is not None:
         # What was done since the checkpoint is lost; the next attempt counts from there.
         at, step = format_micro_time(now), done.checkpoint_step
-        saved_at = (done.checkpointed_at or done.reported_at) if step is not None else None
-        draft = draft.set(progress=Progress(step or 0, step, at, checkpointed_at=saved_at))
+        kept = (done.saved_at, done.checkpoint_seconds)
+        draft = draft.set(progress=Progress(step or 0, step, at, "", *kept))
     if not is_admitted:
         if job.status.placement is not None:
             return NOTHING  # as before a first attempt

@@ -146,5 +146,10 @@ def fold_progress(old: Progress | None, new: Progress | None) -> Progress | None
     ignored, is_saved = new.ignored_line or old.ignored_line, checkpoint != old.checkpoint_step
     if step == old.step and not is_saved:
         return old if ignored == old.ignored_line else replace(old, ignored_line=ignored)
-    saved_at = (new.checkpointed_at or new.reported_at) if is_saved else old.checkpointed_at
-    return Progress(step, checkpoint, new.reported_at, ignored, saved_at)
+    if not is_saved:
+        kept = (old.checkpointed_at, old.checkpoint_seconds)
+        return Progress(step, checkpoint, new.reported_at, ignored, *kept)
+    seconds = old.checkpoint_seconds
+    if old.saved_at and new.saved_at:
+        seconds = max(0, round(parse_time(new.saved_at) - parse_time(old.saved_at)))
+    return Progress(step, checkpoint, new.reported_at, ignored, new.saved_at, seconds)

@@ -52,8 +52,7 @@ def run_of(job: Job, claim: Claim) -> Run:
     began_at = _seconds(started or begun)
     saved_at, progress = None, status.progress
     if progress is not None and progress.checkpoint_step is not None:
-        saved = progress.checkpointed_at or progress.reported_at  # of the first report
-        saved_at = max(began_at, _seconds(saved))
+        saved_at = max(began_at, _seconds(progress.saved_at))
     restart = began_at - _seconds(begun) if started and begun else 0.0
     return Run(max(claim.size[0], 1), began_at, saved_at, max(restart, 0.0))
 
