@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from fairlead.api.fleet import RemovalCause
 from fairlead.decide.rails.ledger import DAY, WINDOWS, Account, Budgets, Charge, Ledger, Peaks
-from fairlead.decide.rails.removals import Outcome, Removal, rule_on
+from fairlead.decide.rails.removals import Outcome, Permit, Removal, Rule, rule_on
 from fairlead.decide.rails.sight import Listing, Sight, SightLimits, SightMemory, look
 
 HISTORIES = int(os.environ.get("FAIRLEAD_RAILS_HISTORIES", "20000"))
@@ -210,6 +210,32 @@ def test_no_budget_is_exceeded_in_any_window_of_any_history() -> None:
         except AssertionError as error:
             raise AssertionError(f"history {seed}: {error}") from error
     assert removed > HISTORIES // 4, "the histories must remove nodes, or they show nothing"
+
+
+def test_rulings_on_many_removals_are_those_on_one_after_the_other() -> None:
+    rules = Counter[Rule]()
+    for seed in range(HISTORIES // 20):
+        rng = random.Random(seed)
+        sizes = {f"p{i}": rng.choice((4, 30, 60)) for i in range(3)}
+        removals = [
+            Removal(
+                Charge(f"p{i % 3}", f"d{rng.randrange(3)}", rng.choice(CAUSES)), f"i{i}",
+                f"p{i % 3 if rng.random() < 0.9 else 0}", marked_loops=rng.randrange(2),
+            )
+            for i in range(rng.choice((1, 12, 60)))
+        ]  # fmt: skip
+        booked = Ledger().with_removed(r.charge for r in removals if rng.random() < 0.1)
+        permits = [Permit("move", frozenset(r.instance for r in removals if rng.random() < 0.1))]
+        room = rng.choice((2, 500))
+        peaks = Peaks().within(0.0, sizes)
+        many = rule_on(removals, Account(booked, peaks, BUDGETS), (), permits=permits, room=room)
+        account = Account(booked, peaks, BUDGETS)
+        for ruling in many:
+            (one,) = rule_on([ruling.removal], account, (), permits=permits, room=room)
+            room -= one.outcome is not Outcome.WAIT
+            assert ruling == one, seed
+        rules.update(ruling.rule for ruling in many)
+    assert set(rules) == set(Rule) - {Rule.BLIND}, rules
 
 
 def test_a_ledger_that_loses_its_entries_is_caught(monkeypatch: object) -> None:

@@ -98,6 +98,14 @@ class Excess:
     used: int
     allowed: int
 
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        """The budget, for records."""
+        scope = "/".join(part for part in self.scope if part)
+        return {
+            "scope": scope, "window": int(self.window), "used": self.used, "allowed": self.allowed
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
 from fairlead.api.fleet import RemovalCause
 from fairlead.decide.rails.ledger import Account, Charge
@@ -117,53 +118,58 @@ def rule_on(
     `room` is how many more removals may be on their way. Marks count against the budgets of this
     call, so no more nodes are marked than could be removed.
     """
-    ordered = sorted(removals, key=_certainty)
-    out: list[Ruling] = []
-    for removal in ordered:
-        ruling = _rule(removal, account, blind, permits, room=room)
-        if ruling.outcome is not Outcome.WAIT:
-            account.book(removal.charge)
-            room -= 1
-        out.append(ruling)
-    return tuple(out)
+    rules = _Rules(account, blind, permits, room)
+    return tuple(rules.ruling_on(removal) for removal in sorted(removals, key=_certainty))
 
 
-def _rule(
-    removal: Removal,
-    account: Account,
-    blind: Sequence[Finding],
-    permits: Sequence[Permit],
-    *,
-    room: int,
-) -> Ruling:
-    facts: dict[str, Fact]
-    if blind:
-        return Ruling(removal, Outcome.WAIT, Rule.BLIND, {"why": blind[0].message})
-    if not _is_owned(removal):
-        facts = {
-            "tagged_pool": removal.tagged_pool, "node_instance": removal.node_instance,
-        }  # fmt: skip
-        return Ruling(removal, Outcome.WAIT, Rule.NOT_OWNED, facts)
-    if room <= 0:
-        return Ruling(removal, Outcome.WAIT, Rule.IN_FLIGHT)
-    permit = next((permit for permit in permits if removal.name in permit.names), None)
-    excess = account.excess(removal.charge)
-    if excess is not None and permit is None:
-        facts = {
-            "scope": "/".join(part for part in excess.scope if part), "window": int(excess.window),
-            "used": excess.used, "allowed": excess.allowed,
-        }  # fmt: skip
-        return Ruling(removal, Outcome.WAIT, Rule(excess.rule), facts)
-    left = account.left(removal.charge)
-    facts = {"budget_before": left, "budget_after": left - 1}
-    if permit is not None and excess is not None:
-        rule = Rule.OVERRIDE
-        facts = {"override": permit.name}
-    else:
-        rule = Rule.ALLOWED
-    if removal.marked_loops < 1:
-        return Ruling(removal, Outcome.MARK, Rule.TWO_PHASES, facts)
-    return Ruling(removal, Outcome.REMOVE, rule, facts)
+_Hold: TypeAlias = tuple[Rule, Mapping[str, Fact]]
+
+
+@dataclass(slots=True)
+class _Rules:
+    account: Account
+    blind: Sequence[Finding]
+    permits: Sequence[Permit]
+    room: int
+    #: What holds back one more removal of each charge. Thousands that are held back share a few
+    #: charges, and only what is let through changes the answer.
+    holds: dict[Charge, _Hold | None] = field(default_factory=dict[Charge, _Hold | None])
+
+    def ruling_on(self, removal: Removal) -> Ruling:
+        """Rule on one removal, and book it when it is let through."""
+        facts: Mapping[str, Fact]
+        if self.blind:
+            facts = {"why": self.blind[0].message}
+            return Ruling(removal, Outcome.WAIT, Rule.BLIND, facts)
+        if not _is_owned(removal):
+            facts = {
+                "tagged_pool": removal.tagged_pool, "node_instance": removal.node_instance,
+            }  # fmt: skip
+            return Ruling(removal, Outcome.WAIT, Rule.NOT_OWNED, facts)
+        if self.room <= 0:
+            return Ruling(removal, Outcome.WAIT, Rule.IN_FLIGHT)
+        hold, permit = self._hold_of(removal.charge), None
+        if hold is not None:
+            permit = next((each for each in self.permits if removal.name in each.names), None)
+            if permit is None:
+                return Ruling(removal, Outcome.WAIT, *hold)
+        left = self.account.left(removal.charge)
+        self.account.book(removal.charge)
+        self.holds.clear()
+        self.room -= 1
+        facts = {"budget_before": left, "budget_after": left - 1}
+        if permit is not None:
+            facts = {"override": permit.name}
+        if removal.marked_loops < 1:
+            return Ruling(removal, Outcome.MARK, Rule.TWO_PHASES, facts)
+        rule = Rule.ALLOWED if permit is None else Rule.OVERRIDE
+        return Ruling(removal, Outcome.REMOVE, rule, facts)
+
+    def _hold_of(self, charge: Charge) -> _Hold | None:
+        if charge not in self.holds:
+            excess = self.account.excess(charge)
+            self.holds[charge] = None if excess is None else (Rule(excess.rule), excess.facts)
+        return self.holds[charge]
 
 
 def _is_owned(removal: Removal) -> bool:
