@@ -16,6 +16,7 @@ from fairlead.api.fleet import Fleet
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.node_pool import (
     BalloonCounts,
+    Launch,
     NodePool,
     NodePoolSpec,
     NodePoolStatus,
@@ -24,6 +25,7 @@ from fairlead.api.node_pool import (
     PoolMode,
     Provider,
     ProviderType,
+    Unavailable,
 )
 from fairlead.api.times import parse_time
 from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
@@ -153,6 +155,27 @@ def test_a_pool_whose_machines_another_autoscaler_owns() -> None:
     table = render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool]))
     why = fleet_view.pool_why(pool, Fleet(), NOW)
     check("tables/fleet-balloons.txt", f"{table}\n{why}")
+
+
+def test_a_pool_with_a_price_idle_nodes_and_a_launch_without_an_answer() -> None:
+    launch = Launch("t-1", "zone-a", 8, ago(2400), ("team/train-1",), given_up_at=ago(600))
+    decision = PoolDecision(
+        ago(600), "GiveUp", "LaunchDeadline", f"8 nodes of {ago(2400)}: no answer in time"
+    )
+    pool = NodePool(
+        ObjectMeta(name="h100"),
+        NodePoolSpec(
+            Provider(ProviderType.GCP), NodeTemplate({"cpu": "96"}), max=64,
+            mode=PoolMode.ACTIVE, price_per_hour="98.32",
+        ),
+        NodePoolStatus(
+            nodes=24, ready=24, idle=12, wanted=12, launches=(launch,), decisions=(decision,),
+            unavailable=(Unavailable("zone-a", "no answer in time", ago(-300)),),
+            message="12 removals held back: the pool's own disruption budget is used up "
+            "(PoolBudget)",
+        ),
+    )  # fmt: skip
+    check("tables/fleet-why.txt", fleet_view.pool_why(pool, Fleet(), NOW))
 
 
 def test_history_of_the_fleet() -> None:

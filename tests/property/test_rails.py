@@ -14,7 +14,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fairlead.api.fleet import RemovalCause
-from fairlead.decide.rails.ledger import DAY, WINDOWS, Account, Budgets, Charge, Ledger, Peaks
+from fairlead.api.node_limit import NodeLimit
+from fairlead.decide.rails.ledger import (
+    DAY,
+    HOUR,
+    WINDOWS,
+    Account,
+    Budgets,
+    Charge,
+    Ledger,
+    Peaks,
+    PoolBudget,
+)
 from fairlead.decide.rails.removals import Outcome, Permit, Removal, Rule, rule_on
 from fairlead.decide.rails.sight import Listing, Sight, SightLimits, SightMemory, look
 
@@ -58,6 +69,11 @@ class History:
         self.sizes: list[tuple[float, Counter[str]]] = []
         self.leaders = [Leader(), Leader()]
         self.old: frozenset[str] = frozenset()
+        limits = (None, NodeLimit(1), NodeLimit(4), NodeLimit(20, is_percent=True))
+        self.own = {
+            "p0": PoolBudget(rng.choice(limits), rng.choice(limits), rng.choice(limits)),
+            "p1": PoolBudget(hour=NodeLimit(2), day=NodeLimit(3)),
+        }
         for pool in range(rng.randint(1, 3)):
             self._launch(f"p{pool}", rng.choice((1, 3, 4, 9, 30)))
         self._note_sizes()
@@ -141,7 +157,8 @@ class History:
             domains = Counter(f"{m.pool}/{m.domain}" for m in seen)
             leader.peaks = leader.peaks.at(self.time, {**sizes, **domains})
         ledger = read.at(read.clock + self.time - leader.read_at)
-        account = Account(ledger, leader.peaks.within(self.time, {**sizes, **domains}), BUDGETS)
+        peaks = leader.peaks.within(self.time, {**sizes, **domains})
+        account = Account(ledger, peaks, BUDGETS, of_pools=self.own)
         wanted = self._wanted(leader)
         rulings = rule_on(
             wanted[:1] if blind else wanted, account, blind, room=rng.choice((0, 3, 500))
@@ -164,6 +181,9 @@ class History:
             self.removed.append((self.time, removal.charge))
         self._note_sizes()
         self._check({removal.charge for removal in granted})
+        for pool, count in Counter(removal.charge.pool for removal in granted).items():
+            at_once = self.own.get(pool, PoolBudget()).at_once
+            assert at_once is None or count <= at_once.of(max(s[pool] for _, s in self.sizes))
 
     def _wanted(self, leader: Leader) -> list[Removal]:
         """Greedy: everything is to go, for the wildest reasons."""
@@ -192,10 +212,18 @@ class History:
                 in_pool = sum(c.pool == charge.pool for c in same)
                 assert len(same) <= max(1, int(fleet_peak * budget.fleet.by_window[i]))
                 assert in_pool <= max(1, int(peak * budget.pool.by_window[i]))
+                self._check_own(
+                    charge.pool, window, sum(c.pool == charge.pool for c in recent), peak
+                )
                 if window == DAY:
                     all_of_pool = sum(c.pool == charge.pool for c in recent)
                     assert len(recent) <= max(2, fleet_peak // 2)
                     assert all_of_pool <= max(2, peak // 2)
+
+    def _check_own(self, pool: str, window: float, removed: int, peak: int) -> None:
+        own = self.own.get(pool, PoolBudget())
+        limit = {HOUR: own.hour, DAY: own.day}.get(window)
+        assert limit is None or removed <= limit.of(peak)
 
 
 def hash_of(name: str) -> int:
@@ -228,8 +256,10 @@ def test_rulings_on_many_removals_are_those_on_one_after_the_other() -> None:
         permits = [Permit("move", frozenset(r.instance for r in removals if rng.random() < 0.1))]
         room = rng.choice((2, 500))
         peaks = Peaks().within(0.0, sizes)
-        many = rule_on(removals, Account(booked, peaks, BUDGETS), (), permits=permits, room=room)
-        account = Account(booked, peaks, BUDGETS)
+        own = {"p0": PoolBudget(NodeLimit(2))}
+        books = Account(booked, peaks, BUDGETS, of_pools=own)
+        many = rule_on(removals, books, (), permits=permits, room=room)
+        account = Account(booked, peaks, BUDGETS, of_pools=own)
         for ruling in many:
             (one,) = rule_on([ruling.removal], account, (), permits=permits, room=room)
             room -= one.outcome is not Outcome.WAIT

@@ -84,12 +84,15 @@ class Generator:
     def _type(self, info: inspect.Type) -> OpenApi:
         if isinstance(info, inspect.Metadata):
             extra = dict(info.extra_json_schema or {})
+            description = extra.pop("description", None)
             if extra.get("format") == "quantity":
                 # Not x-kubernetes-int-or-string: `cpu: 0.5` is a number, and pods accept it.
-                return {**_anything(), "pattern": QUANTITY_PATTERN}
-            description = extra.pop("description", None)
-            schema = self._type(info.type)
-            schema.update(extra)
+                schema = {**_anything(), "pattern": QUANTITY_PATTERN}
+            elif extra.get("format") == "int-or-string":
+                either = [{"type": "integer"}, {"type": "string"}]
+                schema = {"anyOf": either, "x-kubernetes-int-or-string": True}
+            else:
+                schema = {**self._type(info.type), **extra}
             return schema if description is None else described(schema, description)
         if isinstance(info, inspect.UnionType):
             parts = [part for part in info.types if not isinstance(part, inspect.NoneType)]

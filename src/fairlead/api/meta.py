@@ -14,6 +14,8 @@ import msgspec
 Instant = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 #: A quantity on the wire, such as "500m", "16Gi" or 2; `api.quantity` converts.
 Amount = Annotated[str | int | float, msgspec.Meta(extra_json_schema={"format": "quantity"})]
+#: A count, or a share such as "10%": the IntOrString of Kubernetes.
+CountOrShare = Annotated[str | int, msgspec.Meta(extra_json_schema={"format": "int-or-string"})]
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

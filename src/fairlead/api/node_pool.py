@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
+import msgspec
+
 from fairlead.api.bounds import (
     INT32_MAX,
     NAME_MAX,
@@ -18,12 +20,15 @@ from fairlead.api.bounds import (
     bounded,
 )
 from fairlead.api.core import Taint
-from fairlead.api.meta import Amount, Condition, Instant, ObjectMeta, Wire
+from fairlead.api.meta import Amount, Condition, CountOrShare, Instant, ObjectMeta, Wire
+from fairlead.api.quantity import QuantityError, is_gpu, parse, resources_to_base
 
 DOMAINS_MAX = 256
 NODES_MAX = 100_000
 LAUNCHES_MAX = 64
 LAUNCH_NODES_MAX = 1_000
+#: The option that says how long a provider may queue a launch.
+QUEUE_SECONDS = "queueSeconds"
 JOBS_SHOWN_MAX = 20
 #: Conditions of a pool.
 VALID = "Valid"
@@ -117,6 +122,14 @@ class ScaleUp(Wire, frozen=True):
             maximum=INT32_MAX,
         ),
     ] = 1800
+    launch_seconds: Annotated[
+        Annotated[int, bounded(ge=1, maximum=INT32_MAX)] | None,
+        bounded(
+            "A machine without a node after so long has failed and is replaced; a launch that the "
+            "provider has not answered after so long is no longer waited for. Default: "
+            "readySeconds."
+        ),
+    ] = None
     expected_seconds: Annotated[
         int,
         bounded("How long a machine usually takes to be ready. For answers to users. Default 360.",
@@ -144,6 +157,24 @@ class ScaleDown(Wire, frozen=True):
     ] = 600  # fmt: skip
 
 
+class Disruption(Wire, frozen=True):
+    """How many nodes of the pool may be removed, for whatever cause, beyond Fairlead's own budgets.
+
+    Each is a count, or a share of the pool such as "10%": rounded down, 1 at least.
+    """
+
+    nodes_at_once_max: Annotated[
+        CountOrShare | None,
+        bounded("Nodes that are cordoned for removal or being removed at a time. No default."),
+    ] = None
+    nodes_per_hour_max: Annotated[
+        CountOrShare | None, bounded("Nodes that are removed within any hour. No default.")
+    ] = None
+    nodes_per_day_max: Annotated[
+        CountOrShare | None, bounded("Nodes that are removed within any 24 hours. No default.")
+    ] = None
+
+
 class NodePoolSpec(Wire, frozen=True):
     """What the operator wants of the pool."""
 
@@ -169,11 +200,27 @@ class NodePoolSpec(Wire, frozen=True):
         bounded("Idle nodes that are kept ready beyond the demand. Default 0.", ge=0,
                 maximum=NODES_MAX),
     ] = 0  # fmt: skip
+    headroom_gpus: Annotated[
+        int,
+        bounded(
+            "GPUs that are kept idle beyond the demand, on whole nodes; the larger of this and "
+            "headroomNodes counts. Default 0.",
+            ge=0,
+            maximum=INT32_MAX,
+        ),
+    ] = msgspec.field(default=0, name="headroomGPUs")
     weight: Annotated[
         int,
         bounded("Pools with more weight are bought from first. Default 0.", minimum=-INT32_MAX,
                 maximum=INT32_MAX),
     ] = 0  # fmt: skip
+    price_per_hour: Annotated[
+        Amount,
+        bounded(
+            "What a node costs per hour, in any currency, such as 98.32. Among pools of one "
+            "weight, the cheapest for a gang is bought from first. Default 0."
+        ),
+    ] = 0
     domains: Annotated[
         tuple[PoolDomain, ...],
         bounded("Zones or placement groups in order of preference. No default: the provider "
@@ -181,6 +228,9 @@ class NodePoolSpec(Wire, frozen=True):
     ] = ()  # fmt: skip
     scale_up: Annotated[ScaleUp, bounded("How the pool buys.")] = ScaleUp()
     scale_down: Annotated[ScaleDown, bounded("How the pool gives nodes back.")] = ScaleDown()
+    disruption: Annotated[
+        Disruption, bounded("How many nodes of the pool may be removed at once and in time.")
+    ] = Disruption()
     joins_per_minute: Annotated[
         int,
         bounded(
@@ -190,6 +240,27 @@ class NodePoolSpec(Wire, frozen=True):
             maximum=NODES_MAX,
         ),
     ] = 100
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a node of the template; QuantityError."""
+        resources = resources_to_base(self.template.resources)
+        return sum(amount for name, amount in resources.items() if is_gpu(name))
+
+    @property
+    def headroom(self) -> int:
+        """Nodes that are kept idle beyond the demand; QuantityError."""
+        gpus = self.gpus_per_node if self.headroom_gpus else 0
+        of_gpus = -(-self.headroom_gpus // gpus) if gpus else 0
+        return max(self.headroom_nodes, of_gpus)
+
+    @property
+    def price_micros(self) -> int:
+        """What a node costs per hour, in millionths; 0 where the text is no quantity."""
+        try:
+            return int(parse(self.price_per_hour) * 1_000_000)
+        except QuantityError:
+            return 0
 
 
 class Launch(Wire, frozen=True):
@@ -208,6 +279,10 @@ class Launch(Wire, frozen=True):
     ] = None
     answered_at: Annotated[
         Instant | None, bounded("When the provider answered; the machines start then.")
+    ] = None
+    given_up_at: Annotated[
+        Instant | None,
+        bounded("Since when it is not waited for any more: no answer, or no node, in time."),
     ] = None
     takeovers: Annotated[int, bounded("How often another process took over to send it.", ge=0)] = 0
 
@@ -267,6 +342,7 @@ class NodePoolStatus(Wire, frozen=True):
     ready: Annotated[int, bounded("Nodes that can take work.")] = 0
     launching: Annotated[int, bounded("Machines without a node yet.")] = 0
     joining: Annotated[int, bounded("Nodes that do not take work yet.")] = 0
+    idle: Annotated[int, bounded("Nodes that can take work and have none.")] = 0
     leaving: Annotated[int, bounded("Nodes that are being removed.")] = 0
     wanted: Annotated[int, bounded("Nodes that demand, headroom and limits ask for.")] = 0
     message: Annotated[str, bounded("What holds the pool back; empty when nothing does.")] = ""

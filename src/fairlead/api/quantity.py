@@ -103,6 +103,11 @@ def format_base(resource: str, amount: int) -> str:
     return str(amount)
 
 
+def is_gpu(resource: str) -> bool:
+    """True for GPUs of any vendor: nvidia.com/gpu, amd.com/gpu and the like."""
+    return resource.endswith("/gpu")
+
+
 def humanize(resource: str, amount: int) -> str:
     """Return a short text for people, rounded: "1.5 cpu" → "1.5", "900.2Gi", "8"."""
     if resource == CPU:

@@ -21,7 +21,8 @@ from fairlead.api.ec2_fleet_options import (
     ec2_fleet_options,
 )
 from fairlead.api.fleet import FLEET_NAME, FleetSpec
-from fairlead.api.node_pool import NodePoolSpec, ProviderType
+from fairlead.api.node_limit import NodeLimitError, parse_limit
+from fairlead.api.node_pool import QUEUE_SECONDS, NodePoolSpec, ProviderType
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
 from fairlead.api.times import parse_time
@@ -49,7 +50,7 @@ _AZURE_OPTIONS = {
     ),
 }
 #: Options of managed instance groups; those that are seconds, with the fewest and the most.
-_GCP_SECONDS = {"queueSeconds": (0, 604_800), "runSeconds": (600, 604_800)}
+_GCP_SECONDS = {QUEUE_SECONDS: (0, 604_800), "runSeconds": (600, 604_800)}
 _GCP_OPTIONS = ("project", "resizeRequests", *_GCP_SECONDS)
 
 S = TypeVar("S")
@@ -61,7 +62,9 @@ def validate_pool(pool: Mapping[str, Any]) -> list[StatusCause]:
     if isinstance(spec, StatusCause):
         return [spec]
     name = _name_of(pool)
-    found = [*_sizes(spec), *_provider(spec), *_template(spec), *_domains(spec)]
+    found = [
+        *_sizes(spec), *_policies(spec), *_provider(spec), *_template(spec), *_domains(spec)
+    ]  # fmt: skip
     if name and not _NAME.fullmatch(name):
         why = f"must be at most {NAME_MAX} letters a-z, digits, '-' and '.': it becomes a label"
         found.insert(0, _invalid("metadata.name", name, why))
@@ -120,6 +123,37 @@ def _sizes(spec: NodePoolSpec) -> Iterator[StatusCause]:
     if spec.headroom_nodes > spec.max:
         why = f"must be at most spec.max, {spec.max}"
         yield _invalid("spec.headroomNodes", spec.headroom_nodes, why)
+    try:
+        gpus = spec.max * spec.gpus_per_node if spec.headroom_gpus else 0
+    except quantity.QuantityError:
+        return  # reported with the template
+    if spec.headroom_gpus > gpus:
+        why = f"must be at most the GPUs of spec.max nodes of the template, {gpus}"
+        yield _invalid("spec.headroomGPUs", spec.headroom_gpus, why)
+
+
+def _policies(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    """Yield mistakes in price, deadlines and disruption budgets."""
+    try:
+        if quantity.parse(spec.price_per_hour) < 0:
+            why = "must be greater than or equal to 0"
+            yield _invalid("spec.pricePerHour", spec.price_per_hour, why)
+    except quantity.QuantityError as error:
+        yield _invalid("spec.pricePerHour", spec.price_per_hour, str(error))
+    launch_seconds, ready_seconds = spec.scale_up.launch_seconds, spec.scale_up.ready_seconds
+    if launch_seconds is not None and launch_seconds > ready_seconds:
+        why = f"must be at most spec.scaleUp.readySeconds, {ready_seconds}"
+        yield _invalid("spec.scaleUp.launchSeconds", launch_seconds, why)
+    for field, limit in (
+        ("nodesAtOnceMax", spec.disruption.nodes_at_once_max),
+        ("nodesPerHourMax", spec.disruption.nodes_per_hour_max),
+        ("nodesPerDayMax", spec.disruption.nodes_per_day_max),
+    ):
+        try:
+            if limit is not None:
+                parse_limit(limit)
+        except NodeLimitError as error:
+            yield _invalid(f"spec.disruption.{field}", limit, str(error))
 
 
 def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:

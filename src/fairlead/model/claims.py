@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
+from fairlead.api.quantity import is_gpu
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.neighbours import marks_in
-from fairlead.model.nodes import is_device, is_gpu
+from fairlead.model.nodes import is_device
 from fairlead.model.requests import Request
 
 #: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then

@@ -13,7 +13,8 @@ from msgspec import structs
 
 from fairlead.api.core import Toleration
 from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
-from fairlead.model.nodes import is_device, is_gpu
+from fairlead.api.quantity import is_gpu
+from fairlead.model.nodes import is_device
 from fairlead.model.requests import (
     NAME_COLUMN,
     MemberClass,

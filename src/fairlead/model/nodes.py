@@ -63,11 +63,6 @@ def is_device(resource: str) -> bool:
     return resource not in _ORDINARY and not resource.startswith(_NO_DEVICES)
 
 
-def is_gpu(resource: str) -> bool:
-    """True for GPUs of any vendor: nvidia.com/gpu, amd.com/gpu and the like."""
-    return resource.endswith("/gpu")
-
-
 def counts(resource: str) -> bool:
     """True for what the fair share between teams looks at: CPU, memory and devices."""
     return resource in (CPU, MEMORY) or is_device(resource)

@@ -18,14 +18,14 @@ from prometheus_client.registry import Collector
 from fairlead.api.fleet import Fleet
 from fairlead.api.meta import is_true
 from fairlead.api.node_pool import VALID, NodePool, NodePoolStatus, ProviderType
-from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
+from fairlead.decide.rails.ledger import AT_ONCE, DAY, HOUR, MINUTES_5
 from fairlead.decide.rails.removals import Outcome, Rule, Ruling
 from fairlead.decide.rails.sight import Blindness, Finding
 
 #: Pools with series of their own.
 _POOLS_MAX = 500
 _RAILS = frozenset(blindness.value for blindness in Blindness)
-_WINDOWS = {int(MINUTES_5): "5m", int(HOUR): "1h", int(DAY): "24h"}
+_WINDOWS = {int(AT_ONCE): "at once", int(MINUTES_5): "5m", int(HOUR): "1h", int(DAY): "24h"}
 _CALL_SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 _DEMAND_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
@@ -102,6 +102,14 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
         "Balloons of a pool by state: wanted, standing (they hold a node), waiting for a node.",
         labels=["pool", "state"],
     )
+    idle = GaugeMetricFamily(
+        "fairlead_pool_idle_nodes", "Nodes that can take work and have none.", labels=["pool"]
+    )
+    idle_cost = GaugeMetricFamily(
+        "fairlead_pool_idle_cost_per_hour",
+        "What those nodes cost, by pricePerHour of the pool.",
+        labels=["pool"],
+    )
     for pool in pools:
         name, spec, status = pool.metadata.name, pool.spec, pool.status
         for phase, count in _phases(status).items():
@@ -109,12 +117,15 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
         wanted.add_metric([name, spec.mode.value], status.wanted)
         limit.add_metric([name], spec.max if spec.hold is None else spec.hold)
         avoided.add_metric([name], len(status.unavailable))
+        idle.add_metric([name], status.idle)
+        if spec.price_micros:
+            idle_cost.add_metric([name], status.idle * spec.price_micros / 1e6)
         is_judged = any(condition.type == VALID for condition in status.conditions)
         invalid.add_metric([name], is_judged and not is_true(status.conditions, VALID))
         if (counts := status.balloons) is not None:
             for state in ("wanted", "standing", "waiting"):
                 balloons.add_metric([name, state], getattr(counts, state))
-    return (nodes, wanted, limit, avoided, invalid, balloons)
+    return (nodes, wanted, limit, avoided, invalid, balloons, idle, idle_cost)
 
 
 def _phases(status: NodePoolStatus) -> dict[str, int]:
@@ -163,7 +174,7 @@ def _held(rulings: Sequence[Ruling]) -> Metric:
 
 def _budget(ruling: Ruling) -> str:
     """Return the budget that holds a removal, such as "pool 5m"; "" when it is none."""
-    if ruling.rule not in (Rule.CEILING, Rule.CAUSE_BUDGET):
+    if ruling.rule not in (Rule.CEILING, Rule.POOL_BUDGET, Rule.CAUSE_BUDGET):
         return ""
     scope = str(ruling.facts["scope"]).partition("/")[0]
     return f"{scope} {_WINDOWS[int(ruling.facts['window'])]}"

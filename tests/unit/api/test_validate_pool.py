@@ -56,6 +56,32 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_fields() -> None:
     ]
 
 
+def test_mistakes_in_prices_deadlines_and_disruption_budgets_come_at_once() -> None:
+    bad = pool(
+        headroomGPUs=801,
+        pricePerHour="1.2.3",
+        scaleUp={"launchSeconds": 1801},
+        disruption={"nodesAtOnceMax": "101%", "nodesPerHourMax": -1, "nodesPerDayMax": "few"},
+    )
+    assert fields(bad) == [
+        "spec.headroomGPUs",
+        "spec.pricePerHour",
+        "spec.scaleUp.launchSeconds",
+        "spec.disruption.nodesAtOnceMax",
+        "spec.disruption.nodesPerHourMax",
+        "spec.disruption.nodesPerDayMax",
+    ]
+    assert fields(pool(pricePerHour=-1)) == ["spec.pricePerHour"]
+    assert fields(
+        pool(
+            headroomGPUs=800,
+            pricePerHour="98.32",
+            scaleUp={"launchSeconds": 1800},
+            disruption={"nodesAtOnceMax": 0, "nodesPerHourMax": "3", "nodesPerDayMax": "10%"},
+        )
+    ) == []  # fmt: skip
+
+
 def gcp(**options: str) -> dict[str, Any]:
     provider = {"type": "GCP", "reference": "h100", "options": {"project": "ml", **options}}
     return pool(provider=provider, domains=[{"name": "europe-west4-a"}])

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus, ReportCondition
 from fairlead.api.fleet import RemovalCause
 from fairlead.api.meta import Condition
+from fairlead.api.node_limit import parse_limit
 from fairlead.api.times import format_time
-from fairlead.decide.rails.ledger import DAY, HOUR, Account, Budgets, Charge, Ledger, Peaks
+from fairlead.decide.rails.ledger import (
+    DAY,
+    HOUR,
+    Account,
+    Budgets,
+    Charge,
+    Ledger,
+    Peaks,
+    PoolBudget,
+)
 from fairlead.decide.rails.pulse import HALF_LIFE_SECONDS, Pulse
 from fairlead.decide.rails.removals import (
     Outcome,
@@ -62,6 +73,31 @@ def removal(number: int, cause: RemovalCause = RemovalCause.IDLE, *, pool: str =
 
 def account(ledger: Ledger, **sizes: int) -> Account:
     return Account(ledger, Peaks().within(0.0, sizes), Budgets())
+
+
+def test_a_pools_own_budget_counts_all_causes_and_what_is_under_way() -> None:
+    budget = PoolBudget(parse_limit(3), parse_limit("10%"), parse_limit("0%"))
+    wanted = [
+        Removal(Charge("p", f"d{n}", cause), f"i{n}", "p", marked_loops=1)
+        for n, cause in enumerate([RemovalCause.REPAIR] * 4 + [RemovalCause.IDLE] * 16)
+    ]
+
+    def allowed(budget: PoolBudget, leaving: int = 0) -> tuple[int, dict[str, Any]]:
+        peaks = Peaks().within(0.0, {"p": 100, "q": 900})
+        books = Account(Ledger(), peaks, Budgets(), of_pools={"p": budget}, leaving={"p": leaving})
+        rulings = rule_on(wanted, books, (), room=512)
+        held = next(r for r in rulings if r.outcome is Outcome.WAIT)
+        assert held.rule is Rule.POOL_BUDGET
+        return sum(r.outcome is Outcome.REMOVE for r in rulings), dict(held.facts)
+
+    assert allowed(replace(budget, day=None)) == (
+        3, {"scope": "pool/p", "window": 0, "used": 3, "allowed": 3}
+    )  # fmt: skip
+    assert allowed(replace(budget, day=None), leaving=2)[0] == 1
+    assert allowed(replace(budget, at_once=None, day=None)) == (
+        10, {"scope": "pool/p", "window": 3600, "used": 10, "allowed": 10}
+    )  # fmt: skip
+    assert allowed(budget)[0] == 0, "0% of a day: automation removes none"
 
 
 def rule(

@@ -111,7 +111,15 @@ def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
     for launch in status.launches:
         jobs = f" for {', '.join(launch.jobs[:3])}" if launch.jobs else ""
         age = duration(now - parse_time(launch.requested_at))
-        lines.append(f"  launching  {plural(launch.count, 'node')}{jobs}, asked for {age} ago")
+        is_late = launch.instances is None and launch.given_up_at is not None
+        late = ", without an answer: not waited for any more" if is_late else ""
+        lines.append(
+            f"  launching  {plural(launch.count, 'node')}{jobs}, asked for {age} ago{late}"
+        )
+    if status.idle:
+        cost = status.idle * pool.spec.price_micros / 1_000_000
+        price = f", {cost:,.2f} an hour by its price" if cost else ""
+        lines.append(f"  idle       {plural(status.idle, 'node')} of {status.nodes}{price}")
     for mark in status.unavailable:
         left = parse_time(mark.until) - now
         if left > 0:
@@ -193,8 +201,9 @@ def _launched_for(job: Job, pools: Sequence[NodePool], now: float) -> list[str]:
     """Return what Fairlead buys for a job, in words."""
     key = "/".join(job.metadata.key)
     launches = [
-        (pool, launch) for pool in pools for launch in pool.status.launches if key in launch.jobs
-    ]
+        (pool, launch) for pool in pools for launch in pool.status.launches
+        if key in launch.jobs and launch.given_up_at is None
+    ]  # fmt: skip
     if not launches:
         return []
     count = sum(launch.count for _, launch in launches)

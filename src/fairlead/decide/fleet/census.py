@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fairlead.api.fleet import Grant
-from fairlead.api.node_pool import Launch
+from fairlead.api.node_pool import QUEUE_SECONDS, Launch, NodePoolSpec
 from fairlead.api.times import parse_time
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView, about
 from fairlead.model.machines import Instance, InstanceState
@@ -38,6 +38,8 @@ class Census:
     marked: dict[str, list[PoolNode]] = field(default_factory=dict[str, list[PoolNode]])
     #: Machines without a node that is ready, beyond their deadline.
     failed: list[str] = field(default_factory=list[str])
+    #: Launches to give up: without an answer in time, or none of whose machines came up in time.
+    hopeless: list[Launch] = field(default_factory=list[Launch])
     #: Machines that have not been nodes that take work, by our own records.
     awaited: set[str] = field(default_factory=set[str])
     #: How many have no node yet.
@@ -64,7 +66,14 @@ class Census:
     @property
     def size(self) -> int:
         """Machines that are there or coming and are not being removed."""
-        return self.occupied - len(self.instances.keys() & self.leaving.keys())
+        overdue = sum(launch.count for launch in self.overdue)
+        return self.occupied - overdue - len(self.instances.keys() & self.leaving.keys())
+
+    @property
+    def overdue(self) -> list[Launch]:
+        """Launches without an answer that are not waited for any more."""
+        unanswered = self.view.pool.status.unanswered
+        return [launch for launch in unanswered if launch.given_up_at is not None]
 
     @property
     def occupied(self) -> int:
@@ -116,8 +125,11 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
     launched: dict[str, Launch] = {}
     for launch in pool.pool.status.launches:
         if launch.instances is None:
-            _come(census, launch.domain, launch.count)
-            census.launching += launch.count
+            if launch.given_up_at is None:
+                _come(census, launch.domain, launch.count)
+                census.launching += launch.count
+                if view.now > parse_time(launch.requested_at) + answer_seconds(pool.pool.spec):
+                    census.hopeless.append(launch)
             continue
         for id_ in launch.instances:
             launched[id_] = launch
@@ -170,20 +182,43 @@ def _come(census: Census, domain: str, count: int) -> None:
 
 
 def _count_launched(view: FleetView, census: Census, launched: dict[str, Launch]) -> None:
-    ready_seconds = census.view.pool.spec.scale_up.ready_seconds
+    up, failed = set[str](), dict[str, Launch]()
     for id_, launch in launched.items():
         node = view.nodes.by_instance.get(id_)
-        if has_joined(view, census, node) or id_ in census.leaving:
+        if has_joined(view, census, node):
+            up.add(launch.token)
+            continue
+        if id_ in census.leaving:
             continue
         census.awaited.add(id_)
         if id_ not in census.instances and _is_listed(view, census.view, launch):
             continue  # it is gone before it worked
         census.launching += node is None
-        late = view.now > parse_time(launch.begun_at) + ready_seconds
-        if late and not census.is_whole(node):
+        if is_late(census, node, view.now - parse_time(launch.begun_at)):
             census.failed.append(id_)
+            failed[launch.token] = launch
         else:
+            up.add(launch.token)
             _come(census, launch.domain, 1)
+    census.hopeless += (
+        launch for token, launch in failed.items()
+        if token not in up and launch.given_up_at is None
+    )  # fmt: skip
+
+
+def is_late(census: Census, node: PoolNode | None, age_seconds: float) -> bool:
+    """True for a machine of that age that has failed: without a node, or one that is not whole."""
+    scale_up = census.view.pool.spec.scale_up
+    if node is None and scale_up.launch_seconds is not None:
+        return age_seconds > scale_up.launch_seconds
+    return age_seconds > scale_up.ready_seconds and not census.is_whole(node)
+
+
+def answer_seconds(spec: NodePoolSpec) -> float:
+    """Return how long a provider may take to answer a launch: longer where it queues."""
+    scale_up = spec.scale_up
+    seconds = scale_up.launch_seconds or scale_up.ready_seconds
+    return seconds + int(spec.provider.options.get(QUEUE_SECONDS, "0"))
 
 
 def _is_listed(view: FleetView, pool: PoolView, launch: Launch) -> bool:
@@ -215,8 +250,7 @@ def _count_strays(
             continue  # it worked once: that it is not ready now is for the health of nodes
         since = memory.stray_since.setdefault(id_, view.instant)
         census.launching += node is None
-        ready_seconds = census.view.pool.spec.scale_up.ready_seconds
-        if view.instant > since + ready_seconds and not census.is_whole(node):
+        if is_late(census, node, view.instant - since):
             census.failed.append(id_)
         else:
             census.awaited.add(id_)

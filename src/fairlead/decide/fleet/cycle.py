@@ -13,13 +13,15 @@ launch by a write before it sends it: late writes of the one that died then conf
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant, Override
-from fairlead.api.node_pool import NodePool, PoolDecision
+from fairlead.api.node_limit import parse_limit
+from fairlead.api.node_pool import NodePool, NodePoolStatus, PoolDecision
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.actions import (
     Action,
@@ -49,7 +51,7 @@ from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.quiet import end_quiet, quiet_of, stays_quiet
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
-from fairlead.decide.rails.ledger import Account, Ledger
+from fairlead.decide.rails.ledger import Account, Ledger, PoolBudget
 from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
 from fairlead.decide.rails.reported import reported_of
 from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look
@@ -237,7 +239,12 @@ class _Cycle:
         sizes = self._sizes([plan.census for plan in plans])
         memory.peaks = memory.peaks.at(view.instant, sizes)
         ledger = self._ledger()
-        account = Account(ledger, memory.peaks.within(view.instant, sizes), self.policy.budgets)
+        account = Account(
+            ledger, memory.peaks.within(view.instant, sizes), self.policy.budgets,
+            of_pools={plan.pool.metadata.name: _budget_of(plan.pool)
+                      for plan in plans if plan.is_acted_on},
+            leaving=Counter(grant.pool for grant in status.grants),
+        )  # fmt: skip
         room = min(GRANTS_MAX - len(status.grants), _GRANTS_PER_LOOP_MAX)
         rulings = rule_on(wanted, account, findings, permits=self._permits(), room=room)
         memory.marked = frozenset(
@@ -401,15 +408,34 @@ class _Cycle:
         own = self.memory.own_launches.get(name, ())
         if is_sending and (others := [launch for launch in unanswered if launch not in own]):
             self.actions.append(WritePool(pool, taken_over(status, others), decided))
-        elif is_sending:
+        elif is_sending and not _goes_on(pool.status, status):
             # Alone: the answer is written with the version of the pool that was decided on.
             beside = (
                 *removed(plan, rulings, format_time(self.view.now)),
                 *self.noted.get(name, ()),
             )
-            self.actions.append(CallLaunch(pool, unanswered, beside))
+            # What is not waited for any more goes last: its provider may be what fails.
+            launches = sorted(unanswered, key=lambda launch: launch.given_up_at is not None)
+            self.actions.append(CallLaunch(pool, tuple(launches), beside))
         elif decided or status != pool.status:
             self.actions.append(WritePool(pool, status, decided))
+
+
+def _goes_on(before: NodePoolStatus, after: NodePoolStatus) -> bool:
+    """True when the launches are to be written before those without an answer are sent again: one
+    is given up, or all were, and others take their place.
+    """
+    is_waited_for = any(launch.given_up_at is None for launch in before.unanswered)
+    given_up = (launch.token for launch in before.launches if launch.given_up_at is not None)
+    now_given_up = (launch.token for launch in after.launches if launch.given_up_at is not None)
+    is_given_up = bool(set(now_given_up) - set(given_up))
+    return is_given_up or (not is_waited_for and before.launches != after.launches)
+
+
+def _budget_of(pool: NodePool) -> PoolBudget:
+    own = pool.spec.disruption
+    limits = (own.nodes_at_once_max, own.nodes_per_hour_max, own.nodes_per_day_max)
+    return PoolBudget(*(None if limit is None else parse_limit(limit) for limit in limits))
 
 
 def _end_of(override: Override) -> float:

@@ -48,9 +48,19 @@ def with_decisions(
 
 def refusal(launch: Launch, why: str, mark: Unavailable, at: str) -> PoolDecision:
     """Return that a provider refused a launch, and how long its domain is avoided."""
-    facts: Facts = {"token": launch.token, "count": launch.count, "domain": launch.domain,
-             "avoidedUntil": mark.until, "refusals": mark.refusals}  # fmt: skip
+    facts = _avoidance(launch, mark)
     return PoolDecision(at, "Refused", "ProviderRefused", why[:_MESSAGE_MAX], facts)
+
+
+def _avoidance(launch: Launch, mark: Unavailable) -> Facts:
+    return {"token": launch.token, "count": launch.count, "domain": launch.domain,
+            "avoidedUntil": mark.until, "refusals": mark.refusals}  # fmt: skip
+
+
+def given_up(launch: Launch, why: str, mark: Unavailable, at: str) -> PoolDecision:
+    """Return that a launch is not waited for any more, and how long its domain is avoided."""
+    text = f"{plural(launch.count, 'node')} of {launch.requested_at}: {why}"
+    return PoolDecision(at, "GiveUp", "LaunchDeadline", text, _avoidance(launch, mark))
 
 
 def launched(launch: Launch, ids: Sequence[str], at: str) -> PoolDecision:

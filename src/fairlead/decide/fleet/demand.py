@@ -8,7 +8,7 @@ one gang leaves free of the nodes that it needs, the next one may use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -62,6 +62,8 @@ class Offer:
     is_unavailable: bool = False
     #: Nodes of the pool, in all domains together, that are to stay free.
     headroom: int = 0
+    #: What a node costs per hour, in millionths.
+    price_micros: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -145,6 +147,7 @@ class _Buyer:
         self._offers = list(offers)
         #: How many more nodes each pool may have.
         self._left = {offer.pool: offer.pool_room for offer in offers}
+        self._is_priced = any(offer.price_micros for offer in offers)
         self._demand = Demand()
         self._probes: dict[MemberClass, list[int]] = {}
         #: By slot: what each added node is of, and what it is to us, until a gang uses it.
@@ -261,10 +264,8 @@ class _Buyer:
         reason, most = Unbought.NO_POOL_MATCHES, 0
         passed: dict[str, Unbought] = {}
         lacking = [role.count - self._free(gang, role) for role in gang.roles]
-        for index, offer in enumerate(self._offers):
-            shares = self._shares(gang, lacking, index)
-            if shares is None:
-                continue
+        for index, shares in self._preferred(gang, lacking):
+            offer = self._offers[index]
             if offer.is_unavailable:
                 reason = passed[offer.name] = Unbought.UNAVAILABLE
                 continue
@@ -296,6 +297,22 @@ class _Buyer:
             purchase = self._demand.purchases.get(self._offers[i].key)
             if purchase is not None:
                 purchase.passed.update(passed)
+
+    def _preferred(
+        self, gang: GangRequest, lacking: Sequence[int]
+    ) -> Iterable[tuple[int, dict[int, int]]]:
+        """Yield the offers that could hold a gang and their shares, in the order of preference.
+
+        Those of one weight are in the order of what their nodes for the gang cost together.
+        """
+        every = ((i, self._shares(gang, lacking, i)) for i in range(len(self._offers)))
+        found = ((i, shares) for i, shares in every if shares is not None)
+        return sorted(found, key=self._preference) if self._is_priced else found
+
+    def _preference(self, found: tuple[int, Mapping[int, int]]) -> tuple[int, int]:
+        index, shares = found
+        price = sum(count * self._offers[i].price_micros for i, count in shares.items())
+        return (-self._offers[index].weight, price)
 
     def _shares(
         self, gang: GangRequest, lacking: Sequence[int], index: int

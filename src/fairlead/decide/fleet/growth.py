@@ -58,6 +58,7 @@ def _offers(pool: NodePool) -> list[Offer]:
         Offer(
             pool.metadata.name, domain.name if domain else "", template_of(pool, domain),
             min(room, domain.max) if domain else room, room, pool.spec.weight,
+            price_micros=pool.spec.price_micros,
         )
         for domain in pool.spec.domains or (None,)
     ]  # fmt: skip

@@ -26,6 +26,7 @@ from fairlead.decide.fleet.census import Census, has_joined, is_gone
 from fairlead.decide.fleet.decisions import (
     Facts,
     balloons_changed,
+    given_up,
     launched,
     refusal,
     removal_decision,
@@ -108,6 +109,7 @@ def status_of(
     launches, decided = _launches(view, plan, at)
     launch_count = len(decided)
     nodes = census.nodes.values()
+    avoided, hopeless = _give_up(view, census)
     status = replace(
         old,
         observed_generation=pool.metadata.generation,
@@ -116,16 +118,19 @@ def status_of(
         ready=sum(node.is_usable for node in nodes),
         launching=census.launching,
         joining=len(census.joining),
+        idle=sum(node.is_usable and not view.nodes.is_used(node.name) for node in nodes),
         leaving=len(census.leaving),
         wanted=plan.wanted,
         launches=launches,
         launch_number=old.launch_number + launch_count,
-        unavailable=tuple(u for u in old.unavailable if not _is_stale(u, view.now)),
+        unavailable=tuple(u for u in avoided if not _is_stale(u, view.now)),
         balloons=plan.balloons,
         recorded=_recorded(census, old, believes_cloud=believes_cloud, ended=ended),
     )
     held = balloons_changed(old.balloons, status.balloons, at)
-    status, decided = with_decisions(status, (*decided, *removed(plan, rulings, at), *held, *noted))
+    status, decided = with_decisions(
+        status, (*decided, *hopeless, *removed(plan, rulings, at), *held, *noted)
+    )
     return replace(status, message=_message(plan, status, findings, rulings)), decided
 
 
@@ -133,24 +138,44 @@ def refused(
     status: NodePoolStatus, launch: Launch, reason: str, *, now: float, base: float
 ) -> NodePoolStatus:
     """Return the status after a provider refused a launch: the domain is avoided for a while."""
-    before = next((u for u in status.unavailable if u.domain == launch.domain), None)
-    refusals = before.refusals + 1 if before is not None else 1
-    seconds = min(base * 2.0 ** (min(refusals, 20) - 1), UNAVAILABLE_SECONDS_MAX)
-    mark = Unavailable(launch.domain, reason[:200], format_time(now + seconds), refusals)
-    others = tuple(u for u in status.unavailable if u.domain != launch.domain)
+    marks, mark = _avoid(status.unavailable, launch.domain, reason, now=now, base=base)
     status, _ = with_decisions(status, [refusal(launch, reason, mark, format_time(now))])
     return replace(
         status,
         launches=tuple(each for each in status.launches if each.token != launch.token),
-        unavailable=(*others, mark),
+        unavailable=marks,
     )
+
+
+def _avoid(
+    marks: tuple[Unavailable, ...], domain: str, reason: str, *, now: float, base: float
+) -> tuple[tuple[Unavailable, ...], Unavailable]:
+    """Return the marks with one more failure of a domain, and the new mark."""
+    before = next((u for u in marks if u.domain == domain), None)
+    refusals = before.refusals + 1 if before is not None else 1
+    seconds = min(base * 2.0 ** (min(refusals, 20) - 1), UNAVAILABLE_SECONDS_MAX)
+    mark = Unavailable(domain, reason[:200], format_time(now + seconds), refusals)
+    return (*(u for u in marks if u.domain != domain), mark), mark
+
+
+def _give_up(
+    view: FleetView, census: Census
+) -> tuple[tuple[Unavailable, ...], tuple[PoolDecision, ...]]:
+    """Return the domains to avoid, those of hopeless launches among them, and the decisions."""
+    pool, decided = census.view.pool, list[PoolDecision]()
+    marks, base = pool.status.unavailable, float(pool.spec.scale_up.unavailable_seconds)
+    for launch in census.hopeless:
+        reason = "no answer in time" if launch.instances is None else "no machine was up in time"
+        marks, mark = _avoid(marks, launch.domain, reason, now=view.now, base=base)
+        decided.append(given_up(launch, reason, mark, format_time(view.now)))
+    return marks, tuple(decided)
 
 
 def answered(
     status: NodePoolStatus, launch: Launch, ids: tuple[str, ...], *, now: float
 ) -> NodePoolStatus:
     """Return the status after the provider launched machines."""
-    known = replace(launch, instances=ids, answered_at=format_time(now))
+    known = replace(launch, instances=ids, answered_at=format_time(now), given_up_at=None)
     status, _ = with_decisions(status, [launched(launch, ids, format_time(now))])
     return replace(
         status,
@@ -173,7 +198,11 @@ def _launches(
     view: FleetView, plan: PoolPlan, at: str
 ) -> tuple[tuple[Launch, ...], tuple[PoolDecision, ...]]:
     pool, census = plan.pool, plan.census
-    kept = [launch for launch in pool.status.launches if not _is_done(view, census, launch)]
+    kept = [
+        replace(launch, given_up_at=at) if launch in census.hopeless else launch
+        for launch in pool.status.launches
+        if not _is_done(view, census, launch)
+    ]
     decided: list[PoolDecision] = []
     number = pool.status.launch_number
     for buy in plan.buys if plan.is_acted_on else ():

@@ -60,9 +60,10 @@ def _is_tried(census: Census) -> bool:
 
 
 def _ordered(censuses: Sequence[Census], offers: dict[str, list[Offer]]) -> list[Offer]:
-    """Return the offers of pools, the pools by weight and name, their domains as they stand."""
-    by_weight = sorted(censuses, key=lambda c: (-c.view.pool.spec.weight, c.view.name))
-    return [offer for census in by_weight for offer in offers[census.view.name]]
+    """Return the offers of pools by weight, price and name, their domains as they stand."""
+    by_name = sorted(censuses, key=lambda census: census.view.name)
+    found = [offer for census in by_name for offer in offers[census.view.name]]
+    return sorted(found, key=lambda offer: (-offer.weight, offer.price_micros))
 
 
 def _offers(view: FleetView, census: Census) -> list[Offer]:
@@ -77,6 +78,7 @@ def _offers_of(view: FleetView, census: Census) -> list[Offer]:
     limit = pool.spec.max if pool.spec.hold is None else pool.spec.hold
     room, sizes = max(0, limit - census.occupied), census.domain_sizes(with_leaving=True)
     avoided = {u.domain for u in pool.status.unavailable if parse_time(u.until) > view.now}
+    avoided.update(launch.domain for launch in census.overdue)
     domains: Sequence[PoolDomain | None] = pool.spec.domains or (None,)
     out: list[Offer] = []
     for domain in domains:
@@ -85,7 +87,8 @@ def _offers_of(view: FleetView, census: Census) -> list[Offer]:
         template = template_of(pool, domain)
         out.append(
             Offer(name, where, template, max(0, min(room, in_domain)), room, pool.spec.weight,
-                  where in avoided, 0 if pool.spec.hold is not None else pool.spec.headroom_nodes)
+                  where in avoided, 0 if pool.spec.hold is not None else pool.spec.headroom,
+                  pool.spec.price_micros)
         )  # fmt: skip
     return out
 
@@ -98,7 +101,8 @@ def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -
     bought = sum(buy.count for buy in buys)
     spec = pool.spec
     asked = used + sum(coming_used.values()) + bought
-    wanted = min(max(asked + spec.headroom_nodes, spec.min), spec.max)
+    headroom = 0 if census.view.mistakes else spec.headroom
+    wanted = min(max(asked + headroom, spec.min), spec.max)
     if spec.hold is not None:
         wanted = spec.hold
     lacking = wanted - census.size - bought

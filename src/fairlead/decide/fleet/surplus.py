@@ -25,8 +25,7 @@ def removals_of(
     """
     for id_ in sorted(census.failed):
         node = view.nodes.by_instance.get(id_)
-        seconds = census.view.pool.spec.scale_up.ready_seconds
-        why = f"not ready within {duration(seconds)} of its launch"
+        why = _why_failed(census, node)
         yield _removal(
             census, memory, id_, node, cause=RemovalCause.FAILED_LAUNCH, order=0, why=why
         )
@@ -51,6 +50,13 @@ def removals_of(
         yield _removal(
             census, memory, node.instance, node, cause=RemovalCause.IDLE, order=place, why=why
         )  # fmt: skip
+
+
+def _why_failed(census: Census, node: PoolNode | None) -> str:
+    scale_up = census.view.pool.spec.scale_up
+    if node is None and scale_up.launch_seconds is not None:
+        return f"no node within {duration(scale_up.launch_seconds)} of its launch"
+    return f"not ready within {duration(scale_up.ready_seconds)} of its launch"
 
 
 def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection[str]) -> bool:

@@ -8,11 +8,11 @@ import numpy as np
 
 from fairlead.api.names import POOL
 from fairlead.api.placement import HeldNodes
+from fairlead.api.quantity import is_gpu
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import InvalidGang
-from fairlead.model.nodes import is_gpu
 
 
 def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[HeldNodes, ...]:

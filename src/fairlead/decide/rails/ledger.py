@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fairlead.api.fleet import RemovalCause, Removed
+from fairlead.api.node_limit import NodeLimit
 
 MINUTES_5, HOUR, DAY = 300.0, 3600.0, 86_400.0
 WINDOWS = (MINUTES_5, HOUR, DAY)
+#: The window of a limit on what is removed at a time.
+AT_ONCE = 0.0
 _NONE = (0, 0, 0)
 #: Older removals are kept by interval: by 5 minutes after 5 minutes, by hour after an hour.
 _COARSE = ((HOUR, HOUR), (MINUTES_5, MINUTES_5))
@@ -72,6 +75,15 @@ class Budgets:
     ceiling_share: float = 0.5
     #: What any fleet and pool may lose: as much as one of four. Fewer than are there may be seen.
     ceiling_least: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBudget:
+    """What an operator allows for one pool, all causes together; None: no limit of its own."""
+
+    at_once: NodeLimit | None = None
+    hour: NodeLimit | None = None
+    day: NodeLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +185,18 @@ class Account:
     """The budgets at one instant: `excess` asks, `book` spends."""
 
     def __init__(
-        self, ledger: Ledger, peaks: Mapping[tuple[Scope, float], int], budgets: Budgets
+        self,
+        ledger: Ledger,
+        peaks: Mapping[tuple[Scope, float], int],
+        budgets: Budgets,
+        *,
+        of_pools: Mapping[str, PoolBudget] | None = None,
+        leaving: Mapping[str, int] | None = None,
     ) -> None:
-        """`peaks` is what `Peaks.within` returns."""
+        """`peaks` is what `Peaks.within` returns, `leaving` what is being removed of each pool."""
         self._budgets = budgets
+        self._of_pools = of_pools or {}
+        self._at_once = Counter(leaving or {})
         self._peaks = peaks
         #: Removals by scope and cause ("": of all causes), for each of WINDOWS.
         self._used: dict[tuple[Scope, str], list[int]] = {}
@@ -194,6 +214,7 @@ class Account:
     def book(self, charge: Charge) -> None:
         """Spend one removal."""
         self._add(charge, (1, 1, 1))
+        self._at_once[charge.pool] += 1
 
     def left(self, charge: Charge) -> int:
         """Return how many removals the tightest budget of the cause would still allow."""
@@ -213,6 +234,7 @@ class Account:
             allowed = max(self._budgets.ceiling_least, int(peak * self._budgets.ceiling_share))
             used = self._used.get((scope, ""), _NONE)
             yield Excess("Ceiling", scope, DAY, used[-1], allowed)
+        yield from self._budgets_of_pool(charge.pool, pool)
         budget, cause = self._budgets.by_cause[charge.cause], charge.cause.value
         for scope, shares in ((fleet, budget.fleet), (pool, budget.pool), (domain, budget.domain)):
             used = self._used.get((scope, cause), _NONE)
@@ -220,6 +242,20 @@ class Account:
                 # One at least, or nothing could ever be replaced in a small pool.
                 allowed = max(1, int(self._peaks.get((scope, WINDOWS[i]), 0) * share))
                 yield Excess("CauseBudget", scope, WINDOWS[i], used[i], allowed)
+
+    def _budgets_of_pool(self, name: str, scope: Scope) -> Iterable[Excess]:
+        budget = self._of_pools.get(name)
+        if budget is None:
+            return
+        used = self._used.get((scope, ""), _NONE)
+        for limit, window, count in (
+            (budget.at_once, AT_ONCE, self._at_once[name]),
+            (budget.hour, HOUR, used[1]),
+            (budget.day, DAY, used[2]),
+        ):
+            if limit is not None:
+                allowed = limit.of(self._peaks.get((scope, window or MINUTES_5), 0))
+                yield Excess("PoolBudget", scope, window, count, allowed)
 
 
 def _merged(removed: Iterable[Removed], clock: float) -> tuple[Removed, ...]:

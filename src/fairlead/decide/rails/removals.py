@@ -64,6 +64,7 @@ class Rule(Enum):
     NOT_OWNED = "NotOwned"
     TWO_PHASES = "TwoPhases"
     CEILING = "Ceiling"
+    POOL_BUDGET = "PoolBudget"
     CAUSE_BUDGET = "CauseBudget"
     IN_FLIGHT = "InFlight"
     ALLOWED = "Allowed"
@@ -75,6 +76,7 @@ _WORDS = {
     Rule.NOT_OWNED: "the machine is not the pool's own",
     Rule.TWO_PHASES: "it is marked first and removed later",
     Rule.CEILING: "a day's ceiling is reached",
+    Rule.POOL_BUDGET: "the pool's own disruption budget is used up",
     Rule.CAUSE_BUDGET: "the budget for this cause is used up",
     Rule.IN_FLIGHT: "enough removals are under way",
     Rule.ALLOWED: "within all budgets",

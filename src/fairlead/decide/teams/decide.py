@@ -10,6 +10,7 @@ from msgspec.structs import replace as with_fields
 
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.names import READY
+from fairlead.api.quantity import is_gpu
 from fairlead.api.team import ShareStatus, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time, parse_time
 from fairlead.api.validate_team import selector_of, validate_team
@@ -19,7 +20,7 @@ from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.words import plural
 from fairlead.model.cluster import ClusterState
 from fairlead.model.labels import is_condition_taint
-from fairlead.model.nodes import Bools, Ints, NodeTable, is_gpu
+from fairlead.model.nodes import Bools, Ints, NodeTable
 from fairlead.model.requests import Constraints
 from fairlead.model.team_use import Account
 from fairlead.model.teams import owner_of, owners_of
