@@ -49,6 +49,7 @@ TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 TAINT_LOCAL = f"{GROUP}/local"
 TAINT_JOINING = f"{GROUP}/joining"  # a new node takes no work before Fairlead lifts it
+TAINT_RETURNING = f"{GROUP}/returning"  # nor does one that comes back after an outage
 
 # Well-known labels of others.
 HOSTNAME = "kubernetes.io/hostname"

@@ -303,7 +303,7 @@ def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:
         if taint.effect not in _EFFECTS:
             text = f'Unsupported value: "{taint.effect}": supported values: {", ".join(_EFFECTS)}'
             yield StatusCause("FieldValueNotSupported", text, f"{field}.effect")
-        if taint.key == names.TAINT_JOINING:
+        if taint.key in (names.TAINT_JOINING, names.TAINT_RETURNING):
             why = "Fairlead adds and lifts this taint itself; leave it out"
             yield _invalid(f"{field}.key", taint.key, why)
 

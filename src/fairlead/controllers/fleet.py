@@ -14,7 +14,6 @@ from typing import Any, assert_never
 
 from msgspec.structs import replace
 
-from fairlead.api import names
 from fairlead.api.cluster_report import REPORT_NAME, ClusterReport
 from fairlead.api.core import Node, Pod
 from fairlead.api.fleet import FLEET_NAME, Fleet
@@ -34,11 +33,13 @@ from fairlead.cloud.provider import (
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.fleet_records import FleetRecords
+from fairlead.controllers.node_patches import node_patch
 from fairlead.controllers.pool_providers import PoolProviders, answer_of
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,
     Announce,
+    AwaitTurn,
     CallLaunch,
     CreateFleet,
     DeleteNode,
@@ -78,7 +79,6 @@ from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import Stage
 
-OWNER = "fairlead-fleet"
 #: Verdicts of jobs that more nodes could place. Others wait for a user, a quota or their turn.
 BUYABLE = frozenset(
     reason.value
@@ -350,7 +350,7 @@ class FleetController:
                 return pool.metadata.key
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
-            case Mark() | Unmark() | Admit() | Announce() | DeleteNode():
+            case Mark() | Unmark() | Admit() | AwaitTurn() | Announce() | DeleteNode():
                 return ("", f"node/{action.node.metadata.name}")
             case _:
                 assert_never(action)
@@ -389,8 +389,8 @@ class FleetController:
                 return await self._terminate(pool, instances)
             case DeleteNode(node):
                 return await self._objects.delete(NODES, node.metadata.key, uid=node.metadata.uid)
-            case Mark() | Unmark() | Admit() | Announce():
-                return await self._objects.patch(NODES, action.node.metadata, _node_patch(action))
+            case Mark() | Unmark() | Admit() | AwaitTurn() | Announce():
+                return await self._objects.patch(NODES, action.node.metadata, node_patch(action))
             case _:
                 assert_never(action)
 
@@ -467,7 +467,7 @@ class FleetController:
         match action:
             case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
                 self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
-            case Mark() | Unmark() | Admit() | Announce() | DeleteNode():
+            case Mark() | Unmark() | Admit() | AwaitTurn() | Announce() | DeleteNode():
                 self._set_aside.note(NODES, action.node.metadata, Stage.ACT, error)
             case CreateFleet() | WriteFleet():
                 raise error
@@ -477,22 +477,3 @@ class FleetController:
 
 def _order(entry: tuple[int, float, JobKey, GangRequest]) -> tuple[int, float, JobKey]:
     return entry[:3]
-
-
-def _node_patch(action: Mark | Unmark | Admit | Announce) -> dict[str, Any]:
-    match action:
-        case Mark(why=why):
-            notes = {names.REMOVAL: why, names.CORDONED_BY: OWNER}
-            return {"metadata": {"annotations": notes}, "spec": {"unschedulable": True}}
-        case Unmark(uncordons=uncordons):
-            notes = {names.REMOVAL: None, names.CORDONED_BY: None}
-            spec = {"spec": {"unschedulable": None}} if uncordons else {}
-            return {"metadata": {"annotations": notes}, **spec}
-        case Announce(window=window):
-            notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window or None)
-            return {"metadata": {"annotations": notes}}
-        case Admit(node=node):
-            kept = [to_wire(t) for t in node.spec.taints if t.key != names.TAINT_JOINING]
-            return {"spec": {"taints": kept or None}}
-        case _:
-            assert_never(action)

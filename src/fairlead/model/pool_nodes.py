@@ -34,6 +34,8 @@ class PoolNode:
     is_ready: bool
     #: It has the startup taint, which Fairlead lifts.
     is_joining: bool
+    #: It has the taint that it got while it was not ready, and waits for its turn.
+    is_returning: bool
     #: Its devices, in base units: what device plugins have registered of it.
     devices: tuple[tuple[str, int], ...]
     #: Why the fleet controller will remove it; "": it is not marked.
@@ -63,7 +65,12 @@ class PoolNode:
     @property
     def is_usable(self) -> bool:
         """True when members can start on it."""
-        return self.is_ready and not self.is_joining and not self.is_cordoned
+        return self.is_ready and not self.is_waiting and not self.is_cordoned
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while it waits for its turn to take work, for the first time or again."""
+        return self.is_joining or self.is_returning
 
 
 class PoolNodes:
@@ -82,7 +89,8 @@ class PoolNodes:
         self.by_pool: dict[str, dict[str, PoolNode]] = {}
         #: Nodes of pools that nothing uses, and the instant since when.
         self.idle_since: dict[str, float] = {}
-        self.unready: dict[str, None] = {}
+        #: Nodes that are not ready, and the instant since when.
+        self.unready: dict[str, float] = {}
         #: Rises with each change that a decision could see; not with heartbeats.
         self.version = 0
         self._users: dict[str, dict[JobKey, None]] = {}
@@ -93,16 +101,17 @@ class PoolNodes:
         """Take in a node, new or changed."""
         name, pool = node.metadata.name, node.metadata.labels.get(names.POOL, "")
         before = self.by_name.get(name)
+        unready_since = self.unready.get(name, instant)
         if before is not None:
             self._unindex(before)
         if not pool or not node.spec.provider_id:
             self.idle_since.pop(name, None)
             self.version += before is not None
             return
-        notes = node.metadata.annotations
+        notes, taints = node.metadata.annotations, {taint.key for taint in node.spec.taints}
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
-            any(taint.key == names.TAINT_JOINING for taint in node.spec.taints),
+            names.TAINT_JOINING in taints, names.TAINT_RETURNING in taints,
             devices_of(node.status.allocatable),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
             notes.get(names.MAINTENANCE_ANNOUNCED, ""),
@@ -111,9 +120,9 @@ class PoolNodes:
         self.by_name[name] = self.by_instance[found.instance] = found
         self.by_pool.setdefault(pool, {})[name] = found
         if not found.is_ready:
-            self.unready[name] = None
-        was_usable = before is not None and before.is_ready and not before.is_joining
-        is_usable = found.is_ready and not found.is_joining
+            self.unready[name] = unready_since
+        was_usable = before is not None and before.is_ready and not before.is_waiting
+        is_usable = found.is_ready and not found.is_waiting
         if not self.is_used(name) and (name not in self.idle_since or is_usable > was_usable):
             self.idle_since[name] = instant
 

@@ -147,6 +147,8 @@ def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float
             lines.append(f"  {note}")
     elif any(taint.key == names.TAINT_JOINING for taint in node.spec.taints):
         lines.append("  joins: it takes work once it is ready and its turn has come")
+    elif any(taint.key == names.TAINT_RETURNING for taint in node.spec.taints):
+        lines.append("  was not ready: it takes work again once it is and its turn has come")
     elif pool.is_external:
         lines.append("  its machine is another autoscaler's: Fairlead neither buys nor removes it")
     elif node.spec.unschedulable:

@@ -68,7 +68,14 @@ class Unmark:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Lift the startup taint of a node, so that it takes work."""
+    """Lift the startup taint of a node, so that it takes work, for the first time or again."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTurn:
+    """Taint a node that is not ready, so that it waits for its turn once it is ready again."""
 
     node: Node
 
@@ -90,5 +97,5 @@ class DeleteNode:
 
 Action: TypeAlias = (
     WritePool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
-    | Announce | DeleteNode
+    | AwaitTurn | Announce | DeleteNode
 )  # fmt: skip

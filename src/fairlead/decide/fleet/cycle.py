@@ -26,6 +26,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,
+    AwaitTurn,
     CallLaunch,
     CreateFleet,
     DeleteNode,
@@ -40,6 +41,7 @@ from fairlead.decide.fleet.census import Census, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
     announced,
+    await_turn,
     removal_end,
     sight_changed,
     unmarked,
@@ -49,6 +51,7 @@ from fairlead.decide.fleet.external import census_of_nodes, with_balloons
 from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.quiet import end_quiet, quiet_of, stays_quiet
+from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.rails.ledger import Account, Ledger, PoolBudget
@@ -127,6 +130,8 @@ class _Cycle:
         is_buying = not any(finding.blindness in _NO_BUYING for finding in findings)
         purchases = plan_purchases(view, everything, is_buying=is_buying)
         self._join(censuses)
+        if not any(finding.blindness in NO_TAINTS for finding in findings):
+            self._await_turns(censuses)
         plans = [plan for plan in purchases.plans if not plan.pool.is_external]
         external = [
             with_balloons(view, plan, self.policy, findings)
@@ -211,9 +216,9 @@ class _Cycle:
         )  # fmt: skip
         for census in censuses:
             pool = census.view.pool
-            if not pool.is_active or census.view.mistakes:
-                continue
             waiting = sorted(census.joining, key=lambda node: node.name)
+            if not pool.is_active or census.view.mistakes:  # what we hold back goes on all the same
+                waiting = [node for node in waiting if node.is_returning]
             most = max(1, int(pool.spec.joins_per_minute * self.policy.loop_seconds / 60))
             tokens = memory.bucket.tokens
             count, memory.bucket = memory.bucket.take(min(len(waiting), most))
@@ -221,6 +226,18 @@ class _Cycle:
                 said = admitted(count, len(waiting), tokens=tokens, at=format_time(view.now))
                 self._note(census.view.name, said)
             self.actions.extend(Admit(node.node) for node in waiting[:count])
+
+    def _await_turns(self, censuses: Sequence[Census]) -> None:
+        """Taint nodes that are not ready, a few at a time."""
+        left = TAINTED_MAX
+        for census in censuses:
+            if not census.view.pool.is_active or census.view.mistakes:
+                continue
+            found = away(self.view, census)[:left]
+            left -= len(found)
+            if found:
+                self._note(census.view.name, await_turn(len(found), format_time(self.view.now)))
+            self.actions.extend(AwaitTurn(node.node) for node in found)
 
     # Removals
 

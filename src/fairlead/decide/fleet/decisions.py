@@ -27,7 +27,8 @@ from fairlead.model.pool_nodes import PoolNode
 Facts: TypeAlias = dict[str, int | float | str | bool]
 DECISIONS_MAX = 50
 #: Too many to keep in a status: nodes join by the thousand.
-ADMIT = "Admit"
+ADMIT, AWAIT_TURN = "Admit", "AwaitTurn"
+_NOT_KEPT = (ADMIT, AWAIT_TURN)
 _MESSAGE_MAX = 500
 _IDS_SHOWN_MAX = 5
 
@@ -39,9 +40,9 @@ def with_decisions(
     last = status.decisions[-1].number if status.decisions else 0
     numbered: list[PoolDecision] = []
     for each in decided:
-        last += each.action != ADMIT
+        last += each.action not in _NOT_KEPT
         numbered.append(replace(each, number=last))
-    kept = [each for each in numbered if each.action != ADMIT]
+    kept = [each for each in numbered if each.action not in _NOT_KEPT]
     latest = (*status.decisions, *kept)[-DECISIONS_MAX:]
     return replace(status, decisions=latest), tuple(numbered)
 
@@ -132,6 +133,12 @@ def admitted(count: int, waiting: int, *, tokens: float, at: str) -> PoolDecisio
     facts: Facts = {"waiting": waiting, "tokensBefore": round(tokens, 2),
              "tokensAfter": round(tokens - count, 2)}  # fmt: skip
     return PoolDecision(at, ADMIT, "JoinRate", text, facts)
+
+
+def await_turn(count: int, at: str) -> PoolDecision:
+    """Return that nodes which are not ready are to wait for their turn once they are."""
+    text = f"{plural(count, 'node')} will wait for their turn once they are ready again"
+    return PoolDecision(at, AWAIT_TURN, "NotReady", text, {"nodes": count})
 
 
 def sight_changed(before: FleetStatus, after: FleetStatus, at: str) -> tuple[PoolDecision, ...]:

@@ -15,6 +15,7 @@ from fairlead.api.fleet import Fleet
 from fairlead.decide.fleet.announced import announcement_turns
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.pool_status import PoolPlan
+from fairlead.decide.fleet.returns import away_turns
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Quiet
 from fairlead.decide.rails.ledger import HOUR
 from fairlead.decide.rails.reported import reported_of
@@ -36,7 +37,7 @@ def quiet_of(
     """
     if view.waiting or fleet.status.grants or not all(map(_is_at_rest, plans)):
         return None
-    ends = [(view.instant // HOUR + 1) * HOUR, *_idle_ends(view, plans)]
+    ends = [(view.instant // HOUR + 1) * HOUR, *_idle_ends(view, plans), *away_turns(view)]
     for pool in view.pools:
         ends += (view.instant + turn for turn in announcement_turns(pool, policy, view.now))
     if fleet.status.removed:

@@ -66,7 +66,7 @@ def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection
         return False
     is_ours = not node.is_cordoned or bool(node.removal)
     seconds = census.view.pool.spec.scale_down.idle_seconds
-    return node.is_ready and not node.is_joining and is_ours and view.instant >= since + seconds
+    return node.is_ready and not node.is_waiting and is_ours and view.instant >= since + seconds
 
 
 def _removal(

@@ -1,0 +1,36 @@
+"""What the fleet controller writes on nodes: marks, startup taints, maintenance windows."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+from fairlead.api import names
+from fairlead.api.meta import to_wire
+from fairlead.decide.fleet.actions import Admit, Announce, AwaitTurn, Mark, Unmark
+
+#: Who cordons the nodes that are to be removed.
+OWNER = "fairlead-fleet"
+_STARTUP_TAINTS = (names.TAINT_JOINING, names.TAINT_RETURNING)
+
+
+def node_patch(action: Mark | Unmark | Admit | AwaitTurn | Announce) -> dict[str, Any]:
+    """Return the merge patch of a node that an action is."""
+    match action:
+        case Mark(why=why):
+            notes = {names.REMOVAL: why, names.CORDONED_BY: OWNER}
+            return {"metadata": {"annotations": notes}, "spec": {"unschedulable": True}}
+        case Unmark(uncordons=uncordons):
+            notes = {names.REMOVAL: None, names.CORDONED_BY: None}
+            spec = {"spec": {"unschedulable": None}} if uncordons else {}
+            return {"metadata": {"annotations": notes}, **spec}
+        case Announce(window=window):
+            notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window or None)
+            return {"metadata": {"annotations": notes}}
+        case Admit(node=node):
+            kept = [to_wire(t) for t in node.spec.taints if t.key not in _STARTUP_TAINTS]
+            return {"spec": {"taints": kept or None}}
+        case AwaitTurn(node=node):
+            own = {"key": names.TAINT_RETURNING, "effect": "NoSchedule"}
+            return {"spec": {"taints": [*map(to_wire, node.spec.taints), own]}}
+        case _:
+            assert_never(action)
