@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
 
@@ -138,6 +139,10 @@ class _Added(Enum):
     COUNTED = "Counted"
 
 
+#: Of a role: how many members a node of each offer holds, and how many have no room yet.
+_Lacking: TypeAlias = tuple[Sequence[int], int]
+
+
 class _Buyer:
     def __init__(
         self, state: ClusterState, capacity: PresentCapacity, offers: Sequence[Offer]
@@ -263,8 +268,10 @@ class _Buyer:
         """Buy for a gang from the first offer that does, else from several; return why not."""
         reason, most = Unbought.NO_POOL_MATCHES, 0
         passed: dict[str, Unbought] = {}
-        lacking = [role.count - self._free(gang, role) for role in gang.roles]
-        for index, shares in self._preferred(gang, lacking):
+        lacking = [
+            (self._probes[role.member], role.count - self._free(gang, role)) for role in gang.roles
+        ]
+        for index, shares in self._preferred(lacking):
             offer = self._offers[index]
             if offer.is_unavailable:
                 reason = passed[offer.name] = Unbought.UNAVAILABLE
@@ -285,7 +292,7 @@ class _Buyer:
             passed[offer.name] = Unbought.TOPOLOGY
             if reason is Unbought.NO_POOL_MATCHES:
                 reason = Unbought.TOPOLOGY
-        several = self._several(gang, lacking) if reason is not Unbought.NO_POOL_MATCHES else {}
+        several = self._several(lacking) if reason is not Unbought.NO_POOL_MATCHES else {}
         if len(several) > 1 and self._take(job, gang, several):
             self._note_passed(several, passed)
             return None
@@ -298,14 +305,12 @@ class _Buyer:
             if purchase is not None:
                 purchase.passed.update(passed)
 
-    def _preferred(
-        self, gang: GangRequest, lacking: Sequence[int]
-    ) -> Iterable[tuple[int, dict[int, int]]]:
+    def _preferred(self, lacking: Sequence[_Lacking]) -> Iterable[tuple[int, dict[int, int]]]:
         """Yield the offers that could hold a gang and their shares, in the order of preference.
 
         Those of one weight are in the order of what their nodes for the gang cost together.
         """
-        every = ((i, self._shares(gang, lacking, i)) for i in range(len(self._offers)))
+        every = ((i, self._shares(lacking, i)) for i in range(len(self._offers)))
         found = ((i, shares) for i, shares in every if shares is not None)
         return sorted(found, key=self._preference) if self._is_priced else found
 
@@ -314,17 +319,11 @@ class _Buyer:
         price = sum(count * self._offers[i].price_micros for i, count in shares.items())
         return (-self._offers[index].weight, price)
 
-    def _shares(
-        self, gang: GangRequest, lacking: Sequence[int], index: int
-    ) -> dict[int, int] | None:
-        """Return how many nodes of which offers the gang needs at most, this offer preferred.
-
-        `lacking`: the members of each role that have no room yet.
-        """
+    def _shares(self, lacking: Sequence[_Lacking], index: int) -> dict[int, int] | None:
+        """Return how many nodes of which offers the gang needs at most, this offer preferred."""
         shares: dict[int, int] = {}
         is_used = False
-        for role, left in zip(gang.roles, lacking, strict=True):
-            holds = self._probes[role.member]
+        for holds, left in lacking:
             best = index if holds[index] else self._first(holds)
             if best is None:
                 return None
@@ -333,17 +332,17 @@ class _Buyer:
                 shares[best] = shares.get(best, 0) + -(-left // holds[best])
         return shares if is_used and shares else None
 
-    def _several(self, gang: GangRequest, lacking: Sequence[int]) -> dict[int, int]:
+    def _several(self, lacking: Sequence[_Lacking]) -> dict[int, int]:
         """Return nodes of one offer after the other that hold the gang; {} when all do not."""
         shares: dict[int, int] = {}
-        for role, left in zip(gang.roles, lacking, strict=True):
+        for holds, of_role in lacking:
+            left = of_role
             for i, offer in enumerate(self._offers):
-                holds = self._probes[role.member][i]
                 room = self._room(i, shares)
-                if left > 0 and holds and room > 0 and not offer.is_unavailable:
-                    count = min(room, -(-left // holds))
+                if left > 0 and holds[i] and room > 0 and not offer.is_unavailable:
+                    count = min(room, -(-left // holds[i]))
                     shares[i] = shares.get(i, 0) + count
-                    left -= count * holds
+                    left -= count * holds[i]
             if left > 0:
                 return {}
         return shares
