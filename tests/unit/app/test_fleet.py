@@ -58,6 +58,39 @@ def test_a_gang_is_bought_for_runs_and_its_idle_nodes_go_within_the_budgets() ->
     run(main())
 
 
+def test_idle_nodes_stay_for_a_gang_that_waits_for_the_rest_of_a_full_pool() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(max=4, scaleDown={"idleSeconds": 60})
+            await world.submit("short", gpus=8, count=2, seconds=300)
+            await world.submit("long", gpus=8, count=2, seconds=3600)
+            await asyncio.sleep(300)
+            assert len(await world.nodes()) == 4
+            await world.submit("next", gpus=8, count=4, seconds=300)
+
+            async def runs() -> bool:
+                return (await world.job("next")).status.placement is not None
+
+            await world.until(runs, 7200)
+            assert world.cloud.launched == 4, "none went, to be bought again"
+            await asyncio.sleep(3600)
+            assert len(await world.nodes()) < 4, "after it they go, within the budgets"
+
+    run(main())
+
+
+def test_idle_nodes_go_while_only_gangs_wait_that_the_pool_can_never_hold() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(max=4, scaleDown={"idleSeconds": 60})
+            await world.submit("short", gpus=8, count=4, seconds=300)
+            await world.submit("huge", gpus=8, count=5, seconds=300)
+            await asyncio.sleep(3600)
+            assert len(await world.nodes()) < 4
+
+    run(main())
+
+
 def test_no_job_starts_that_could_run_into_maintenance_which_the_provider_announces() -> None:
     async def main() -> None:
         async with FleetWorld.running() as world:

@@ -9,6 +9,7 @@ from fairlead.api.node_pool import NodePool, PoolDomain
 from fairlead.api.times import parse_time
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.demand import Demand, Offer, demand_of, template_of
+from fairlead.decide.fleet.next_gang import kept_for_next
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan
 from fairlead.decide.fleet.view import FleetView, about
 
@@ -31,6 +32,7 @@ def plan_purchases(view: FleetView, censuses: Sequence[Census], *, is_buying: bo
             coming[census.view.name, domain] = count
     active = _ordered([c for c in censuses if _is_acted_on(c)], offers)
     demand = _demand(view, active, coming)
+    demand.needed |= kept_for_next(view, demand)
     left = set(demand.unbought)
     trial = Demand()
     if left:  # what pools in dry run would do for the rest
