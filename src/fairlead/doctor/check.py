@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from fairlead.doctor.facts import Facts, NotSeen, Source
+from fairlead.doctor.facts import Facts, NotSeen, Reading, Source
 
 
 class Severity(IntEnum):
@@ -41,15 +41,6 @@ class Level:
     severity: Severity
     limit: float
     nodes_from: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One measured value. `evidence` gives the numbers and says where they come from."""
-
-    subject: str
-    value: float
-    evidence: str
 
 
 Measure = Callable[[Facts], Iterable[Reading]]
@@ -138,7 +129,7 @@ def evaluate(check: Check, facts: Facts, *, project_to: int = 0) -> tuple[Result
     needs_size = any(level.nodes_from for level in check.levels)
     try:
         nodes = facts.nodes_count() if needs_size else facts.nodes or 0
-        readings = tuple(check.measure(facts))
+        readings = _readings(check, facts)
     except NotSeen as absent:
         return (Unknown(check, absent.reason, absent.show),)
     findings = [
@@ -152,6 +143,13 @@ def evaluate(check: Check, facts: Facts, *, project_to: int = 0) -> tuple[Result
     sign = -1 if check.side is Side.ABOVE else 1
     findings.sort(key=lambda each: (-each.severity, sign * each.value, each.subject))
     return tuple(findings)
+
+
+def _readings(check: Check, facts: Facts) -> tuple[Reading, ...]:
+    answer = facts.answers.get(check.id)
+    if isinstance(answer, NotSeen):
+        raise answer
+    return tuple(check.measure(facts)) if answer is None else answer
 
 
 def _projected(check: Check, value: float, nodes: int | None, to: int) -> float | None:

@@ -22,7 +22,8 @@ def _matches(labels: dict[str, str], match: tuple[tuple[str, tuple[str, ...]], .
     return all(labels.get(key, "") in values for key, values in match)
 
 
-def _subject(instance: str, labels: dict[str, str], by: tuple[str, ...]) -> str:
+def subject_of(instance: str, labels: Mapping[str, str], by: tuple[str, ...]) -> str:
+    """Return what a reading is about: the instance, and the labels that it has of `by`."""
     parts = [f"{key}={labels[key]}" for key in by if labels.get(key)]
     return " ".join([instance, *parts])
 
@@ -49,7 +50,7 @@ class Value:
         for instance, family in facts.family(self.source, self.name):
             sums: dict[str, float] = {}
             for labels, value in family.values():
-                subject = _subject(instance, labels, self.by)
+                subject = subject_of(instance, labels, self.by)
                 sums[subject] = sums.get(subject, 0.0) + value * self.factor
             for subject, value in sums.items():
                 yield Reading(subject, value, f"{self.name} = {value:,.4g}")
@@ -69,7 +70,7 @@ class Ratio:
         divisors: dict[str, float] = {}
         for instance, family in facts.family(self.source, self.over):
             for labels, value in family.values():
-                subject = _subject(instance, labels, self.by)
+                subject = subject_of(instance, labels, self.by)
                 divisors[subject] = divisors.get(subject, 0.0) + value
         for reading in Value(self.source, self.name, self.by)(facts):
             divisor = divisors.get(reading.subject, 0.0)
@@ -96,7 +97,7 @@ class Rate:
             sums: dict[str, float] = {}
             for labels, increase in family.increases():
                 if _matches(labels, self.match):
-                    subject = _subject(instance, labels, self.by)
+                    subject = subject_of(instance, labels, self.by)
                     sums[subject] = sums.get(subject, 0.0) + increase / family.seconds
             for subject, rate in sums.items():
                 yield Reading(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
@@ -115,7 +116,7 @@ class Increase:
         for instance, family in facts.family(self.source, self.name):
             sums: dict[str, float] = {}
             for labels, increase in family.increases():
-                subject = _subject(instance, labels, self.by)
+                subject = subject_of(instance, labels, self.by)
                 sums[subject] = sums.get(subject, 0.0) + increase
             for subject, rise in sums.items():
                 yield Reading(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
@@ -141,7 +142,7 @@ class CodeShare:
             all_: dict[str, float] = {}
             bad: dict[str, float] = {}
             for labels, increase in family.increases():
-                subject = _subject(instance, labels, self.by)
+                subject = subject_of(instance, labels, self.by)
                 all_[subject] = all_.get(subject, 0.0) + increase
                 if labels.get(self.label, "").startswith(self.prefix):
                     bad[subject] = bad.get(subject, 0.0) + increase
@@ -179,7 +180,7 @@ class Quantile:
             for labels, increase in family.increases():
                 if "le" in labels and _matches(labels, self.match):
                     bound = float(labels["le"])
-                    group = groups.setdefault(_subject(instance, labels, self.by), {})
+                    group = groups.setdefault(subject_of(instance, labels, self.by), {})
                     group[bound] = group.get(bound, 0.0) + increase
             for subject, buckets in groups.items():
                 count = max(buckets.values(), default=0.0)

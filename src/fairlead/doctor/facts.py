@@ -34,13 +34,19 @@ class Source(Enum):
 #: How each source is shown to the doctor.
 SHOW: dict[Source, str] = {
     Source.API: "run with a kubeconfig that may list the objects",
-    Source.APISERVER: "grant get on the non-resource URL /metrics, or --metrics apiserver=URL",
-    Source.ETCD: "--metrics etcd=http://HOST:2381/metrics, once per member",
-    Source.SCHEDULER: "--metrics scheduler=https://HOST:10259/metrics",
-    Source.CONTROLLER_MANAGER: "--metrics controller-manager=https://HOST:10257/metrics",
-    Source.COREDNS: "grant get on pods/proxy in kube-system, or --metrics coredns=URL",
-    Source.KUBELET: "--metrics kubelet=URL",
-    Source.PROMETHEUS: "--metrics prometheus=http://HOST:9090/metrics",
+    Source.APISERVER: (
+        "grant get on the non-resource URL /metrics, --metrics apiserver=URL, or --prometheus URL"
+    ),
+    Source.ETCD: "--metrics etcd=http://HOST:2381/metrics, once per member, or --prometheus URL",
+    Source.SCHEDULER: "--metrics scheduler=https://HOST:10259/metrics, or --prometheus URL",
+    Source.CONTROLLER_MANAGER: (
+        "--metrics controller-manager=https://HOST:10257/metrics, or --prometheus URL"
+    ),
+    Source.COREDNS: (
+        "grant get on pods/proxy in kube-system, --metrics coredns=URL, or --prometheus URL"
+    ),
+    Source.KUBELET: "--metrics kubelet=URL, or --prometheus URL",
+    Source.PROMETHEUS: "--metrics prometheus=http://HOST:9090/metrics, or --prometheus URL",
     Source.FLAGS: "--manifests DIR with the static pod manifests of the control plane",
     Source.KUBELET_CONFIG: "grant get on nodes/proxy, or --kubelet-config FILE",
     Source.NODE: "--node-facts FILE with the output of sysctl -a, see docs/howto/doctor.md",
@@ -59,12 +65,22 @@ class NotSeen(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """One measured value. `evidence` gives the numbers and says where they come from."""
+
+    subject: str
+    value: float
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that was seen of one cluster.
 
     `flags` are by component (`kube-apiserver`, `etcd` ...), each a mapping of names without dashes
-    to values. `node_facts` and `kubelet_configs` are by node. `absent` says why a source could not
-    be read.
+    to values. `node_facts` and `kubelet_configs` are by node. `answers` are by check, from another
+    place than the check's own measure, and go before it. `absent` says why a source could not be
+    read.
     """
 
     nodes: int | None = None
@@ -80,6 +96,9 @@ class Facts:
         default_factory=dict[str, Mapping[str, str]]
     )
     audit: AuditSummary | None = None
+    answers: Mapping[str, tuple[Reading, ...] | NotSeen] = field(
+        default_factory=dict[str, "tuple[Reading, ...] | NotSeen"]
+    )
     absent: Mapping[Source, str] = field(default_factory=dict[Source, str])
 
     def missing(self, source: Source, what: str = "") -> NotSeen:

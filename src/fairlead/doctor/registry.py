@@ -29,7 +29,8 @@ AUDIT_CHECKS: tuple[Check, ...] = audit.CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 
 #: Sample names that measures read which are functions rather than expressions.
-_MORE: tuple[tuple[Source, str], ...] = (
+MORE_SAMPLES: tuple[tuple[Source, str], ...] = (
+    (Source.ETCD, "etcd_mvcc_db_total_size_in_bytes"),
     (Source.ETCD, "etcd_mvcc_db_total_size_in_use_in_bytes"),
     (Source.ETCD, "etcd_server_quota_backend_bytes"),
     (Source.APISERVER, "apiserver_resource_objects"),
@@ -46,6 +47,6 @@ def wanted_samples() -> dict[Source, frozenset[str]]:
     for check in CHECKS:
         for source, name in sample_names(check.measure):
             names.setdefault(source, set()).add(name)
-    for source, name in _MORE:
+    for source, name in MORE_SAMPLES:
         names.setdefault(source, set()).add(name)
     return {source: frozenset(found) for source, found in names.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -17,6 +18,35 @@ FORMATS = ("text", "json", "yaml", "junit", "html")
 def _format(given: str, known: tuple[str, ...] = FORMATS) -> str:
     check_format(given, known)
     return given
+
+
+_SCRAPE = click.option(
+    "--job", "jobs", metavar="SOURCE=REGEX", multiple=True,
+    help="Label `job` of a scrape, such as etcd=kube-etcd. Default: *etcd*, and so on.",
+)  # fmt: skip
+_ACCESS = {
+    "token-file": "Bearer token for {}.",
+    "login-file": "user:password for {}.",
+    "ca-file": "Certificates that {} is verified with.",
+    "cert-file": "Client certificate for {}.",
+    "key-file": "Its key.",
+}
+Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
+
+
+def _access(whom: str, *kinds: str, prefix: str = "") -> Callable[[Wrapped], Wrapped]:
+    """Return the flags that say who asks a server; `kinds` are keys of `_ACCESS`."""
+
+    def add(wrapped: Wrapped) -> Wrapped:
+        insecure = f"Do not verify the certificates of {whom}."
+        wrapped = click.option(f"--{prefix}insecure", is_flag=True, help=insecure)(wrapped)
+        for kind in reversed(kinds):
+            text = _ACCESS[kind].format(whom)
+            flag = f"--{prefix}{kind}"
+            wrapped = click.option(flag, metavar="FILE", default="", help=text)(wrapped)
+        return wrapped
+
+    return add
 
 
 class DoctorGroup(click.Group):
@@ -44,6 +74,7 @@ class DoctorGroup(click.Group):
     \b
       fairlead doctor                                   the cluster of the kubeconfig
       fairlead doctor --metrics etcd=http://10.0.0.1:2381/metrics
+      fairlead doctor --prometheus http://127.0.0.1:9090
       fairlead doctor --only 'ETCD-*' -o json
       fairlead doctor --baseline last.json              only what is new
       fairlead doctor --explain ETCD-16
@@ -66,10 +97,11 @@ class DoctorGroup(click.Group):
 @click.option("--metrics", metavar="NAME=URL", multiple=True,
               help="A page of metrics: apiserver, etcd, scheduler, controller-manager, coredns, "
               "kubelet or prometheus.")  # fmt: skip
-@click.option("--metrics-token-file", metavar="FILE", default="",
-              help="Bearer token for --metrics.")  # fmt: skip
-@click.option("--metrics-insecure", is_flag=True,
-              help="Do not verify the certificates of --metrics.")  # fmt: skip
+@_access("--metrics", "token-file", "ca-file", "cert-file", "key-file", prefix="metrics-")
+@click.option("--prometheus", metavar="URL", default="",
+              help="A Prometheus that scrapes this cluster, for what no page shows.")  # fmt: skip
+@_access("--prometheus", "token-file", "login-file", "ca-file", prefix="prometheus-")
+@_SCRAPE
 @click.option("--interval", metavar="SECONDS", type=click.FloatRange(0, 3600), default=10.0,
               show_default=True, help="Between two scrapes, for rates; 0: one scrape.")  # fmt: skip
 @click.option("--manifests", metavar="DIR", default="",
@@ -237,8 +269,7 @@ def preflight(common_: Common, *, output_: str, **options: Any) -> int:
               shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
 @click.option("--uses", metavar="PATH", multiple=True,
               help="Dashboards, rules, autoscalers or queries: files or directories.")  # fmt: skip
-@click.option("--token-file", metavar="FILE", default="",
-              help="Bearer token for the server.")  # fmt: skip
+@_access("the server", "token-file", "login-file", "ca-file")
 @common(output=False, cluster=False)
 def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
     """Say which series of a Prometheus server nothing uses, and write the rules that drop them.
@@ -249,12 +280,6 @@ def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
     from fairlead.cli.doctor.metrics import run_metrics
 
     return run_metrics(common_, url, _format(output_, ("text", "json", "yaml")), options)
-
-
-_SCRAPE = click.option(
-    "--job", "jobs", metavar="SOURCE=REGEX", multiple=True,
-    help="Label `job` of a scrape, such as etcd=kube-etcd. Default: *etcd*, and so on.",
-)  # fmt: skip
 
 
 @doctor.command(

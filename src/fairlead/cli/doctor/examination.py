@@ -6,12 +6,15 @@ import datetime
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.api.status import Unavailable
 from fairlead.cli.common import Common, Format, dump, now, text_width
+from fairlead.cli.doctor.access import check_url, read_file, web_of
 from fairlead.cli.doctor.audit import analyse
+from fairlead.cli.doctor.monitoring import jobs_of
 from fairlead.cli.text import cut_end
 from fairlead.doctor.audit.cost import Model
 from fairlead.doctor.check import Check
@@ -29,8 +32,9 @@ from fairlead.doctor.output.text import WIDTH_DEFAULT, check_lines, report_lines
 from fairlead.doctor.readers.budget import BudgetedGet, carry_out
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manifests
-from fairlead.doctor.readers.nodefile import TEXT_BYTES_MAX, parse_node_facts
+from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
+from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
 from fairlead.input.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.suggest import nearest
@@ -75,6 +79,7 @@ def run_doctor(common: Common, format_: str, options: Mapping[str, Any]) -> int:
     files = _Files(options)
     try:
         facts, requests = _facts(common, options, files)
+        facts = _with_prometheus(common, files, checks, facts)
     except CliError as error:
         if CODES[error.problems[0].code].exit is not Exit.UNREACHABLE:
             raise
@@ -116,19 +121,22 @@ class _Files:
         self.suppressions = ()
         self.baseline: frozenset[str] = frozenset()
         if options["suppressions"]:
-            text = _read(options["suppressions"], "--suppressions")
+            text = read_file(options["suppressions"], "--suppressions")
             self.suppressions = _parsed(options["suppressions"], parse_suppressions, text)
         if options["baseline"]:
-            text = _read(options["baseline"], "--baseline")
+            text = read_file(options["baseline"], "--baseline")
             self.baseline = _parsed(options["baseline"], parse_baseline, text)
-        self.token = ""
-        if options["metrics_token_file"]:
-            self.token = _read(options["metrics_token_file"], "--metrics-token-file").strip()
+        self.web = web_of(options, "metrics")
+        self.prometheus_web = web_of(options, "prometheus")
         self.node_facts = {
-            Path(name).stem: parse_node_facts(_read(name, "--node-facts"))
+            Path(name).stem: parse_node_facts(read_file(name, "--node-facts"))
             for name in options["node_facts"]
         }
         self.kubelets = {Path(name).stem: _kubelet(name) for name in options["kubelet_config"]}
+        self.jobs = jobs_of(options["jobs"])
+        self.prometheus: str = options["prometheus"]
+        if self.prometheus:
+            check_url(self.prometheus, "--prometheus")
         self.flags: dict[str, dict[str, str]] = {}
         if options["manifests"]:
             try:
@@ -145,16 +153,6 @@ class _Files:
         return Options(self.suppressions, today, self.baseline, int(options["at_nodes"]), requests)
 
 
-def _read(name: str, flag: str) -> str:
-    try:
-        with Path(name).open("rb") as file:
-            return file.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
-    except OSError as error:
-        raise fail(
-            Code.MANIFEST_UNREADABLE, f"{flag}: '{name}' cannot be read: {error.strerror}"
-        ) from error
-
-
 def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
     try:
         return parse(text)
@@ -168,7 +166,7 @@ def _kubelet(name: str) -> dict[str, object]:
     import yaml
 
     try:
-        value: Any = yaml.safe_load(_read(name, "--kubelet-config"))
+        value: Any = yaml.safe_load(read_file(name, "--kubelet-config"))
     except yaml.YAMLError as error:
         raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}' is not YAML") from error
     if not isinstance(value, dict):
@@ -213,6 +211,20 @@ def _facts(
     return facts, get.requests if get else 0
 
 
+def _with_prometheus(
+    common: Common, files: _Files, checks: tuple[Check, ...], facts: Facts
+) -> Facts:
+    """Return the facts with what Prometheus answers, where one was given."""
+    url = files.prometheus
+    if not url:
+        return facts
+    common.note(f"asking Prometheus at {url}")
+    reader = PrometheusAnswers(url, files.prometheus_web, time.monotonic, files.jobs)
+    answers = reader.read(checks, facts)
+    common.detail(f"Prometheus answered {reader.requests} requests")
+    return replace(facts, answers=answers)
+
+
 def _get(common: Common) -> Callable[[str, Mapping[str, str]], bytes]:
     """Return GET on the cluster of the kubeconfig; one that falls silent later is Unavailable."""
     api = common.connect(timeout_seconds=30.0)
@@ -233,10 +245,9 @@ def _get(common: Common) -> Callable[[str, Mapping[str, str]], bytes]:
 
 
 def _url_targets(options: Mapping[str, Any], files: _Files) -> list[Target]:
-    insecure = bool(options["metrics_insecure"])
     targets: list[Target] = []
     for given in options["metrics"]:
-        target = page_target(given, files.token, skips_verification=insecure)
+        target = page_target(given, files.web)
         if target is None:
             raise fail(
                 Code.BAD_VALUE, f"--metrics: '{given}' is not NAME=URL",

@@ -8,26 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cli.common import Common, Format, dump
+from fairlead.cli.doctor.access import check_url, web_of
 from fairlead.doctor.metrics import BadPage
+from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.drops import drop_rules, replay, unfinished, unused
 from fairlead.doctor.prometheus.promql import uses_of
-from fairlead.doctor.prometheus.reader import BadAnswer, PrometheusReader, expressions_of
+from fairlead.doctor.prometheus.reader import PrometheusReader, expressions_of
 from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
-from fairlead.doctor.readers.pages import Page
 from fairlead.input.errors import Code, fail
 
 
 def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, Any]) -> int:
     """Report on a server; 1 when much is unused or large, 3 when it could not be asked."""
-    if not url.startswith(("http://", "https://")):
-        raise fail(
-            Code.BAD_VALUE, f"'{url}' is not the URL of a Prometheus server",
-            help=("fairlead doctor metrics http://127.0.0.1:9090",),
-        )  # fmt: skip
+    check_url(url, "URL")
     expressions = [each for name in options["uses"] for each in _expressions(name)]
-    token = _text(options["token_file"]).strip() if options["token_file"] else ""
-    page = Page(url, token)
-    reader = PrometheusReader(lambda path: page.fetch(url.rstrip("/") + path))
+    reader = PrometheusReader(PrometheusApi(server_get(url, web_of(options))))
     try:
         report = analyse(reader, expressions)
     except (OSError, urllib.error.URLError, BadAnswer, BadPage, KeyError, TypeError) as error:
@@ -63,11 +58,3 @@ def _expressions(name: str) -> list[str]:
         raise fail(Code.MANIFEST_UNREADABLE, message) from error
     except ValueError as error:
         raise fail(Code.MANIFEST_SYNTAX, f"--uses: '{name}': {error}") from error
-
-
-def _text(name: str) -> str:
-    try:
-        return Path(name).read_text()
-    except OSError as error:
-        message = f"--token-file: '{name}' cannot be read: {error.strerror}"
-        raise fail(Code.MANIFEST_UNREADABLE, message) from error

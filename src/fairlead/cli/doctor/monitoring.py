@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairlead.cli.common import Common, Format, dump
-from fairlead.cli.doctor.examination import METRIC_SOURCES
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import boards
 from fairlead.doctor.monitoring.query import JOBS
+from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.input.errors import Code, Exit, fail
 
 
 def write_alerts(common: Common, format_: str, jobs: Sequence[str], *, operator: bool) -> int:
     """Write the rules to stdout, as a rule file or as an object of the Prometheus operator."""
-    rules = groups(_jobs(jobs))
+    rules = groups(jobs_of(jobs))
     if operator:
         rules = {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -32,7 +32,7 @@ def write_alerts(common: Common, format_: str, jobs: Sequence[str], *, operator:
 
 def write_boards(common: Common, directory: str, jobs: Sequence[str]) -> int:
     """Write each board into a file of its own; files of other names stay."""
-    made = boards(_jobs(jobs))
+    made = boards(jobs_of(jobs))
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
         for name, board in made.items():
@@ -44,8 +44,8 @@ def write_boards(common: Common, directory: str, jobs: Sequence[str]) -> int:
     return Exit.OK
 
 
-def _jobs(given: Sequence[str]) -> Mapping[Source, str]:
-    """Return the pattern of the label `job` by source."""
+def jobs_of(given: Sequence[str]) -> Mapping[Source, str]:
+    """Return the pattern of the label `job` by source; CliError."""
     jobs = dict(JOBS)
     for text in given:
         name, _, pattern = text.partition("=")

@@ -25,9 +25,9 @@ JOBS: Mapping[Source, str] = {
     Source.KUBELET: ".*kubelet.*",
     Source.PROMETHEUS: ".*prometheus.*",
 }
-_RATE = "5m"
+RATE = "5m"
 #: A window for what happens rarely.
-_LONG = "1h"
+LONG = "1h"
 _NODES = (
     'max(apiserver_resource_objects{resource="nodes"} or apiserver_storage_objects'
     '{resource="nodes"})'
@@ -40,12 +40,20 @@ Match = tuple[tuple[str, tuple[str, ...]], ...]
 class Query:
     """`value` in PromQL, one sample per instance and group of the labels `by`.
 
-    `guard` is the condition without which it says nothing; "": none.
+    Of groups where `count` is below `count_min` it says nothing. `seen` has samples where the
+    metric has any rate. Empty: there is no such bound; `value` has samples where `seen` would.
     """
 
     value: str
     by: tuple[str, ...]
-    guard: str = ""
+    count: str = ""
+    count_min: float = 0.0
+    seen: str = ""
+
+    @property
+    def guard(self) -> str:
+        """The condition without which the value says nothing; "": none."""
+        return f"{self.count} >= {self.count_min:g}" if self.count else ""
 
     def violates(self, check: Check, level: Level) -> str:
         """Return the expression that has samples while the value violates the level."""
@@ -61,20 +69,21 @@ def query_of(measure: object, jobs: Mapping[Source, str] = JOBS) -> Query | None
     """Return a check's measure as PromQL; None for what Prometheus does not know."""
     match measure:
         case Value() if measure.name != ALARM:
-            text = _sum(measure.by, _selected(measure.name, jobs[measure.source]))
+            text = _sum(measure.by, selected(measure.name, jobs[measure.source]))
             text = text if measure.factor == 1 else f"{text} * {measure.factor:g}"
             return Query(text, measure.by)
         case Ratio():
             job = jobs[measure.source]
-            over = _sum(measure.by, _selected(measure.over, job))
-            part = _sum(measure.by, _selected(measure.name, job))
+            over = _sum(measure.by, selected(measure.over, job))
+            part = _sum(measure.by, selected(measure.name, job))
             return Query(f"{part} / ({over} > 0)", measure.by)
         case Rate():
-            counter = _selected(measure.name, jobs[measure.source], measure.match)
-            return Query(_sum(measure.by, f"rate({counter}[{_RATE}])"), measure.by)
+            counter = selected(measure.name, jobs[measure.source], measure.match)
+            seen = _seen(measure.name, jobs[measure.source]) if measure.match else ""
+            return Query(_sum(measure.by, f"rate({counter}[{RATE}])"), measure.by, seen=seen)
         case Increase():
-            counter = _selected(measure.name, jobs[measure.source])
-            return Query(_sum(measure.by, f"increase({counter}[{_LONG}])"), measure.by)
+            counter = selected(measure.name, jobs[measure.source])
+            return Query(_sum(measure.by, f"increase({counter}[{LONG}])"), measure.by)
         case CodeShare():
             return _share(measure, jobs[measure.source])
         case Quantile():
@@ -85,27 +94,33 @@ def query_of(measure: object, jobs: Mapping[Source, str] = JOBS) -> Query | None
 
 def _share(measure: CodeShare, job: str) -> Query:
     bad = f"{measure.label}=~{json.dumps(measure.prefix + '.*')}"
-    all_ = _selected(measure.name, job)
-    part = _sum(measure.by, f"rate({_selected(measure.name, job, (), bad)}[{_RATE}])")
-    whole = _sum(measure.by, f"rate({all_}[{_RATE}])")
-    count = _sum(measure.by, f"increase({all_}[{_RATE}])")
-    return Query(f"{part} / {whole}", measure.by, f"{count} >= {measure.count_min:g}")
+    all_ = selected(measure.name, job)
+    part = _sum(measure.by, f"rate({selected(measure.name, job, (), bad)}[{RATE}])")
+    whole = _sum(measure.by, f"rate({all_}[{RATE}])")
+    count = _sum(measure.by, f"increase({all_}[{RATE}])")
+    return Query(f"{part} / {whole}", measure.by, count, measure.count_min)
 
 
 def _quantile(measure: Quantile, job: str) -> Query:
     name = f"{measure.name}_bucket"
-    buckets = _sum((*measure.by, "le"), f"rate({_selected(name, job, measure.match)}[{_RATE}])")
-    counted = _selected(name, job, measure.match, 'le="+Inf"')
-    count = _sum(measure.by, f"increase({counted}[{_RATE}])")
+    buckets = _sum((*measure.by, "le"), f"rate({selected(name, job, measure.match)}[{RATE}])")
+    counted = selected(name, job, measure.match, 'le="+Inf"')
+    count = _sum(measure.by, f"increase({counted}[{RATE}])")
     value = f"histogram_quantile({measure.q:g}, {buckets})"
-    return Query(value, measure.by, f"{count} >= {measure.count_min:g}")
+    seen = _seen(name, job, 'le="+Inf"') if measure.match else ""
+    return Query(value, measure.by, count, measure.count_min, seen)
+
+
+def _seen(name: str, job: str, more: str = "") -> str:
+    return f"count by (instance) (rate({selected(name, job, (), more)}[{RATE}]))"
 
 
 def _sum(by: Sequence[str], what: str) -> str:
     return f"sum by ({', '.join(('instance', *by))}) ({what})"
 
 
-def _selected(name: str, job: str, match: Match = (), more: str = "") -> str:
+def selected(name: str, job: str, match: Match = (), more: str = "") -> str:
+    """Return the selector of a metric's series of a job."""
     parts = [f"job=~{json.dumps(job)}"]
     for label, values in match:
         sign = "=" if len(values) == 1 else "=~"

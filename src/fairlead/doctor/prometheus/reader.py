@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fairlead.doctor.metrics import parse_page
+from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi
 from fairlead.doctor.prometheus.drops import Series
 
-REQUESTS_MAX = 60
 METRICS_MAX = 10_000
 #: Metrics whose jobs are asked for, in so many requests.
 EMITTERS_MAX = 500
@@ -22,24 +22,17 @@ _WAL = "prometheus_tsdb_wal_storage_size_bytes"
 _REPLAY = "prometheus_tsdb_data_replay_duration_seconds"
 _MEMORY = "process_resident_memory_bytes"
 
-Get = Callable[[str], bytes]
-
-
-class BadAnswer(Exception):
-    """An answer that is not Prometheus'; the message says which."""
-
 
 class PrometheusReader:
-    """Reads one server through `get`, which takes a path with its query; BadAnswer, OSError."""
+    """Reads one server; BadAnswer, OSError."""
 
-    def __init__(self, get: Get) -> None:
-        self._get = get
-        self.requests = 0
+    def __init__(self, api: PrometheusApi) -> None:
+        self._api = api
 
     def series(self) -> Series:
         """Return the status of the TSDB, and of its write-ahead log from the page of metrics."""
-        status = self._data(f"/api/v1/status/tsdb?limit={METRICS_MAX}")
-        page = parse_page(self._ask("/metrics"), (_WAL, _REPLAY, _MEMORY))
+        status = self._api.data(f"/api/v1/status/tsdb?limit={METRICS_MAX}")
+        page = parse_page(self._api.page("/metrics"), (_WAL, _REPLAY, _MEMORY))
         one = {name: next(iter(samples.values())) for name, samples in page.items() if samples}
         head: Any = status.get("headStats") or {}
         return Series(
@@ -53,14 +46,14 @@ class PrometheusReader:
     def _samples_max(self) -> int | None:
         """Return how many samples a query may hold; None where the server does not say."""
         try:
-            limit = str(self._data("/api/v1/status/flags").get("query.max-samples"))
-        except OSError:  # a proxy, or another server with Prometheus' interface
+            limit = str(self._api.data("/api/v1/status/flags").get("query.max-samples"))
+        except (OSError, BadAnswer):  # a proxy, or another server with Prometheus' interface
             return None
         return int(limit) if limit.isdecimal() else None
 
     def rules(self) -> list[str]:
         """Return the expressions of all rules that the server evaluates."""
-        groups: Any = self._data("/api/v1/rules").get("groups") or []
+        groups: Any = self._api.data("/api/v1/rules").get("groups") or []
         return [str(rule.get("query") or "") for group in groups
                 for rule in group.get("rules") or ()]  # fmt: skip
 
@@ -72,27 +65,11 @@ class PrometheusReader:
             regex = "|".join(names[start : start + NAMES_PER_QUERY])
             query = f'count by (__name__, job) ({{__name__=~"{regex}"}})'
             path = f"/api/v1/query?query={urllib.parse.quote(query)}"
-            for each in self._data(path).get("result") or ():
+            for each in self._api.data(path).get("result") or ():
                 labels: Any = each.get("metric") or {}
                 count = int(float(each["value"][1]))
                 found.setdefault(labels.get("__name__", ""), {})[labels.get("job", "")] = count
         return found
-
-    def _ask(self, path: str) -> bytes:
-        self.requests += 1
-        if self.requests > REQUESTS_MAX:
-            raise BadAnswer(f"more than {REQUESTS_MAX} requests were needed")
-        return self._get(path)
-
-    def _data(self, path: str) -> dict[str, Any]:
-        try:
-            answer: Any = json.loads(self._ask(path))
-        except ValueError as error:
-            raise BadAnswer(f"{path.partition('?')[0]} does not answer with JSON") from error
-        data = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(data, dict):
-            raise BadAnswer(f"{path.partition('?')[0]} is not an answer of Prometheus")
-        return data
 
 
 def _counts(entries: Any) -> dict[str, int]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,9 +11,8 @@ from fairlead.api.status import ApiError
 from fairlead.doctor.checks.etcd import ALARM
 from fairlead.doctor.facts import Source
 from fairlead.doctor.metrics import BadPage, Labels, Scrapes, pair, parse_page
+from fairlead.doctor.readers.web import Web
 
-PAGE_BYTES_MAX = 256 << 20
-TIMEOUT_SECONDS = 30.0
 Samples = dict[str, dict[Labels, float]]
 #: Names of sources whose pages of metrics have a URL.
 METRIC_SOURCES: dict[str, Source] = {
@@ -43,25 +40,11 @@ class Page:
     """A page at a URL, and who asks for it."""
 
     url: str
-    token: str = ""
-    skips_verification: bool = False
+    web: Web
 
-    def fetch(self, url: str = "") -> bytes:
-        """Return the page, or the one at another URL; OSError."""
-        request = urllib.request.Request(  # noqa: S310 # http and https only
-            url or self.url, headers={"User-Agent": "fairlead-doctor"}
-        )
-        if self.token:
-            request.add_header("Authorization", f"Bearer {self.token}")
-        context = ssl.create_default_context() if self.url.startswith("https:") else None
-        if context is not None and self.skips_verification:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        with urllib.request.urlopen(  # noqa: S310 # http and https only
-            request, timeout=TIMEOUT_SECONDS, context=context
-        ) as answer:
-            data: bytes = answer.read(PAGE_BYTES_MAX)
-        return data
+    def fetch(self) -> bytes:
+        """Return the page; OSError."""
+        return self.web.fetch(self.url)
 
     def fetch_etcd(self) -> bytes:
         """Return etcd's page with one line more: whether /health reports the alarm NOSPACE."""
@@ -69,7 +52,7 @@ class Page:
         parts = urllib.parse.urlsplit(self.url)
         health = urllib.parse.urlunsplit((parts.scheme, parts.netloc, "/health", "", ""))
         try:
-            answer = self.fetch(health)
+            answer = self.web.fetch(health)
         except urllib.error.HTTPError as error:
             answer = error.read(4096)
         except OSError:
@@ -77,13 +60,13 @@ class Page:
         return page + b"\n%s %d\n" % (ALARM.encode(), b"NOSPACE" in answer)
 
 
-def page_target(given: str, token: str = "", *, skips_verification: bool = False) -> Target | None:
+def page_target(given: str, web: Web | None = None) -> Target | None:
     """Return the target that NAME=URL names; None when it is no such text."""
     name, equals, url = given.partition("=")
     source = METRIC_SOURCES.get(name)
     if not equals or source is None or not url.startswith(("http://", "https://")):
         return None
-    page = Page(url, token, skips_verification=skips_verification)
+    page = Page(url, web or Web())
     fetch = page.fetch_etcd if source is Source.ETCD else page.fetch
     return Target(source, url.split("/")[2], fetch)
 

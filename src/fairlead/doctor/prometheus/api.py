@@ -1,0 +1,78 @@
+"""The HTTP interface of Prometheus: answers as values, with a bound on their number and size."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.doctor.readers.web import ANSWER_SECONDS_MAX, Web
+
+REQUESTS_MAX = 60
+ANSWER_BYTES_MAX = 32 << 20
+_ERROR_BYTES_MAX = 4096
+
+Get = Callable[[str], bytes]
+
+
+class BadAnswer(Exception):
+    """An answer that is not Prometheus', or says that it failed; the message says which."""
+
+
+class PrometheusApi:
+    """Asks one server through `get`, which takes a path with its query; BadAnswer, OSError."""
+
+    def __init__(self, get: Get) -> None:
+        self._get = get
+        self.requests = 0
+
+    def page(self, path: str) -> bytes:
+        """Return the body of an answer."""
+        if self.requests >= REQUESTS_MAX:
+            raise BadAnswer(f"more than {REQUESTS_MAX} requests were needed")
+        self.requests += 1
+        return self._get(path)
+
+    def data(self, path: str) -> dict[str, Any]:
+        """Return the data of an answer."""
+        name = path.partition("?")[0]
+        try:
+            answer: Any = json.loads(self.page(path))
+        except (ValueError, RecursionError) as error:
+            raise BadAnswer(f"{name} does not answer with JSON") from error
+        data = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(data, dict):
+            raise BadAnswer(f"{name} is not an answer of Prometheus")
+        return data
+
+
+def server_get(
+    url: str, web: Web, *, bytes_max: int = ANSWER_BYTES_MAX,
+    seconds_left: Callable[[], float] | None = None,
+) -> Get:  # fmt: skip
+    """Return a GET on the server at a URL. An error of Prometheus is BadAnswer with its text."""
+
+    def get(path: str) -> bytes:
+        seconds = ANSWER_SECONDS_MAX if seconds_left is None else seconds_left()
+        try:
+            return web.fetch(url.rstrip("/") + path, bytes_max=bytes_max, seconds_max=seconds)
+        except urllib.error.HTTPError as error:
+            raise BadAnswer(f"HTTP {error.code}{_said(error)}") from error
+
+    return get
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Return what an error of Prometheus says; "" for one of something else."""
+    try:
+        answer: Any = json.loads(error.read(_ERROR_BYTES_MAX))
+    except (ValueError, RecursionError, OSError):
+        return ""
+    text = answer.get("error") if isinstance(answer, dict) else None
+    return f", {shown(text)}" if isinstance(text, str) else ""
+
+
+def shown(text: str, length_max: int = 200) -> str:
+    """Return text of others on one line, without control codes."""
+    return "".join(c if c.isprintable() else "?" for c in text[:length_max])

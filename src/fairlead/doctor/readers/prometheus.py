@@ -1,0 +1,128 @@
+"""Asks Prometheus what the pages of metrics did not tell; an instant query for each check.
+
+The number of requests is bounded by the checks, their size by what each answer may have, and the
+time by one deadline for all of them; a check that is not asked in time is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+
+from fairlead.doctor.check import Check, Reading
+from fairlead.doctor.facts import Facts, NotSeen, Source
+from fairlead.doctor.metrics import Scrapes
+from fairlead.doctor.monitoring.query import JOBS, query_of, selected
+from fairlead.doctor.prometheus.answers import (
+    Sample,
+    gauges,
+    is_to_answer,
+    measured,
+    promql,
+    readings,
+    seen_directly,
+    vector,
+)
+from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
+from fairlead.doctor.readers.web import TooMuch, Web
+from fairlead.doctor.registry import MORE_SAMPLES
+
+SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0
+Answers = dict[str, "tuple[Reading, ...] | NotSeen"]
+
+
+class PrometheusAnswers:
+    """Reads one server. `jobs` are patterns of the label `job` by source."""
+
+    def __init__(
+        self, url: str, web: Web, clock: Callable[[], float], jobs: Mapping[Source, str] = JOBS
+    ) -> None:
+        """`clock` gives seconds, for the deadline."""
+        self._origin = f"Prometheus at {url}"
+        self._clock = clock
+        self._jobs = jobs
+        self._gauges: dict[Source, tuple[Scrapes, ...]] = {}
+        self._ends = clock() + SECONDS_MAX
+        self._api = PrometheusApi(server_get(url, web, seconds_left=self._seconds_left))
+
+    @property
+    def requests(self) -> int:
+        """How many were sent."""
+        return self._api.requests
+
+    def read(self, checks: Sequence[Check], facts: Facts) -> Answers:
+        """Return the answers to those checks that Prometheus is to answer."""
+        over_metrics = [(check, source) for check in checks
+                        for source in check.needs[:1] if source in self._jobs]  # fmt: skip
+        if not over_metrics:
+            return {}
+        failure, instances = "", dict[Source, int]()
+        try:
+            instances = self._instances()
+        except (BadAnswer, OSError) as error:
+            failure = str(error)
+        found: Answers = {}
+        for check, source in over_metrics:
+            direct = seen_directly(check, facts)
+            pages, count = len(facts.scrapes.get(source, ())), instances.get(source, 0)
+            if not is_to_answer(check, direct, pages=pages, instances=count):
+                continue
+            job = self._jobs[source]
+            refusal = "" if count else failure or f"no job that is up matches {job}; see --job"
+            try:
+                answer = self._answer(check, source, facts, refusal)
+            except (BadAnswer, OSError) as error:
+                if isinstance(direct, NotSeen):
+                    reason = f"{direct.reason}; {self._origin}: {str(error)[:300]}"
+                    found[check.id] = NotSeen(source, reason)
+                continue
+            if answer or isinstance(direct, NotSeen):
+                found[check.id] = answer
+        return found
+
+    def _instances(self) -> dict[Source, int]:
+        """Return how many instances of each source are up."""
+        pattern = "|".join(sorted({f"({each})" for each in self._jobs.values()}))
+        up = selected("up", pattern)
+        counted = self._ask(f"count by (job) (count by (job, instance) ({up} == 1))")
+        return {
+            source: sum(int(each.number) for each in counted
+                        if re.fullmatch(job, each.metric.get("job", "")))
+            for source, job in self._jobs.items()
+        }  # fmt: skip
+
+    def _answer(
+        self, check: Check, source: Source, facts: Facts, refusal: str
+    ) -> tuple[Reading, ...]:
+        """Return the readings of a check; BadAnswer, which a refusal is from the start, OSError."""
+        if refusal:
+            raise BadAnswer(refusal)
+        query = query_of(check.measure, self._jobs)
+        if query is None:
+            answer = measured(check, facts, self._more(source), self._origin)
+        else:
+            answer = readings(check.measure, query, self._ask(promql(query)), self._origin)
+        if answer is None:
+            raise BadAnswer("it has no such series")
+        return answer
+
+    def _more(self, source: Source) -> tuple[Scrapes, ...]:
+        """Return the series that checks read whose measure is a function."""
+        if source not in self._gauges:
+            names = "|".join(name for each, name in MORE_SAMPLES if each is source)
+            job = json.dumps(self._jobs[source])
+            samples = self._ask(f'{{__name__=~"{names}", job=~{job}}}') if names else []
+            self._gauges[source] = gauges(samples)
+        return self._gauges[source]
+
+    def _ask(self, query: str) -> list[Sample]:
+        arguments = {"query": query, "timeout": f"{QUERY_SECONDS_MAX:g}s"}
+        return vector(self._api.data(f"/api/v1/query?{urllib.parse.urlencode(arguments)}"))
+
+    def _seconds_left(self) -> float:
+        left = self._ends - self._clock()
+        if left <= 0:
+            raise TooMuch(f"the {SECONDS_MAX:g} s for its answers are over")
+        return min(left, QUERY_SECONDS_MAX)

@@ -1,0 +1,132 @@
+"""Fetches over HTTP with credentials, bounded in bytes and in time.
+
+A redirect is followed only within the origin that the credentials are meant for. The time bound is
+over the whole answer: a server that sends a byte now and then cannot hold a run.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from http.client import HTTPException, HTTPResponse
+
+#: Of a page of metrics: an API server's has some 10 MB.
+PAGE_BYTES_MAX = 256 << 20
+TIMEOUT_SECONDS = 30.0
+ANSWER_SECONDS_MAX = 120.0
+_CHUNK_BYTES = 64 << 10
+
+
+class TooMuch(OSError):
+    """An answer that is longer, or takes longer, than the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who asks, and which certificates are trusted. Empty: none, and those of the system.
+
+    `login` is `user:password` for basic authentication; `token` goes before it.
+    """
+
+    token: str = ""
+    login: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    skips_verification: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS settings; OSError for a file that cannot be used."""
+        context = ssl.create_default_context(cafile=self.ca_file or None)
+        if self.cert_file:
+            # The empty password: a key that needs one is refused rather than asked for.
+            context.load_cert_chain(self.cert_file, self.key_file or None, password=str)
+        if self.skips_verification:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def authorization(self) -> str:
+        """Return the value of the header; "": none."""
+        if self.token:
+            return f"Bearer {self.token}"
+        if self.login:
+            return f"Basic {base64.b64encode(self.login.encode()).decode()}"
+        return ""
+
+
+class _Within(urllib.request.BaseHandler):
+    """Refuses requests, which follow a redirect, to another origin than that of a URL."""
+
+    def __init__(self, url: str) -> None:
+        self._origin = _origin(url)
+
+    def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
+        """Return the request; URLError for another origin."""
+        if _origin(request.full_url) != self._origin:
+            raise urllib.error.URLError(f"redirects to another server, {request.full_url[:200]}")
+        return request
+
+    https_request = http_request
+
+
+class Web:
+    """Sends requests with one kind of access."""
+
+    def __init__(
+        self, access: Access | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._access = access or Access()
+        self._clock = clock
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        return self._access.context()
+
+    def fetch(
+        self, url: str, body: bytes | None = None, *, bytes_max: int = PAGE_BYTES_MAX,
+        seconds_max: float = ANSWER_SECONDS_MAX,
+    ) -> bytes:  # fmt: skip
+        """Return the answer to a GET, or to a POST of a JSON body; OSError."""
+        request = urllib.request.Request(  # noqa: S310 # http and https only
+            url, body, {"User-Agent": "fairlead-doctor"}
+        )
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+        if header := self._access.authorization():
+            request.add_header("Authorization", header)
+        ends = self._clock() + seconds_max
+        timeout = max(min(TIMEOUT_SECONDS, seconds_max), 0.1)
+        https = urllib.request.HTTPSHandler(context=self._context)
+        opener = urllib.request.build_opener(https, _Within(url))
+        try:
+            with opener.open(request, timeout=timeout) as answer:
+                return self._read(answer, bytes_max, ends)
+        except HTTPException as error:
+            raise OSError(f"not an HTTP answer: {type(error).__name__}") from error
+
+    def _read(self, answer: HTTPResponse, bytes_max: int, ends: float) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while chunk := answer.read1(_CHUNK_BYTES):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > bytes_max:
+                raise TooMuch(f"the answer has more than {bytes_max:,} bytes")
+            if self._clock() > ends:
+                raise TooMuch("the answer takes too long")
+        if answer.length:
+            raise OSError(f"the answer ends {answer.length:,} bytes early")
+        return b"".join(parts)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc
