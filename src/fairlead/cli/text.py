@@ -53,11 +53,6 @@ def cut_end(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + ELLIPSIS
 
 
-def printable(text: str, length_max: int = 120) -> str:
-    """Return text that may be of anybody for a terminal: on one line, without control codes."""
-    return "".join(c if c.isprintable() else "?" for c in text[:length_max])
-
-
 def fold_names(names: Iterable[str]) -> str:
     """Return names as ranges: n17, n18, n19, n31 becomes n[17-19,31]; sorted, repeated ones once.
 

@@ -38,7 +38,7 @@ _SEVERITY: Mapping[Severity, cluster_report.Severity] = {
 _INLINE_BYTES_MAX = 64 << 10
 _NO_RIGHT = {
     source: f"{source.value}: the controller does not read it; run `fairlead doctor`"
-    for source in (Source.KUBELET_CONFIG, Source.NODE, Source.AUDIT)
+    for source in (Source.ETCD_API, Source.KUBELET_CONFIG, Source.NODE, Source.AUDIT)
 }
 _API_SERVER = "apiserver"
 #: Pages that are kept to compare the next ones with; the oldest is dropped first.

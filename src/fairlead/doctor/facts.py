@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fairlead.doctor.audit.summary import AuditSummary
+from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.metrics import START, Family, Scrapes
 from fairlead.doctor.objects import Objects
 
@@ -20,6 +21,7 @@ class Source(Enum):
     API = "Kubernetes API"
     APISERVER = "API server metrics"
     ETCD = "etcd metrics"
+    ETCD_API = "etcd API"
     SCHEDULER = "scheduler metrics"
     CONTROLLER_MANAGER = "controller manager metrics"
     COREDNS = "CoreDNS metrics"
@@ -38,6 +40,7 @@ SHOW: dict[Source, str] = {
         "grant get on the non-resource URL /metrics, --metrics apiserver=URL, or --prometheus URL"
     ),
     Source.ETCD: "--metrics etcd=http://HOST:2381/metrics, once per member, or --prometheus URL",
+    Source.ETCD_API: "--etcd https://HOST:2379, once per member, with a client certificate",
     Source.SCHEDULER: "--metrics scheduler=https://HOST:10259/metrics, or --prometheus URL",
     Source.CONTROLLER_MANAGER: (
         "--metrics controller-manager=https://HOST:10257/metrics, or --prometheus URL"
@@ -95,6 +98,7 @@ class Facts:
     node_facts: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]]
     )
+    etcd: EtcdState | None = None
     audit: AuditSummary | None = None
     answers: Mapping[str, tuple[Reading, ...] | NotSeen] = field(
         default_factory=dict[str, "tuple[Reading, ...] | NotSeen"]
@@ -119,6 +123,12 @@ class Facts:
         if self.objects is None:
             raise self.missing(Source.API)
         return self.objects
+
+    def seen_etcd(self) -> EtcdState:
+        """Return what etcd's own API says; NotSeen."""
+        if self.etcd is None:
+            raise self.missing(Source.ETCD_API)
+        return self.etcd
 
     def seen_audit(self) -> AuditSummary:
         """Return the summary of the audit log; NotSeen."""

@@ -8,6 +8,7 @@ from fairlead.doctor.checks import (
     audit,
     components,
     etcd,
+    etcd_api,
     nodes,
     objects,
     workloads,
@@ -17,6 +18,7 @@ from fairlead.doctor.facts import Source
 
 CHECKS: tuple[Check, ...] = (
     *etcd.CHECKS,
+    *etcd_api.CHECKS,
     *apiserver.CHECKS,
     *audit.CHECKS,
     *objects.CHECKS,

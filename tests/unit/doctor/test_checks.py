@@ -9,6 +9,7 @@ import pytest
 from tests.unit.doctor.facts_of import histogram, scraped, seen
 
 from fairlead.doctor.check import Finding, Passed, Severity, Unknown, evaluate
+from fairlead.doctor.etcd_state import Alarm, EtcdState, Member, Status
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.objects import Image, Node, NodeStatus, Objects
 from fairlead.doctor.registry import BY_ID, CHECKS
@@ -351,6 +352,35 @@ CASES |= {
                             "+Inf": 100})), C),
     "API-25": (seen(version="v1.36.3"), seen(version="v1.34.0"), I),
 }  # fmt: skip
+
+
+def etcd(**parts: Any) -> Facts:
+    """Facts of an etcd of three members whose log was at 10,000, with other `parts`."""
+    three = (Member(1, "a"), Member(2, "b"), Member(3, "c"))
+    ready = Status(raft_index=10_020, raft_applied_index=10_015)
+    usual: dict[str, Any] = {"statuses": (("a:2379", ready),), "index_before": 10_000,
+                             "members": three, "alarms": ()}  # fmt: skip
+    return Facts(nodes=10, etcd=EtcdState(**usual | parts))
+
+
+CASES |= {
+    "ETCD-08B": (etcd(alarms=(Alarm(1, "NOSPACE"),)), etcd(alarms=(Alarm(1, "CORRUPT"),)), C),
+    "ETCD-11B": (etcd(), etcd(statuses=(("a:2379", Status(raft_index=4_000)),)), C),
+    "ETCD-10B": (etcd(), etcd(members=(Member(1, "a"), Member(2))), W),
+    "ETCD-09C": (etcd(statuses=(("a:2379", Status(errors=("memberID:1 alarm:NOSPACE ",))),)),
+                 etcd(statuses=(("a:2379", Status(errors=("etcdserver: no leader",))),)), W),
+    "ETCD-10C": (etcd(), etcd(members=(Member(1, "a"), Member(2, "b", is_learner=True))), I),
+}  # fmt: skip
+
+
+def test_etcd_itself_knows_its_members_better_than_the_flags() -> None:
+    known = replace(
+        etcd(members=(Member(1, "a"), Member(2, "b"), Member(3, "c", is_learner=True))),
+        flags={"kube-apiserver": {"etcd-servers": "https://a,https://b,https://c"}},
+    )
+    (finding,) = evaluate(BY_ID["ETCD-10"], known)
+    assert isinstance(finding, Finding)
+    assert finding.evidence == "2 members, 1 of them asked"
 
 
 def test_every_check_has_a_case() -> None:

@@ -22,10 +22,10 @@ from fairlead.app.decision_query import LIMIT_DEFAULT
 from fairlead.app.messages import DECISIONS_PATH, DecisionLine
 from fairlead.cli.archive import Archive, NoArchive
 from fairlead.cli.common import Common, Format, common, dump, text_width
-from fairlead.cli.text import printable
 from fairlead.cli.views.decisions import COLUMNS, decision_rows, replay_text
 from fairlead.controllers.decision_log import CYCLES_MAX
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.printable import printable
 
 #: The mode of the file: it shows jobs of all users.
 _OWNER_ONLY = 0o600

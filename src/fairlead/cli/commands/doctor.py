@@ -74,6 +74,8 @@ class DoctorGroup(click.Group):
     \b
       fairlead doctor                                   the cluster of the kubeconfig
       fairlead doctor --metrics etcd=http://10.0.0.1:2381/metrics
+      fairlead doctor --etcd https://10.0.0.1:2379 --etcd-ca-file ca.crt --etcd-cert-file \
+        client.crt --etcd-key-file client.key
       fairlead doctor --prometheus http://127.0.0.1:9090
       fairlead doctor --only 'ETCD-*' -o json
       fairlead doctor --baseline last.json              only what is new
@@ -98,6 +100,9 @@ class DoctorGroup(click.Group):
               help="A page of metrics: apiserver, etcd, scheduler, controller-manager, coredns, "
               "kubelet or prometheus.")  # fmt: skip
 @_access("--metrics", "token-file", "ca-file", "cert-file", "key-file", prefix="metrics-")
+@click.option("--etcd", metavar="URL", multiple=True,
+              help="A member of etcd at its URL for clients; once per member.")  # fmt: skip
+@_access("--etcd", "ca-file", "cert-file", "key-file", prefix="etcd-")
 @click.option("--prometheus", metavar="URL", default="",
               help="A Prometheus that scrapes this cluster, for what no page shows.")  # fmt: skip
 @_access("--prometheus", "token-file", "login-file", "ca-file", prefix="prometheus-")

@@ -31,6 +31,7 @@ from fairlead.doctor.output.plain import check_values, report_values
 from fairlead.doctor.output.text import WIDTH_DEFAULT, check_lines, report_lines
 from fairlead.doctor.readers.budget import BudgetedGet, carry_out
 from fairlead.doctor.readers.cluster import ClusterReader
+from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manifests
 from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
@@ -134,6 +135,9 @@ class _Files:
         }
         self.kubelets = {Path(name).stem: _kubelet(name) for name in options["kubelet_config"]}
         self.jobs = jobs_of(options["jobs"])
+        self.etcd_web = web_of(options, "etcd")
+        for url in options["etcd"]:
+            check_url(url, "--etcd")
         self.prometheus: str = options["prometheus"]
         if self.prometheus:
             check_url(self.prometheus, "--prometheus")
@@ -195,6 +199,13 @@ def _facts(
         flags = flags or flags_of_pods(objects.control_plane_pods or ())
         absent |= reader.absent()
         targets += _proxied(get, objects.dns_pods or (), targets)
+    etcd = None
+    if options["etcd"]:
+        common.note("asking etcd")
+        members = EtcdReader(options["etcd"], files.etcd_web)
+        etcd = members.read()
+        absent |= members.absent()
+        targets += members.targets(etcd)
     pages = PageReader(wanted_samples(), now)
     interval = float(options["interval"])
     if targets and interval:
@@ -206,7 +217,7 @@ def _facts(
         audit = analyse(common, options["audit_"], Model(nodes or 0, counts))
     facts = Facts(
         nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
-        node_facts=files.node_facts, audit=audit, absent=absent | pages.absent,
+        node_facts=files.node_facts, etcd=etcd, audit=audit, absent=absent | pages.absent,
     )  # fmt: skip
     return facts, get.requests if get else 0
 

@@ -9,8 +9,9 @@ from fairlead.api.times import format_time
 from fairlead.app.decision_file import Recorded, Write
 from fairlead.app.messages import DecisionLine
 from fairlead.cli.table import Align, Column, Row, render_table
-from fairlead.cli.text import fold_names, printable
+from fairlead.cli.text import fold_names
 from fairlead.decide.words import plural
+from fairlead.input.printable import printable
 
 NONE = "-"
 _DIGEST_SHOWN = len("sha256:") + 12

@@ -45,7 +45,10 @@ def compaction(facts: Facts) -> Iterator[Reading]:
 
 
 def members(facts: Facts) -> Iterator[Reading]:
-    """Read the number of members from the servers that the API server is given."""
+    """Read the number of voting members from etcd, else from the servers of the API server."""
+    if facts.etcd is not None and facts.etcd.members is not None:
+        voting = [each for each in facts.etcd.members if not each.is_learner]
+        return (yield _tolerance(len(voting), f", {len(facts.etcd.statuses)} of them asked"))
     servers = facts.seen_flags("kube-apiserver").get("etcd-servers", "")
     if not servers:
         raise facts.missing(Source.FLAGS, "kube-apiserver has no --etcd-servers")
@@ -53,8 +56,12 @@ def members(facts: Facts) -> Iterator[Reading]:
     if "127.0.0.1" in servers or "localhost" in servers:
         cluster = facts.seen_flags("etcd").get("initial-cluster", "")
         count = len(cluster.split(",")) if cluster else count
+    yield _tolerance(count)
+
+
+def _tolerance(count: int, more: str = "") -> Reading:
     is_fragile = count % 2 == 0 or count == 1 or count > 7
-    yield Reading("etcd", float(is_fragile), f"{count} members")
+    return Reading("etcd", float(is_fragile), f"{count} members{more}")
 
 
 def fragmentation(facts: Facts) -> Iterator[Reading]:

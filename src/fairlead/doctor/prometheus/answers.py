@@ -30,7 +30,8 @@ from fairlead.doctor.expressions import (
 from fairlead.doctor.facts import Facts, NotSeen
 from fairlead.doctor.metrics import Family, Labels, Scrapes
 from fairlead.doctor.monitoring.query import LONG, RATE, Query
-from fairlead.doctor.prometheus.api import BadAnswer, shown
+from fairlead.doctor.prometheus.api import BadAnswer
+from fairlead.input.printable import printable
 
 SAMPLES_MAX = 50_000
 #: The label that tells the parts of one answer apart.
@@ -50,7 +51,7 @@ class Sample(msgspec.Struct, frozen=True):
         try:
             return float(self.value[1])
         except ValueError as error:
-            raise BadAnswer(f"'{shown(self.value[1], 40)}' is not a value") from error
+            raise BadAnswer(f"'{printable(self.value[1], 40)}' is not a value") from error
 
 
 def vector(data: Mapping[str, Any]) -> list[Sample]:
@@ -102,7 +103,7 @@ def readings(
         if part is None:
             raise BadAnswer("the answer has samples that were not asked for")
         subject = subject_of(sample.metric.get("instance", ""), sample.metric, query.by)
-        part[shown(subject.strip() or "no instance")] = sample.number
+        part[printable(subject.strip() or "no instance")] = sample.number
     values, counts = parts[_VALUE], parts[_COUNT]
     if not any(parts.values()):
         return None
@@ -139,7 +140,7 @@ def gauges(samples: Iterable[Sample]) -> tuple[Scrapes, ...]:
     """Return series as scrapes of their instances; they give values and no rates."""
     found: dict[str, dict[str, dict[Labels, float]]] = {}
     for sample in samples:
-        labels = {key: shown(value) for key, value in sample.metric.items()}
+        labels = {key: printable(value) for key, value in sample.metric.items()}
         name = labels.pop("__name__", "")
         families = found.setdefault(labels.get("instance", "no instance"), {})
         families.setdefault(name, {})[tuple(sorted(labels.items()))] = sample.number

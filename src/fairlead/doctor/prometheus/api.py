@@ -7,11 +7,10 @@ import urllib.error
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.doctor.readers.web import ANSWER_SECONDS_MAX, Web
+from fairlead.doctor.readers.web import ANSWER_SECONDS_MAX, Web, said
 
 REQUESTS_MAX = 60
 ANSWER_BYTES_MAX = 32 << 20
-_ERROR_BYTES_MAX = 4096
 
 Get = Callable[[str], bytes]
 
@@ -58,21 +57,6 @@ def server_get(
         try:
             return web.fetch(url.rstrip("/") + path, bytes_max=bytes_max, seconds_max=seconds)
         except urllib.error.HTTPError as error:
-            raise BadAnswer(f"HTTP {error.code}{_said(error)}") from error
+            raise BadAnswer(said(error)) from error
 
     return get
-
-
-def _said(error: urllib.error.HTTPError) -> str:
-    """Return what an error of Prometheus says; "" for one of something else."""
-    try:
-        answer: Any = json.loads(error.read(_ERROR_BYTES_MAX))
-    except (ValueError, RecursionError, OSError):
-        return ""
-    text = answer.get("error") if isinstance(answer, dict) else None
-    return f", {shown(text)}" if isinstance(text, str) else ""
-
-
-def shown(text: str, length_max: int = 200) -> str:
-    """Return text of others on one line, without control codes."""
-    return "".join(c if c.isprintable() else "?" for c in text[:length_max])

@@ -28,6 +28,7 @@ from fairlead.doctor.prometheus.answers import (
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.doctor.registry import MORE_SAMPLES
+from fairlead.input.printable import printable
 
 SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0
 Answers = dict[str, "tuple[Reading, ...] | NotSeen"]
@@ -62,7 +63,7 @@ class PrometheusAnswers:
         try:
             instances = self._instances()
         except (BadAnswer, OSError) as error:
-            failure = str(error)
+            failure = printable(str(error), 300)
         found: Answers = {}
         for check, source in over_metrics:
             direct = seen_directly(check, facts)
@@ -75,7 +76,7 @@ class PrometheusAnswers:
                 answer = self._answer(check, source, facts, refusal)
             except (BadAnswer, OSError) as error:
                 if isinstance(direct, NotSeen):
-                    reason = f"{direct.reason}; {self._origin}: {str(error)[:300]}"
+                    reason = f"{direct.reason}; {self._origin}: {printable(str(error), 300)}"
                     found[check.id] = NotSeen(source, reason)
                 continue
             if answer or isinstance(direct, NotSeen):

@@ -7,6 +7,7 @@ over the whole answer: a server that sends a byte now and then cannot hold a run
 from __future__ import annotations
 
 import base64
+import json
 import ssl
 import time
 import urllib.error
@@ -16,12 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+from fairlead.input.printable import printable
 
 #: Of a page of metrics: an API server's has some 10 MB.
 PAGE_BYTES_MAX = 256 << 20
 TIMEOUT_SECONDS = 30.0
 ANSWER_SECONDS_MAX = 120.0
 _CHUNK_BYTES = 64 << 10
+_ERROR_BYTES_MAX = 4096
 
 
 class TooMuch(OSError):
@@ -125,6 +130,18 @@ class Web:
         if answer.length:
             raise OSError(f"the answer ends {answer.length:,} bytes early")
         return b"".join(parts)
+
+
+def said(error: OSError) -> str:
+    """Return what went wrong on one line; of an HTTP error its code and the `error` of its body."""
+    if not isinstance(error, urllib.error.HTTPError):
+        return printable(str(error), 200)
+    try:
+        answer: Any = json.loads(error.read(_ERROR_BYTES_MAX))
+    except (ValueError, RecursionError, OSError):
+        answer = None
+    text = answer.get("error") if isinstance(answer, dict) else None
+    return f"HTTP {error.code}" + (f", {printable(text, 200)}" if isinstance(text, str) else "")
 
 
 def _origin(url: str) -> tuple[str, str]:

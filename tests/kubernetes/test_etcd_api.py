@@ -1,0 +1,122 @@
+"""etcd's own API on a real etcd that asks for client certificates."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.x509.oid import NameOID
+from tests.e2e.cli_world import Shell
+from tests.kubernetes.controlplane import NoControlPlane, find_binaries, free_ports
+from tests.kubernetes.own_plane import WITHOUT
+from tools.cluster.credentials import issue, make_authority
+
+from fairlead.doctor.readers.web import Access, Web
+
+pytestmark = pytest.mark.kubernetes
+SECONDS_MAX = 60.0
+CHECKS = ("ETCD-08", "ETCD-08B", "ETCD-10*", "ETCD-11B", "ETCD-09?", "ETCD-04", "ETCD-05")
+
+
+@dataclass(frozen=True)
+class Etcd:
+    """A running member, and how a client is let in."""
+
+    url: str
+    access: Access
+    pid: int
+
+    def call(self, path: str, **body: Any) -> dict[str, Any]:
+        answer = Web(self.access).fetch(f"{self.url}/v3/{path}", json.dumps(body).encode())
+        return json.loads(answer)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return ("--etcd", self.url, "--etcd-ca-file", self.access.ca_file,
+                "--etcd-cert-file", self.access.cert_file,
+                "--etcd-key-file", self.access.key_file)  # fmt: skip
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            condition()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        else:
+            return
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    try:
+        binary = find_binaries() / "etcd"
+    except NoControlPlane as reason:
+        pytest.skip(f"{WITHOUT}: {reason}")
+    authority = make_authority(tmp_path)
+    for name in ("server", "client"):
+        issue(authority, tmp_path / name, {NameOID.COMMON_NAME: name}, ["127.0.0.1"])
+    client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+    access = Access(
+        ca_file=str(tmp_path / "ca.crt"), cert_file=str(tmp_path / "client.crt"),
+        key_file=str(tmp_path / "client.key"),
+    )  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [binary, "--name=one", f"--data-dir={tmp_path / 'data'}",
+             f"--listen-client-urls=https://{client}",
+             f"--advertise-client-urls=https://{client}", f"--listen-peer-urls=http://{peer}",
+             f"--initial-advertise-peer-urls=http://{peer}",
+             f"--initial-cluster=one=http://{peer}", "--client-cert-auth",
+             f"--trusted-ca-file={access.ca_file}", f"--cert-file={tmp_path / 'server.crt'}",
+             f"--key-file={tmp_path / 'server.key'}"], stderr=log, stdout=log,
+        )  # fmt: skip
+    made = Etcd(f"https://{client}", access, process.pid)
+    try:
+        _until(lambda: made.call("maintenance/status"))
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_alarms_and_members_of_a_real_etcd_are_found_and_nothing_is_changed(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path)
+    only = [word for each in CHECKS for word in ("--only", each)]
+    command = ("doctor", "--offline", "--interval", "0", "--nodes", "10", "-o", "json", *only)
+
+    def run(*more: str) -> dict[str, Any]:
+        return json.loads(shell.run(*command, *more, code=None).out)
+
+    healthy = run(*etcd.flags)
+    assert [each["id"] for each in healthy["findings"]] == ["ETCD-10"], "one member"
+    assert healthy["unknown"] == []
+
+    member = etcd.call("maintenance/status")["header"]["member_id"]
+    etcd.call("cluster/member/add", peerURLs=["http://127.0.0.1:1"], isLearner=True)
+    for alarm in ("NOSPACE", "CORRUPT"):
+        etcd.call("maintenance/alarm", action="ACTIVATE", memberID=member, alarm=alarm)
+    before = (etcd.call("maintenance/alarm", action="GET"), etcd.call("cluster/member/list"))
+    index = etcd.call("maintenance/status")["raftIndex"]
+    bad = run(*etcd.flags)
+    found = {each["id"]: each["subject"] for each in bad["findings"]}
+    assert {"ETCD-08", "ETCD-08B", "ETCD-10", "ETCD-10C"} == set(found)
+    assert found["ETCD-08B"] == "one"
+    after = (etcd.call("maintenance/alarm", action="GET"), etcd.call("cluster/member/list"))
+    assert before[0]["alarms"] == after[0]["alarms"]
+    assert before[1]["members"] == after[1]["members"]
+    # A read of the members is linearizable: etcd may log an entry for it, and none is a change.
+    assert int(etcd.call("maintenance/status")["raftIndex"]) - int(index) <= 5
+
+    stranger = run("--etcd", etcd.url, "--etcd-ca-file", etcd.access.ca_file)
+    assert {"ETCD-08", "ETCD-08B", "ETCD-04"} <= {each["id"] for each in stranger["unknown"]}
