@@ -135,8 +135,11 @@ def templates() -> Mapping[str, str]:
     boards = {name: json.dumps(board) for name, board in monitoring_boards().items()}
     found |= {
         "prometheusrule.yaml": _for_monitoring(
-            "monitoring.coreos.com/v1", "PrometheusRule", "alerts", {"spec": alert_groups()}
-        ),
+            "monitoring.coreos.com/v1",
+            "PrometheusRule",
+            "alerts",
+            {"spec": alert_groups(runbooks=_RUNBOOKS)},
+        ).replace(_RUNBOOKS, "{{ .Values.metrics.alerts.runbookUrl }}"),
         "configmap-dashboards.yaml": _for_monitoring(
             "v1", "ConfigMap", "dashboards", {"data": boards}
         ),
@@ -184,6 +187,8 @@ metadata:
 """
 
 
+#: Stands in the rules for the URL that the values give.
+_RUNBOOKS = "RUNBOOKS"
 _MONITORING = """{{{{- if .Values.metrics.{value}.enabled }}}}
 apiVersion: {version}
 kind: {kind}

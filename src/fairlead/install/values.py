@@ -18,6 +18,7 @@ from msgspec import Meta, field
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
+from fairlead.doctor.monitoring.alerts import RUNBOOKS
 from fairlead.input.sections import Section, Tree, load
 
 REPLICAS_MAX = 10
@@ -143,6 +144,13 @@ class Alerts(Section, frozen=True):
     """Rules for the Prometheus operator, whose kind must be there."""
 
     enabled: Annotated[bool, Meta(description="Make the PrometheusRule.")] = False
+    runbook_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^https?://[^\s\"']*[^\s\"'/]$",
+            description="Folder that serves docs/reference.",
+        ),
+    ] = RUNBOOKS
     labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
         default_factory=dict[str, str]
     )

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.tidy.sources import ROOT
 
 from fairlead.app.operator import Operator, OperatorSettings
 from fairlead.app.replica import ReplicaSettings
@@ -21,7 +22,7 @@ from fairlead.doctor.check import Check, Level, Severity, Side
 from fairlead.doctor.checks.levels import critical, warning
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.alerts import OWN, groups, of_checks
+from fairlead.doctor.monitoring.alerts import OWN, RUNBOOKS, groups, of_checks
 from fairlead.doctor.monitoring.boards import boards, control_plane, model
 from fairlead.doctor.monitoring.query import JOBS as DEFAULT_JOBS
 from fairlead.doctor.monitoring.query import query_of
@@ -32,6 +33,8 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.history.memory import MemoryHistory
+from fairlead.install.manifests import Install, manifests
+from fairlead.install.values import Alerts, Metrics, Values
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.logs import SILENT
@@ -197,6 +200,40 @@ def test_the_command_writes_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(["doctor", "alerts", "--operator", "-o", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["kind"], made["spec"]) == ("PrometheusRule", groups())
+
+
+def rules_of(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for group in spec["groups"]:
+        yield from group["rules"]
+
+
+def test_the_runbook_of_every_alert_exists_on_its_page() -> None:
+    headings = {
+        page.name: {f"#{line.removeprefix('## ').lower()}" for line in page.read_text().splitlines()
+                    if line.startswith("## ")}
+        for page in (ROOT / "docs" / "reference").glob("*.md")
+    }  # fmt: skip
+    links = [rule["annotations"]["runbook_url"] for rule in rules_of(groups())]
+    assert len(links) > 60
+    for link in links:
+        base, _, rest = link.rpartition("/")
+        page, mark, anchor = rest.partition("#")
+        assert base == RUNBOOKS
+        assert mark + anchor in headings[page], link
+
+
+def test_the_runbooks_are_where_the_flag_and_the_chart_say(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = "https://wiki.example/fairlead"
+    assert guarded(["doctor", "alerts", "--runbooks", f"{place}/"]) == 0
+    written = yaml.safe_load(capsys.readouterr().out)
+    assert written == groups(runbooks=place)
+    assert guarded(["doctor", "alerts", "--runbooks", "wiki"]) == 2
+    assert "--runbooks: 'wiki' is not the URL" in capsys.readouterr().err
+    values = Values(metrics=Metrics(alerts=Alerts(enabled=True, runbook_url=place)))
+    made = {each["kind"]: each for each in manifests(Install(values=values))}
+    assert made["PrometheusRule"]["spec"] == written
 
 
 @pytest.mark.parametrize(

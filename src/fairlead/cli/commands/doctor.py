@@ -297,18 +297,24 @@ def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
     """
 )
 @click.option("--operator", is_flag=True, help="A PrometheusRule for the Prometheus operator.")
+@click.option("--runbooks", metavar="URL", default="",
+              help="Where docs/reference is served, for the links of the alerts. "
+              "[default: https://fairlead.dev/docs/reference]")  # fmt: skip
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="yaml", show_default=True,
               shell_complete=words("json", "yaml"), help="yaml or json.")  # fmt: skip
 @_SCRAPE
 @common(output=False, cluster=False)
-def alerts(common_: Common, *, operator: bool, output_: str, jobs: tuple[str, ...]) -> int:
+def alerts(
+    common_: Common, *, operator: bool, runbooks: str, output_: str, jobs: tuple[str, ...]
+) -> int:
     """Write the alert rules for Prometheus: those on Fairlead, and one for each check.
 
     A check becomes a rule when Prometheus has what it measures. The limits are those of the check.
     """
     from fairlead.cli.doctor.monitoring import write_alerts
 
-    return write_alerts(common_, _format(output_, ("json", "yaml")), jobs, operator=operator)
+    return write_alerts(common_, _format(output_, ("json", "yaml")), jobs, operator=operator,
+                        runbooks=runbooks)  # fmt: skip
 
 
 @doctor.command(

@@ -8,17 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairlead.cli.common import Common, Format, dump
+from fairlead.cli.doctor.access import check_url
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.alerts import groups
+from fairlead.doctor.monitoring.alerts import RUNBOOKS, groups
 from fairlead.doctor.monitoring.boards import boards
 from fairlead.doctor.monitoring.query import JOBS
 from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.input.errors import Code, Exit, fail
 
 
-def write_alerts(common: Common, format_: str, jobs: Sequence[str], *, operator: bool) -> int:
+def write_alerts(
+    common: Common, format_: str, jobs: Sequence[str], *, operator: bool, runbooks: str
+) -> int:
     """Write the rules to stdout, as a rule file or as an object of the Prometheus operator."""
-    rules = groups(jobs_of(jobs))
+    if runbooks:
+        check_url(runbooks, "--runbooks")
+    rules = groups(jobs_of(jobs), runbooks or RUNBOOKS)
     if operator:
         rules = {
             "apiVersion": "monitoring.coreos.com/v1",

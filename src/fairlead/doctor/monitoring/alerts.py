@@ -15,6 +15,11 @@ from fairlead.doctor.registry import CHECKS
 _MINUTES = {Severity.CRITICAL: 5, Severity.WARNING: 15, Severity.INFO: 60}
 
 
+#: Where the generated pages of docs/reference are served; a chart value and a flag change it.
+RUNBOOKS = "https://fairlead.dev/docs/reference"
+CHECKS_PAGE, ALERTS_PAGE = "doctor-checks.md", "alerts.md"
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """One rule: it fires when `expression` has had samples for `minutes`."""
@@ -28,6 +33,12 @@ class Alert:
     fix: str
     #: The check that it comes from; "" for alerts on Fairlead itself.
     check: str = ""
+
+    @property
+    def runbook(self) -> str:
+        """The page that explains the alert, below docs/reference, with the heading's anchor."""
+        page, heading = (CHECKS_PAGE, self.check) if self.check else (ALERTS_PAGE, self.name)
+        return f"{page}#{heading.lower()}"
 
 
 _DECIDE = "fairlead_decide_duration_seconds_bucket"
@@ -224,13 +235,17 @@ def of_checks(
     )  # fmt: skip
 
 
-def groups(jobs: Mapping[Source, str] = JOBS) -> dict[str, Any]:
-    """Return all rules as a rule file of Prometheus has them, which is a PrometheusRule's spec."""
+def groups(jobs: Mapping[Source, str] = JOBS, runbooks: str = RUNBOOKS) -> dict[str, Any]:
+    """Return all rules as a rule file of Prometheus has them, which is a PrometheusRule's spec.
+
+    `runbooks` is the URL of the folder of the pages that the rules link to.
+    """
     named = {"fairlead": OWN, "fairlead-control-plane": of_checks(jobs=jobs)}
-    return {"groups": [{"name": name, "rules": _rules(each)} for name, each in named.items()]}
+    return {"groups": [{"name": name, "rules": _rules(each, runbooks)}
+                       for name, each in named.items()]}  # fmt: skip
 
 
-def _rules(alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+def _rules(alerts: Sequence[Alert], runbooks: str) -> list[dict[str, Any]]:
     return [
         {
             "alert": each.name,
@@ -241,6 +256,7 @@ def _rules(alerts: Sequence[Alert]) -> list[dict[str, Any]]:
                 "summary": each.summary,
                 "description": each.why,
                 "action": each.fix,
+                "runbook_url": f"{runbooks.rstrip('/')}/{each.runbook}",
                 **({"check": f"fairlead doctor --explain {each.check}"} if each.check else {}),
             },
         }
