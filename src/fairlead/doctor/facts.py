@@ -52,7 +52,7 @@ SHOW: dict[Source, str] = {
     Source.PROMETHEUS: "--metrics prometheus=http://HOST:9090/metrics, or --prometheus URL",
     Source.FLAGS: "--manifests DIR with the static pod manifests of the control plane",
     Source.KUBELET_CONFIG: "grant get on nodes/proxy, or --kubelet-config FILE",
-    Source.NODE: "--node-facts FILE with the output of sysctl -a, see docs/howto/doctor.md",
+    Source.NODE: "--node-pods 1, or --node-facts FILE of a node, see docs/howto/doctor.md",
     Source.AUDIT: "--audit FILE with an audit log of the API server",
 }
 

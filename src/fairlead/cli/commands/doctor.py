@@ -115,6 +115,11 @@ class DoctorGroup(click.Group):
               help="A kubelet's configuration, YAML or configz.")  # fmt: skip
 @click.option("--node-facts", metavar="FILE", multiple=True,
               help="Output of sysctl -a of a node; the file's name is the node's.")  # fmt: skip
+@click.option("--node-pods", metavar="N", type=click.IntRange(1, 5),
+              help="Run a pod of some seconds on N nodes of each class, in the namespace of -n, "
+              "for facts of nodes. Without it nothing is created.")  # fmt: skip
+@click.option("--node-pods-image", metavar="IMAGE", default="busybox:1.36", show_default=True,
+              help="With --node-pods: an image with sh, grep and sed.")  # fmt: skip
 @click.option("--audit", "audit_", metavar="FILE", multiple=True, help="An audit log.")
 @click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
               help="Number of nodes, where the API does not say.")  # fmt: skip
@@ -125,8 +130,9 @@ class DoctorGroup(click.Group):
 def doctor(common_: Common, *, output_: str, explain: str, **options: Any) -> int:
     """Find what will hurt the control plane, and give the fix.
 
-    It reads objects and metrics with a few bounded requests, changes nothing, and reports findings
-    in the order of harm. What it could not see is reported as unknown, never as a pass.
+    It reads objects and metrics with a few bounded requests, and reports findings in the order of
+    harm. It changes nothing, unless --node-pods asks for pods, which it deletes at the end. What it
+    could not see is reported as unknown, never as a pass.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return 0

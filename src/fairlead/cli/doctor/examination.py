@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from fairlead.doctor.configuration import (
 )
 from fairlead.doctor.examine import Options, Report, examine, select
 from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.objects import Node
 from fairlead.doctor.output.junit import junit
 from fairlead.doctor.output.page import html_page
 from fairlead.doctor.output.plain import check_values, report_values
@@ -33,6 +35,7 @@ from fairlead.doctor.readers.budget import BudgetedGet, carry_out
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manifests
+from fairlead.doctor.readers.node_pods import NodePodReader, PodSettings
 from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
@@ -186,6 +189,7 @@ def _facts(
     targets = _url_targets(options, files)
     objects, absent, nodes, flags = None, dict[Source, str](), options["nodes"] or None, files.flags
     kubelets: dict[str, dict[str, object]] = dict(files.kubelets)
+    node_facts = files.node_facts
     get: BudgetedGet | None = None
     if options["offline"]:
         absent[Source.API] = f"{Source.API.value}: not asked (--offline)"
@@ -198,6 +202,7 @@ def _facts(
         kubelets = kubelets or carry_out(reader.kubelet_configs(objects.nodes), get)
         flags = flags or flags_of_pods(objects.control_plane_pods or ())
         absent |= reader.absent()
+        node_facts = _of_pods(common, options, objects.nodes or (), absent) | node_facts
         targets += _proxied(get, objects.dns_pods or (), targets)
     etcd = None
     if options["etcd"]:
@@ -217,9 +222,38 @@ def _facts(
         audit = analyse(common, options["audit_"], Model(nodes or 0, counts))
     facts = Facts(
         nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
-        node_facts=files.node_facts, etcd=etcd, audit=audit, absent=absent | pages.absent,
+        node_facts=node_facts, etcd=etcd, audit=audit, absent=absent | pages.absent,
     )  # fmt: skip
     return facts, get.requests if get else 0
+
+
+def _of_pods(
+    common: Common, options: Mapping[str, Any], nodes: tuple[Node, ...], absent: dict[Source, str]
+) -> dict[str, dict[str, str]]:
+    """Return the facts of nodes from pods, where they were asked for."""
+    if not options["node_pods"]:
+        return {}
+    settings = PodSettings(
+        int(options["node_pods"]), common.space("default"), options["node_pods_image"],
+        secrets.token_hex(8),
+    )  # fmt: skip
+    common.note(f"running pods in namespace {settings.namespace} for facts of nodes")
+    api = common.connect(timeout_seconds=30.0)
+
+    def send(method: str, path: str, query: Mapping[str, str], body: object = None) -> bytes:
+        try:
+            answer: bytes = api.request(method, path, query=query, body=body).body
+        except CliError as error:
+            raise Unavailable(error.problems[0].message) from error
+        return answer
+
+    reader = NodePodReader(send, settings, wall=now)
+    found = reader.read(nodes)
+    for problem in reader.problems:
+        common.note(f"--node-pods: {problem}")
+    if reader.problems and not found:
+        absent[Source.NODE] = f"{Source.NODE.value}: {reader.problems[0]}"
+    return found
 
 
 def _with_prometheus(
