@@ -134,12 +134,13 @@ def _forecast(
     key = Key(caller.principal, caller.program, caller.workload, caller.verb, caller.resource,
               caller.scope, caller.shape)  # fmt: skip
     plain = caller.resource.partition("/")[0]
-    reads_all = caller.scope == "cluster" and "spec.nodeName" not in caller.shape
-    grows = plain in GROWS_WITH_NODES and reads_all and caller.verb in ("list", "watch")
+    is_larger = plain in GROWS_WITH_NODES and caller.scope == "cluster"
+    reads_all = caller.verb in ("list", "watch") and "spec.nodeName" not in caller.shape
+    grows = is_larger and reads_all
     pages = "limit=" in caller.shape and "rv=0" not in caller.shape
     larger = Model(
-        int(model.nodes * growth),
-        {**model.objects, plain: int(model.count(plain) * growth)} if grows else model.objects,
+        int((model.nodes or trace.nodes) * growth),
+        {**model.objects, plain: int(model.count(plain) * growth)} if is_larger else model.objects,
         model.object_bytes, model.capacity_seats,
     )  # fmt: skip
     rate = caller.requests_per_second * copies

@@ -49,10 +49,15 @@ def test_an_agent_that_asks_for_its_own_node_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn"
-    assert preflight(tmp_path, uri, "--objects", "pods=400") == 0
+    assert preflight(tmp_path, uri, "--objects", "pods=400", nodes=5000) == 0
     (values,) = json.loads(capsys.readouterr().out)
-    assert values["requests"][0]["exponent"] == 1
+    (own,) = values["requests"]
+    assert own["exponent"] == 1
     assert 0 < values["share"] < 0.1
+    # Each node has 20 pods on both clusters, while the API server takes the seats of all pods.
+    rate = own["requests_per_second"]
+    assert own["bytes_per_second"] == pytest.approx(rate * 20 * 6000, rel=1e-6)
+    assert own["seats"] == pytest.approx(rate * 0.01 * 10, rel=1e-6)
 
 
 def test_cost_grows_with_the_square_of_the_nodes(
