@@ -204,6 +204,14 @@ def test_all_checks_together_keep_to_the_bound_of_requests_and_time() -> None:
     assert "are over" in str(answers["ETCD-01"])
 
 
+@pytest.mark.parametrize("count", ["NaN", "+Inf", "many"])
+def test_a_number_of_instances_that_is_none_is_a_reason(count: str) -> None:
+    with loopback(lambda *_: vector({"metric": {"job": "etcd"}, "value": [1, count]})) as server:
+        reader = PrometheusAnswers(server.url, Web(), iter(range(10**6)).__next__)
+        answers = reader.read([BY_ID["ETCD-01"]], Facts(nodes=10))
+    assert "not a" in str(answers["ETCD-01"])
+
+
 def test_a_server_that_sends_slowly_is_left() -> None:
     ticks = iter(range(0, 10**6, 3))
     web = Web(clock=ticks.__next__)
@@ -262,6 +270,7 @@ def test_the_command_asks_with_the_login_and_the_jobs_that_it_is_given(
         (("--prometheus-ca-file", "/absent"), "--prometheus-ca-file: No such file"),
         (("--metrics-cert-file", "/etc/hostname"), "--metrics-cert-file: "),
         (("--job", "etdc=x"), "SOURCE=REGEX"),
+        (("--node-pods", "1"), "--node-pods: with --offline no pod can be created"),
     ],
 )
 def test_a_wrong_flag_for_a_server_is_explained(

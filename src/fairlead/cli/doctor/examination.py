@@ -138,6 +138,9 @@ class _Files:
         }
         self.kubelets = {Path(name).stem: _kubelet(name) for name in options["kubelet_config"]}
         self.jobs = jobs_of(options["jobs"])
+        if options["node_pods"] and options["offline"]:
+            raise fail(Code.BAD_VALUE, "--node-pods: with --offline no pod can be created",
+                       help=("--node-facts FILE",))  # fmt: skip
         self.etcd_web = web_of(options, "etcd")
         for url in options["etcd"]:
             check_url(url, "--etcd")

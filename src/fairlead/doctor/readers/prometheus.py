@@ -7,6 +7,7 @@ time by one deadline for all of them; a check that is not asked in time is unkno
 from __future__ import annotations
 
 import json
+import math
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -88,11 +89,13 @@ class PrometheusAnswers:
         pattern = "|".join(sorted({f"({each})" for each in self._jobs.values()}))
         up = selected("up", pattern)
         counted = self._ask(f"count by (job) (count by (job, instance) ({up} == 1))")
+        counts = [(each.metric.get("job", ""), each.number) for each in counted]
+        if not all(math.isfinite(count) for _, count in counts):
+            raise BadAnswer("the number of instances is not a number")
         return {
-            source: sum(int(each.number) for each in counted
-                        if re.fullmatch(job, each.metric.get("job", "")))
+            source: int(sum(count for name, count in counts if re.fullmatch(job, name)))
             for source, job in self._jobs.items()
-        }  # fmt: skip
+        }
 
     def _answer(
         self, check: Check, source: Source, facts: Facts, refusal: str
