@@ -1,9 +1,9 @@
 """How fast an audit log is analysed: over plain counts by other means in the same run.
 
 The counts are by user, program and verb, with msgspec, json, and, where they are installed, with
-one thread of DuckDB and of Polars. The ratios say what the whole analysis (folding of callers and
-URIs, times, distinct nodes) costs beside a decode that only counts; they hold on a busy machine as
-well.
+one thread of DuckDB and of Polars and with jq. The ratios say what the whole analysis (folding of
+callers and URIs, times, distinct nodes) costs beside a decode that only counts; they hold on a busy
+machine as well. The memory is that of 10,000 keys, of a log and of one four times as long.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import importlib
 import importlib.util
 import json
 import os
+import resource
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,13 +26,26 @@ from typing import Any
 
 import msgspec
 
+from bench.audit_log import cluster_lines, key_lines
 from bench.harness import Report
 from fairlead.doctor.audit.cost import Model, summarise
 from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
 
-LINES = 60_000
+LINES = 120_000
 ROUNDS = 3
-NODES = 1_000
+KEYS, KEY_LINES, LONGER = 10_000, 40_000, 4
+#: Programs that are compared with where they are installed; no part of the product.
+OTHERS = ("duckdb", "polars", "jq")
+_JQ = 'reduce inputs as $e ({}; .[[$e.user.username, $e.userAgent, $e.verb] | join(" ")] += 1)'
+_READS = """
+import resource, sys
+from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
+engine = Engine.COMPILED if has_compiler() else Engine.PLAIN
+tally = read_logs(sys.argv[1:], engine=engine)
+own, children = (resource.getrusage(who).ru_maxrss
+                 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(len(tally.costs), max(own, children) / 1e3)
+"""
 
 
 class _User(msgspec.Struct):
@@ -45,7 +62,8 @@ def run(report: Report) -> None:
     """Measure the analysis of one file in one process, both engines, and the counts."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "audit.log"
-        path.write_bytes(b"".join(_lines()))
+        with path.open("wb") as file:
+            file.writelines(cluster_lines(LINES))
         ways = _ways(path)
         taken = {name: list[float]() for name in ways}
         for _ in range(ROUNDS + 1):  # the first round compiles
@@ -59,10 +77,32 @@ def run(report: Report) -> None:
     if "compiled" in seconds:
         report.add("doctor.compiled_rate", size / seconds["compiled"], "MB/s CPU")
         report.add("doctor.compiled_over_plain", seconds["compiled"] / seconds["plain"], "x")
-        for name in ("duckdb", "polars"):
+        for name in OTHERS:
             if name in seconds:
                 ratio = seconds["compiled"] / seconds[name]
                 report.add(f"doctor.compiled_over_{name}", ratio, "x")
+    for name in OTHERS:
+        if name not in seconds:
+            report.skip(f"doctor.compiled_over_{name}", f"{name} is not installed")
+    _measure_memory(report)
+
+
+def _measure_memory(report: Report) -> None:
+    """Measure the largest process of a reading by all cores, at two lengths of a log."""
+    peaks: list[float] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for lines in (KEY_LINES, KEY_LINES * LONGER):
+            path = Path(directory) / f"{lines}.log"
+            with path.open("wb") as file:
+                file.writelines(key_lines(lines, KEYS))
+            done = subprocess.run(
+                [sys.executable, "-c", _READS, path], capture_output=True, text=True, check=True
+            )
+            keys, peak = done.stdout.split()
+            assert int(keys) == KEYS
+            peaks.append(float(peak))
+    report.add("doctor.audit_memory", peaks[-1], "MB")
+    report.add("doctor.audit_memory_ratio", peaks[-1] / peaks[0], "x")
 
 
 def _ways(path: Path) -> dict[str, Callable[[], None]]:
@@ -78,13 +118,21 @@ def _ways(path: Path) -> dict[str, Callable[[], None]]:
     os.environ["POLARS_MAX_THREADS"] = "1"
     if importlib.util.find_spec("polars"):
         ways["polars"] = lambda: _count_polars(path)
+    if shutil.which("jq"):
+        ways["jq"] = lambda: _count_jq(path)
     return ways
 
 
 def _seconds(action: Callable[[], None]) -> float:
-    start = time.process_time()
+    start = _cpu_seconds()
     action()
-    return time.process_time() - start
+    return _cpu_seconds() - start
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that ended, as jq is one."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _analyse(path: Path, engine: Engine) -> None:
@@ -113,6 +161,11 @@ def _count_polars(path: Path) -> None:
     assert rows["len"].sum() == LINES
 
 
+def _count_jq(path: Path) -> None:
+    done = subprocess.run(["jq", "-n", _JQ, path], capture_output=True, check=True)
+    assert sum(json.loads(done.stdout).values()) == LINES
+
+
 def _count_typed(path: Path) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     decode = msgspec.json.Decoder(_Event).decode
@@ -130,49 +183,3 @@ def _count_plain(path: Path) -> None:
             event = json.loads(line)
             counts[event["user"]["username"], event["userAgent"], event["verb"]] += 1
     assert counts.total() == LINES
-
-
-def _lines():  # type: ignore[no-untyped-def]
-    """Yield events: half heartbeats, a quarter pod writes of 5,000 pods, a quarter an agent."""
-    for number in range(LINES):
-        node = f"node-{number * 7_919 % NODES:04d}"
-        kind = number % 4
-        user, agent = f"system:node:{node}", "kubelet/v1.36.3 (linux/amd64) kubernetes/b8dbe55"
-        extra: dict[str, list[str]] = {}
-        if kind < 2:
-            verb = "update"
-            uri = (
-                f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}?timeout=10s"
-            )
-        elif kind == 2:
-            verb = "patch"
-            uri = f"/api/v1/namespaces/team-{number % 50}/pods/train-{number % 5_000}/status"
-        else:
-            verb, uri = "list", "/api/v1/events"
-            user, agent = "system:serviceaccount:monitoring:agent", "agent/2.3.1 (linux/amd64)"
-            name = "authentication.kubernetes.io"
-            extra = {f"{name}/node-name": [node], f"{name}/pod-name": [f"agent-{node[-4:]}x"],
-                     f"{name}/credential-id": [f"JTI={number:036d}"]}  # fmt: skip
-        yield _line(number, uri, verb, {"username": user, "groups": ["system:nodes"],
-                                        "extra": extra}, agent)  # fmt: skip
-
-
-def _line(number: int, uri: str, verb: str, user: dict[str, object], agent: str) -> bytes:
-    second, fraction = divmod(number, 1_000)
-    started = f"2026-11-21T10:{second // 60:02d}:{second % 60:02d}.{fraction:03d}000Z"
-    latency = 900 if verb == "list" else 300
-    event = {
-        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
-        "auditID": f"{number:08x}-0000-4000-8000-000000000000", "stage": "ResponseComplete",
-        "requestURI": uri, "verb": verb, "user": user,
-        "sourceIPs": [f"10.0.{number % 4}.{number % 250}"], "userAgent": agent,
-        "objectRef": {"resource": "x", "namespace": "team", "name": "y", "apiVersion": "v1"},
-        "responseStatus": {"metadata": {}, "code": 200}, "requestReceivedTimestamp": started,
-        "stageTimestamp": started.replace("000Z", f"{latency:03d}Z"),
-        "annotations": {
-            "authorization.k8s.io/decision": "allow",
-            "authorization.k8s.io/reason": 'RBAC: allowed by ClusterRoleBinding "agents" of '
-            'ClusterRole "view" to ServiceAccount "agent/monitoring"',
-        },
-    }  # fmt: skip
-    return json.dumps(event, separators=(",", ":")).encode() + b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.doctor.audit_log import Log, cluster_log, moment, with_agent
 
-from fairlead.doctor.audit import parallel
+from fairlead.doctor.audit import files, parallel
 from fairlead.doctor.audit.files import Batch
 from fairlead.doctor.audit.lines import LineReader
 from fairlead.doctor.audit.parallel import Engine, read_logs, reader_of
@@ -166,6 +167,25 @@ def test_both_read_lines_with_damage_alike(noise: bytes, at: int) -> None:
     assert_same((data[:at] + noise + data[at:]).split(b"\n"))
 
 
+@pytest.mark.parametrize("place", [1, 9])
+def test_a_time_without_text_is_no_time(place: int) -> None:
+    log = cluster_log(nodes=2, seconds=1)
+    at = log.lines[0].index("2026-11-21T") - 1
+    line = log.lines[0].encode()
+    wrong = line[: at + place] + bytes(8) + line[at + place + 8 :]
+    both = line[: at + 1] + bytes(16) + line[at + 17 :]
+    plain = assert_same([wrong, both, line])
+    assert plain["totals"][0] == 1
+
+
+def test_the_minute_of_a_time_is_that_of_its_line() -> None:
+    log = Log()
+    for number in range(40):
+        log.add(at=number * 47.3, seconds=30.5 * (number % 3))
+    plain = assert_same([line.encode() for line in log.lines])
+    assert plain["totals"][3] - plain["totals"][2] > 30 * 60 * 1_000_000
+
+
 def test_what_is_looked_up_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from fairlead.doctor.audit import compiled
 
@@ -177,6 +197,25 @@ def test_what_is_looked_up_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         log.add(f"/api/v1/namespaces/n{number % 7}/pods/p{number}?limit={number % 40}",
                 user=f"user-{number}", address=address, at=number)  # fmt: skip
     assert_same([line.encode() for line in log.lines])
+
+
+def test_all_cores_read_one_log_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = cluster_log(nodes=20, seconds=20)
+    path = tmp_path / "a.log"
+    path.write_bytes(log.text())
+    barrier = multiprocessing.get_context("fork").Barrier(3)
+
+    class Meeting(LineReader):
+        def __init__(self, tally: Tally) -> None:
+            super().__init__(tally)
+            barrier.wait(60)  # for three processes, or it breaks
+
+    monkeypatch.setattr(files, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(parallel, "_cores", lambda: 3)
+    monkeypatch.setattr(parallel, "LineReader", Meeting)
+    assert read_logs([str(path)]).events == len(log.lines)
 
 
 def test_the_engine_is_chosen_by_the_size_of_the_logs(

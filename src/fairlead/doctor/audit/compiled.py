@@ -16,12 +16,22 @@ from numpy.typing import NDArray
 
 from fairlead.doctor.audit import row_scan as places
 from fairlead.doctor.audit.event import Caller, Identity, caller_of, seconds_of
-from fairlead.doctor.audit.event_scan import ADDRESS, AGENT, CODE, NODE, POD, URI, USER, VERB
+from fairlead.doctor.audit.event_scan import (
+    ADDRESS,
+    AGENT,
+    CODE,
+    NODE,
+    POD,
+    SPANS,
+    URI,
+    USER,
+    VERB,
+)
 from fairlead.doctor.audit.files import Batch
 from fairlead.doctor.audit.json_scan import U
 from fairlead.doctor.audit.lines import LineReader
 from fairlead.doctor.audit.request import Request, parse_uri
-from fairlead.doctor.audit.row_scan import Stop, is_fresh, scan_rows, slot
+from fairlead.doctor.audit.row_scan import Stop, insert, is_fresh, scan_rows
 from fairlead.doctor.audit.tally import CLOCK_STEPS, DUPLICATE, Tally, Template, template_of
 from fairlead.doctor.audit.uri_scan import KEYS, hash_of
 
@@ -90,9 +100,10 @@ class CompiledReader:
                 self._new_identity()
             elif why is Stop.NEW_ROW:
                 self._new_row()
-            elif why is Stop.FULL:
-                self._take_out()
-            self._take_lines(slow)
+            else:
+                self._take_lines(slow)
+                if why is Stop.FULL:
+                    self._take_out()
         if slow:
             self._slow.read(Batch.of(b"\n".join(slow)))
 
@@ -117,20 +128,21 @@ class CompiledReader:
         at = room.ctypes.data
         return is_fresh(hash_of(at, at + len(audit_id), self._address) | U(1), self._address)
 
-    def _text(self, place: int) -> bytes:
-        """Return a text of the line at which the scan stopped."""
-        first, end = self._memory[places.LINE + place : places.LINE + place + 2].tolist()
-        return self._batch.cut(first - self._start, end - self._start) if first else b""
+    def _texts(self, *wanted: int) -> list[bytes]:
+        """Return texts of the line at which the scan stopped."""
+        spans: list[int] = self._memory[places.LINE : places.LINE + SPANS].tolist()
+        return [
+            self._batch.cut(spans[place] - self._start, spans[place + 1] - self._start)
+            if spans[place] else b"" for place in wanted
+        ]  # fmt: skip
 
     def _insert(self, table: int, bits: int, number: int) -> None:
         """Give the hash at which the scan stopped its number."""
-        value = self._memory[places.HASH : places.HASH + 1].view(np.uint64)[0]
-        index = table + slot(self._address + 8 * table, bits, value)
-        self._memory[index] = self._memory[places.HASH]
-        self._memory[index + (1 << bits)] = number
+        insert(self._address, table, bits, number)
 
     def _new_uri(self) -> None:
-        uri: str = msgspec.json.decode(b'"' + self._text(URI) + b'"')
+        (text,) = self._texts(URI)
+        uri: str = msgspec.json.decode(b'"' + text + b'"')
         target = parse_uri(uri)
         if target.name:
             self.tally.see_name(target.request, target.namespace, target.name)
@@ -139,8 +151,8 @@ class CompiledReader:
         self._numbers.forms += 1
 
     def _new_identity(self) -> None:
-        texts = (self._text(place).decode() for place in (USER, AGENT, ADDRESS, NODE, POD))
-        caller = caller_of(Identity(*texts))
+        texts = self._texts(USER, AGENT, ADDRESS, NODE, POD)
+        caller = caller_of(Identity(*(each.decode() for each in texts)))
         self.tally.note(caller)
         number = self._numbers.caller(caller._replace(node="", has_node=False))
         identity = number << places.OWN_BITS | len(self._numbers.nodes)
@@ -152,7 +164,8 @@ class CompiledReader:
         caller = numbers.callers[memory[places.IDENTITY]]
         request = numbers.requests[memory[places.REQUEST]]
         code = int(memory[places.LINE + CODE])
-        template = template_of(caller, self._text(VERB).decode(), request, code)
+        (verb,) = self._texts(VERB)
+        template = template_of(caller, verb.decode(), request, code)
         row = len(numbers.templates)
         numbers.templates.append(template)
         is_list = template.key.verb == "list"

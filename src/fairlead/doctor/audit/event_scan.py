@@ -15,6 +15,7 @@ from fairlead.doctor.audit.json_scan import (
     number_at,
     plain_end,
     put,
+    signed,
     value_end,
     word,
     word_at,
@@ -24,6 +25,9 @@ from fairlead.doctor.audit.json_scan import (
 ID, URI, VERB, USER, AGENT, ADDRESS, NODE, POD, WAIT = range(0, 18, 2)
 RECEIVED, ENDED, STAGE, CODE, SEEN = range(18, 23)
 SPANS = 23
+#: Behind them, what is kept from line to line: the two words of the latest minute, and its seconds.
+DAY, MINUTE, BEGUN = range(SPANS, SPANS + 3)
+SPANS_KEPT = SPANS + 3
 COMPLETE, STARTED, ACCEPTED = 1, 2, 3
 
 _PREFIX = b'{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"'
@@ -272,27 +276,43 @@ def _digits(at: int, count: int) -> int:
 
 
 @inner
+def _minute(at: int) -> int:
+    """Return the seconds since 1970 of the minute in the time at `at`; -1 for a wrong form."""
+    if byte_at(at + 5) != 45 or byte_at(at + 8) != 45 or (
+        byte_at(at + 11) != 84 or byte_at(at + 14) != 58
+    ):  # fmt: skip
+        return -1
+    year = _digits(at + 1, 2) * 100 + _digits(at + 3, 2)
+    month, day = _digits(at + 6, 2), _digits(at + 9, 2)
+    hour, minute = _digits(at + 12, 2), _digits(at + 15, 2)
+    if year < 0 or month < 0 or day < 0 or hour < 0 or minute < 0:
+        return -1
+    return _day(year, month, day) * 86_400 + hour * 3600 + minute * 60
+
+
+@inner
 def _time_end(at: int, spans: int, place: int) -> int:
     """Note a time as microseconds since 1970; return the index behind it; -1.
 
     The form is kube-apiserver's, `"2026-11-21T10:00:00.000000Z"`. The time is kept plus 1.
     """
     if (
-        byte_at(at) != _QUOTE or byte_at(at + 5) != 45 or byte_at(at + 8) != 45
-        or byte_at(at + 11) != 84 or byte_at(at + 14) != 58 or byte_at(at + 17) != 58
-        or byte_at(at + 20) != 46 or byte_at(at + 27) != 90 or byte_at(at + 28) != _QUOTE
-        or number_at(spans + 8 * place)
+        byte_at(at) != _QUOTE or byte_at(at + 17) != 58 or byte_at(at + 20) != 46
+        or byte_at(at + 27) != 90 or byte_at(at + 28) != _QUOTE or number_at(spans + 8 * place)
     ):  # fmt: skip
         return -1
-    year = _digits(at + 1, 2) * 100 + _digits(at + 3, 2)
-    month, day = _digits(at + 6, 2), _digits(at + 9, 2)
-    hour, minute, second = (
-        _digits(at + 12, 2), _digits(at + 15, 2), _digits(at + 18, 2)
-    )  # fmt: skip
-    fraction = _digits(at + 21, 6)
-    if year < 0 or month < 0 or day < 0 or hour < 0 or minute < 0 or second < 0 or fraction < 0:
+    day, minute = signed(word_at(at + 1)), signed(word_at(at + 9))
+    if not day or day != number_at(spans + 8 * DAY) or minute != number_at(spans + 8 * MINUTE):
+        begun = _minute(at)
+        if begun < 0:
+            return -1
+        put(spans + 8 * DAY, day)
+        put(spans + 8 * MINUTE, minute)
+        put(spans + 8 * BEGUN, begun)
+    second, fraction = _digits(at + 18, 2), _digits(at + 21, 6)
+    if second < 0 or fraction < 0:
         return -1
-    seconds = _day(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second
+    seconds = number_at(spans + 8 * BEGUN) + second
     put(spans + 8 * place, seconds * 1_000_000 + fraction + 1)
     return at + 29
 

@@ -104,11 +104,27 @@ def _zeros(_context: Any, _word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _prefetch(_context: Any, _address: Any) -> Any:
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        byte, number = _ir.IntType(8).as_pointer(), _ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], _ir.FunctionType(_ir.VoidType(), [byte, *[number] * 3])
+        )
+        settings = [_ir.Constant(number, each) for each in (0, 3, 1)]  # to read, to keep, data
+        builder.call(function, [builder.inttoptr(arguments[0], byte), *settings])
+        return context.get_dummy_value()
+
+    types = _numba.types
+    return types.void(types.int64), generate
+
+
 #: The byte at an address; the word that begins there; a signed number there, and its assignment.
 byte_at: Callable[[int], int] = _load(8, _numba.types.int64)
 word_at: Callable[[int], np.uint64] = _load(64, _numba.types.uint64)
 number_at: Callable[[int], int] = _load(64, _numba.types.int64)
 put: Callable[[int, int], None] = _extending.intrinsic(_store)
+#: Have what lies at an address read in advance.
+prefetch: Callable[[int], None] = _extending.intrinsic(_prefetch)
 #: A word as a signed number of the same bits.
 signed: Callable[[np.uint64], int] = _extending.intrinsic(_same)
 #: The zero bits below the lowest set bit of a word that is not 0.

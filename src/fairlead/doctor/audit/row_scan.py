@@ -23,7 +23,7 @@ from fairlead.doctor.audit.event_scan import (
     POD,
     RECEIVED,
     SEEN,
-    SPANS,
+    SPANS_KEPT,
     STAGE,
     STARTED,
     URI,
@@ -38,6 +38,7 @@ from fairlead.doctor.audit.json_scan import (
     compiled,
     inner,
     number_at,
+    prefetch,
     put,
     signed,
     word_at,
@@ -72,10 +73,10 @@ GENERATION_MAX = 40_000
 ROWS, FIRST, LAST, STEPPED, DUPLICATES, EARLY, BEGUN, GENERATION = range(URI_PLACES, URI_PLACES + 8)
 NAMES_OUT, PAIRS_OUT, WAITS_OUT, LISTS_OUT, LINES_OUT = range(GENERATION + 1, GENERATION + 6)
 WHY, HASH, REQUEST, IDENTITY = range(LINES_OUT + 1, LINES_OUT + 5)
-LINE = IDENTITY + 1  # the spans of the line
+LINE = IDENTITY + 1  # the spans of the line, and what is kept with them
 #: Tables: places of hashes, then as many of numbers; `_BITS` are the bits of an index.
 RECENT_BITS, FORM_BITS, IDENTITY_BITS, ROW_BITS, PAIR_BITS, SEEN_BITS = 14, 17, 18, 17, 17, 17
-RECENT = LINE + SPANS
+RECENT = LINE + SPANS_KEPT
 FORMS = RECENT + (2 << RECENT_BITS)
 IDENTITIES = FORMS + (2 << FORM_BITS)
 ROWS_TABLE = IDENTITIES + (2 << IDENTITY_BITS)
@@ -123,7 +124,7 @@ def _span_hash(memory: int, place: int) -> np.uint64:
     return hash_of(start, _span(memory, place + 1), memory) if start else _ZERO
 
 
-@compiled
+@inner
 def slot(table: int, bits: int, value: np.uint64) -> int:
     """Return the index of a hash in the table at an address, or of its free place."""
     mask = (1 << bits) - 1
@@ -133,6 +134,15 @@ def slot(table: int, bits: int, value: np.uint64) -> int:
         if not found or found == value:
             return index
         index = (index + 1) & mask
+
+
+@compiled
+def insert(memory: int, table: int, bits: int, number: int) -> None:
+    """Give the hash at which the scan stopped its number in the table at a place."""
+    value = word_at(memory + 8 * HASH)
+    index = table + slot(memory + 8 * table, bits, value)
+    _set(memory, index, signed(value))
+    _set(memory, index + (1 << bits), number)
 
 
 @inner
@@ -164,6 +174,14 @@ def is_fresh(value: np.uint64, memory: int) -> bool:
 
 
 @inner
+def _prefetch_id(value: np.uint64, memory: int) -> None:
+    """Have both places where an audit id may be read while the rest of its line is looked up."""
+    place = signed(value & U((1 << SEEN_BITS) - 1))
+    prefetch(memory + 8 * (AUDIT_IDS + place))
+    prefetch(memory + 8 * (AUDIT_IDS + (1 << SEEN_BITS) + place))
+
+
+@inner
 def _emit(memory: int, kind: int, first: int, second: int) -> None:
     """Append two numbers to one of the outputs."""
     place = OUT + (kind - NAMES_OUT) * 2 * OUT_ROWS + 2 * _get(memory, kind)
@@ -173,11 +191,12 @@ def _emit(memory: int, kind: int, first: int, second: int) -> None:
 
 
 @inner
-def _is_full(memory: int) -> bool:
+def _room(memory: int) -> int:
+    """Return how many lines fit into the outputs; each puts out at most one of a kind."""
     largest = 0
     for kind in range(NAMES_OUT, LINES_OUT + 1):
         largest = max(largest, _get(memory, kind))
-    return largest >= OUT_ROWS
+    return OUT_ROWS - largest
 
 
 @inner
@@ -246,11 +265,11 @@ def _row_of(memory: int, request: int, identity: int) -> int:
 
 
 @inner
-def _add(memory: int, row: int, identity: int) -> None:
+def _add(memory: int, row: int, identity: int, audit_id: np.uint64) -> None:
     """Add a row up."""
     if _span(memory, WAIT):
         _emit(memory, WAITS_OUT, row, _span(memory, WAIT))
-    if not is_fresh(_span_hash(memory, ID) | _ONE, memory):
+    if not is_fresh(audit_id, memory):
         _count(memory, DUPLICATES, 1)
         return
     start, end = _span(memory, RECEIVED) - 1, _span(memory, ENDED) - 1
@@ -305,10 +324,14 @@ def scan_rows(at: int, end: int, memory: int) -> int:
     decoder.
     """
     spans = memory + 8 * LINE
+    room = _room(memory)
     while at < end:
-        if _is_full(memory):
-            _set(memory, WHY, 4)
-            return at
+        if room == 0:
+            room = _room(memory)
+            if room == 0:
+                _set(memory, WHY, 4)
+                return at
+        room -= 1
         after = scan_event(at, spans)
         stage = _span(memory, STAGE)
         if after >= 0 and stage == ACCEPTED:
@@ -319,13 +342,15 @@ def scan_rows(at: int, end: int, memory: int) -> int:
             after = _line_end(at)
             _emit(memory, LINES_OUT, at, after)
         else:
+            audit_id = _span_hash(memory, ID) | _ONE
+            _prefetch_id(audit_id, memory)
             request = _request_of(memory)
             identity = _identity_of(memory) if request >= 0 else -1
             row = _row_of(memory, request, identity) if identity >= 0 else -1
             if row < 0:
                 _set(memory, WHY, 1 if request < 0 else 2 if identity < 0 else 3)
                 return at
-            _add(memory, row, identity)
+            _add(memory, row, identity, audit_id)
         at = after + 1
     _set(memory, WHY, 0)
     return at
