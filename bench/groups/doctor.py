@@ -37,13 +37,15 @@ KEYS, KEY_LINES, LONGER = 10_000, 40_000, 4
 #: Programs that are compared with where they are installed; no part of the product.
 OTHERS = ("duckdb", "polars", "jq")
 _JQ = 'reduce inputs as $e ({}; .[[$e.user.username, $e.userAgent, $e.verb] | join(" ")] += 1)'
+#: A process that runs this begins with the peak of the one that started it, but for VmHWM.
 _READS = """
-import resource, sys
+import re, resource, sys
+from pathlib import Path
 from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
 engine = Engine.COMPILED if has_compiler() else Engine.PLAIN
 tally = read_logs(sys.argv[1:], engine=engine)
-own, children = (resource.getrusage(who).ru_maxrss
-                 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+own = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 print(len(tally.costs), max(own, children) / 1e3)
 """
 

@@ -32,8 +32,11 @@ from tests.kubernetes.replicas import leader, replicas
 from fairlead.api.fleet import FLEET_NAME
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS
 from fairlead.api.status import NotFound
+from fairlead.doctor.expressions import Recorded
 from fairlead.doctor.monitoring.alerts import OWN, groups
 from fairlead.doctor.monitoring.boards import boards
+from fairlead.doctor.monitoring.query import query_of
+from fairlead.doctor.registry import CHECKS
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
@@ -136,6 +139,44 @@ async def sees_clearly(client: HttpClient) -> bool:
     except NotFound:
         return False
     return fleet.status.since is not None and not fleet.status.blind
+
+
+def day(minute: int) -> Iterator[dict[str, Any]]:
+    """Yield the pages of a minute: etcd grows, nodes join, one flaps, many pods are pulled."""
+    texts = {
+        "kube-apiserver": f'apiserver_storage_objects{{resource="nodes"}} '
+        f"{7_300 if minute > 600 else 100}\n",
+        "kube-etcd": f"etcd_mvcc_db_total_size_in_bytes {1e9 + minute * 60e6}\n"
+        f"etcd_server_quota_backend_bytes {1e12}\n",
+        "kube-state-metrics": f'kube_node_status_condition{{node="n",condition="Ready",'
+        f'status="true"}} {minute % 2}\nkube_node_status_capacity{{node="n",resource="pods"}} 110\n'
+        'kube_endpoint_address{namespace="a",endpoint="b",ip="1"} 1\n'
+        'kube_endpoint_address{namespace="a",endpoint="b",ip="2"} 1\n',
+        "kubelet": f'kubelet_running_pods{{node="n"}} 55\n'
+        f'kubelet_runtime_operations_total{{operation_type="pull_image"}} {minute * 120_000}\n',
+    }
+    for job, text in texts.items():
+        yield {"labels": {"job": job, "instance": "i"}, "seconds": minute * 60.0, "text": text}
+
+
+def test_what_only_records_show_is_computed_by_prometheus_engine(engine: Path) -> None:
+    recorded = [check for check in CHECKS if isinstance(check.measure, Recorded)]
+    queries = [query.value for each in recorded if (query := query_of(each.measure))]
+    pages = [page for minute in range(1_440) for page in day(minute)]
+    found = {
+        check.id: [float(each["value"]) for each in series]
+        for check, series in zip(recorded, evaluate(engine, pages, queries), strict=True)
+    }
+    assert found.pop("MET-14") == []  # Prometheus makes this metric itself when it scrapes
+    assert found["ETCD-06"] == pytest.approx([(1e12 - 1e9 - 1_439 * 60e6) / 1e6 / 3600])
+    assert 600 <= found["CA-03"][0] <= 900, "7,200 nodes within two minutes"
+    assert found["KUB-04"] == [14]
+    assert (found["KUB-05"], found["NET-10"]) == ([0.5], [2])
+    assert found["IMG-10"] == pytest.approx([2_000], rel=0.01)
+    # A database of three hours has no growth of four.
+    young = [page for page in pages if page["seconds"] <= 180 * 60]
+    assert evaluate(engine, young, [queries[0]]) == [[]]
+    assert recorded[0].id == "ETCD-06"
 
 
 async def test_every_rule_and_panel_is_answered_by_prometheus_engine(

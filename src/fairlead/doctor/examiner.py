@@ -24,7 +24,7 @@ from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
 from fairlead.doctor.readers.budget import Budget, ReadPath, carry_out_async
 from fairlead.doctor.readers.cluster import ClusterReader
-from fairlead.doctor.readers.flags import flags_of_pods
+from fairlead.doctor.readers.flags import flags_of_objects
 from fairlead.doctor.readers.pages import Samples, page_target
 from fairlead.doctor.registry import CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
@@ -100,7 +100,7 @@ class Examiner:
         self._before = dict(list(kept.items())[-_PAGES_MAX:])
         facts = Facts(
             nodes=reader.nodes, objects=objects, scrapes=scrapes,
-            flags=flags_of_pods(objects.control_plane_pods or ()),
+            flags=flags_of_objects(objects),
             absent=_NO_RIGHT | reader.absent() | single | absent,
         )  # fmt: skip
         report = examine(self._checks, facts)

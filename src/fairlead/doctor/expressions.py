@@ -193,6 +193,23 @@ class Quantile:
                     yield Reading(subject, value, text)
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What only a Prometheus knows that has scraped `source` for a while: PromQL, evaluated now.
+
+    `$job` in it stands for the regular expression over the label `job` of the source. The query
+    compares with no limit: where it has no samples, its metrics are not scraped.
+    """
+
+    source: Source
+    query: str
+    by: tuple[str, ...] = NO_LABELS
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Raise NotSeen: two scrapes are no history."""
+        raise facts.missing(Source.RECORDED, "only its records of hours show this")
+
+
 def over_the_others(rates: Mapping[str, float], what: str, *, least: float) -> Iterator[Reading]:
     """Yield each instance's rate over the mean of the others; 0 for a rate below `least`."""
     for instance, rate in rates.items():

@@ -13,6 +13,8 @@ from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.metrics import START, Family, Scrapes
 from fairlead.doctor.objects import Objects
+from fairlead.doctor.prometheus.drops import Series
+from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 
 
 class Source(Enum):
@@ -27,6 +29,9 @@ class Source(Enum):
     COREDNS = "CoreDNS metrics"
     KUBELET = "kubelet metrics"
     PROMETHEUS = "Prometheus metrics"
+    KUBE_PROXY = "kube-proxy metrics"
+    KUBE_STATE = "kube-state-metrics metrics"
+    RECORDED = "Prometheus server"
     FLAGS = "component flags"
     KUBELET_CONFIG = "kubelet configuration"
     NODE = "node facts"
@@ -50,6 +55,9 @@ SHOW: dict[Source, str] = {
     ),
     Source.KUBELET: "--metrics kubelet=URL, or --prometheus URL",
     Source.PROMETHEUS: "--metrics prometheus=http://HOST:9090/metrics, or --prometheus URL",
+    Source.KUBE_PROXY: "--metrics kube-proxy=http://NODE:10249/metrics, or --prometheus URL",
+    Source.KUBE_STATE: "--prometheus URL",
+    Source.RECORDED: "--prometheus URL",
     Source.FLAGS: "--manifests DIR with the static pod manifests of the control plane",
     Source.KUBELET_CONFIG: "grant get on nodes/proxy, or --kubelet-config FILE",
     Source.NODE: "--node-pods 1, or --node-facts FILE of a node, see docs/howto/doctor.md",
@@ -81,9 +89,10 @@ class Facts:
     """Everything that was seen of one cluster.
 
     `flags` are by component (`kube-apiserver`, `etcd` ...), each a mapping of names without dashes
-    to values. `node_facts` and `kubelet_configs` are by node. `answers` are by check, from another
-    place than the check's own measure, and go before it. `absent` says why a source could not be
-    read.
+    to values; `scheduler_config` is the file that kube-scheduler's flag `config` names.
+    `node_facts` and `kubelet_configs` are by node. `series` and `scrape_jobs` are a Prometheus
+    server's status and configuration. `answers` are by check, from another place than the check's
+    own measure, and go before it. `absent` says why a source could not be read.
     """
 
     nodes: int | None = None
@@ -98,6 +107,9 @@ class Facts:
     node_facts: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]]
     )
+    scheduler_config: Mapping[str, object] | None = None
+    series: Series | None = None
+    scrape_jobs: tuple[ScrapeJob, ...] | None = None
     etcd: EtcdState | None = None
     audit: AuditSummary | None = None
     answers: Mapping[str, tuple[Reading, ...] | NotSeen] = field(
@@ -135,6 +147,12 @@ class Facts:
         if self.audit is None:
             raise self.missing(Source.AUDIT)
         return self.audit
+
+    def seen_series(self) -> Series:
+        """Return the status of Prometheus' TSDB; NotSeen."""
+        if self.series is None:
+            raise self.missing(Source.RECORDED)
+        return self.series
 
     def seen_flags(self, component: str) -> Mapping[str, str]:
         """Return the flags of a component; NotSeen."""

@@ -118,6 +118,19 @@ class NodeInfo(Object, frozen=True):
     container_runtime_version: str = ""
 
 
+class Taint(Object, frozen=True):
+    """A taint of a node."""
+
+    key: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Object, frozen=True):
+    """What checks read of what a node is asked to be."""
+
+    taints: list[Taint] = []
+
+
 class NodeStatus(Object, frozen=True):
     """What checks read of a node."""
 
@@ -130,6 +143,7 @@ class Node(Object, frozen=True):
     """A node."""
 
     metadata: Metadata = Metadata()
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
@@ -206,13 +220,15 @@ class ConfigMap(Object, frozen=True):
 class Objects(msgspec.Struct, frozen=True, kw_only=True):
     """What was read of the Kubernetes API; None for what the API did not hand out.
 
-    `counts` are objects per resource (`pods`, `services` ...). `nodes` is a sample of the nodes.
+    `counts` are objects per resource (`pods`, `services` ...). `nodes` is a sample of the nodes,
+    `control_plane_nodes` are those with the role control-plane.
     `config_maps` are those of kube-system that were asked for, by name.
     """
 
     version: str = ""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     nodes: tuple[Node, ...] | None = None
+    control_plane_nodes: tuple[Node, ...] | None = None
     dns_pods: tuple[Pod, ...] | None = None
     control_plane_pods: tuple[Pod, ...] | None = None
     deployments: tuple[Workload, ...] | None = None

@@ -6,11 +6,16 @@ from fairlead.doctor.check import Check
 from fairlead.doctor.checks import (
     apiserver,
     audit,
+    autoscaler,
     components,
     etcd,
     etcd_api,
+    network,
     nodes,
     objects,
+    prometheus,
+    runtime,
+    scheduling,
     workloads,
 )
 from fairlead.doctor.expressions import sample_names
@@ -23,8 +28,13 @@ CHECKS: tuple[Check, ...] = (
     *audit.CHECKS,
     *objects.CHECKS,
     *workloads.CHECKS,
+    *autoscaler.CHECKS,
     *nodes.CHECKS,
+    *network.CHECKS,
+    *runtime.CHECKS,
     *components.CHECKS,
+    *scheduling.CHECKS,
+    *prometheus.CHECKS,
 )
 #: Those that an audit log alone can answer.
 AUDIT_CHECKS: tuple[Check, ...] = audit.CHECKS
@@ -40,6 +50,8 @@ MORE_SAMPLES: tuple[tuple[Source, str], ...] = (
     (Source.APISERVER, "apiserver_longrunning_requests"),
     (Source.ETCD, "etcd_server_version"),
     (Source.PROMETHEUS, "prometheus_tsdb_head_series_created_total"),
+    (Source.PROMETHEUS, "prometheus_target_scrape_pool_targets"),
+    (Source.SCHEDULER, "scheduler_schedule_attempts_total"),
 )
 
 

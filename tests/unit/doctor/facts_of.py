@@ -21,7 +21,8 @@ from fairlead.doctor.objects import (
 from fairlead.doctor.registry import wanted_samples
 
 TYPES: dict[str, Any] = {
-    "nodes": tuple[Node, ...], "dns_pods": tuple[Pod, ...], "control_plane_pods": tuple[Pod, ...],
+    "nodes": tuple[Node, ...], "control_plane_nodes": tuple[Node, ...],
+    "dns_pods": tuple[Pod, ...], "control_plane_pods": tuple[Pod, ...],
     "deployments": tuple[Workload, ...], "daemonsets": tuple[Workload, ...],
     "webhooks": tuple[WebhookConfiguration, ...], "flow_schemas": tuple[FlowSchema, ...],
     "api_services": tuple[ApiService, ...], "config_maps": dict[str, ConfigMap],
@@ -37,7 +38,7 @@ def scraped(source: Source, page: str, *, before: str | None = None, nodes: int 
     return Facts(nodes=nodes, scrapes={source: (scrapes,)})
 
 
-def seen(nodes: int = 10, **parts: Any) -> Facts:
+def seen(nodes: int = 10, /, **parts: Any) -> Facts:
     """Facts of objects, given as on the wire."""
     typed = {
         name: msgspec.convert(value, TYPES[name]) if name in TYPES else value

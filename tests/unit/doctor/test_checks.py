@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.unit.doctor import cases_of_parts
 from tests.unit.doctor.facts_of import histogram, scraped, seen
 
 from fairlead.doctor.check import Finding, Passed, Severity, Unknown, evaluate
 from fairlead.doctor.etcd_state import Alarm, EtcdState, Member, Status
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import Facts, NotSeen, Source
 from fairlead.doctor.objects import Image, Node, NodeStatus, Objects
 from fairlead.doctor.registry import BY_ID, CHECKS
 
@@ -352,6 +353,7 @@ CASES |= {
                             "+Inf": 100})), C),
     "API-25": (seen(version="v1.36.3"), seen(version="v1.34.0"), I),
 }  # fmt: skip
+CASES |= cases_of_parts.CASES
 
 
 def etcd(**parts: Any) -> Facts:
@@ -413,6 +415,50 @@ def test_a_cluster_that_was_not_seen_is_unknown_with_a_way_to_show_it(id_: str) 
     assert isinstance(result, Unknown)
     assert result.reason
     assert result.show
+
+
+def test_a_scheduler_whose_configuration_was_not_read_is_unknown() -> None:
+    facts = cases_of_parts.scheduler(3, None, config="/etc/scheduler.yaml")
+    (result,) = evaluate(BY_ID["SCH-01"], facts)
+    assert isinstance(result, Unknown)
+    assert "/etc/scheduler.yaml was not read" in result.reason
+    for config in ({"profiles": [None]}, {"profiles": [{"pluginConfig": ["x"]}]}):
+        facts = cases_of_parts.scheduler(3, config, config="/etc/scheduler.yaml")
+        assert isinstance(evaluate(BY_ID["SCH-01"], facts)[0], Unknown)
+    assert isinstance(evaluate(BY_ID["SCH-01"], cases_of_parts.scheduler(0, None))[0], Passed)
+
+
+def test_a_scheduler_with_an_empty_queue_is_not_slow() -> None:
+    (result,) = evaluate(BY_ID["SCH-04"], cases_of_parts.burst(2, 150))
+    assert result == Passed(BY_ID["SCH-04"], 0)
+
+
+def test_packets_of_pods_may_be_too_small_but_not_a_little() -> None:
+    small = cases_of_parts.facts(nic_mtu=9000, pod_mtu=1450, tunnels=0)
+    (result,) = evaluate(BY_ID["NET-02"], small)
+    assert isinstance(result, Finding)
+    assert result.severity is W
+    close = cases_of_parts.facts(nic_mtu=1500, pod_mtu=1410, tunnels=1)
+    assert isinstance(evaluate(BY_ID["NET-02"], close)[0], Passed)
+
+
+def test_an_autoscaler_that_removes_nothing_may_run_in_an_outage() -> None:
+    facts = cases_of_parts.failing(0.05, **{"scale-down-enabled": "false"})
+    assert isinstance(evaluate(BY_ID["CA-04"], facts)[0], Passed)
+
+
+def test_ranges_of_both_families_are_read_and_wrong_ones_are_unknown() -> None:
+    found = evaluate(BY_ID["NET-03"], cases_of_parts.ranges(250, "10.0.0.0/16,fd00::/48"))
+    assert [each.subject for each in found if isinstance(each, Finding)] == ["10.0.0.0/16"]
+    wrong = cases_of_parts.ranges(250, "10.0.0.0/16", **{"node-cidr-mask-size": "x"})
+    assert isinstance(evaluate(BY_ID["NET-03"], wrong)[0], Unknown)
+
+
+def test_what_another_place_answered_goes_before_the_measure() -> None:
+    facts = replace(flags(), answers={"ETCD-16": NotSeen(E, "because")})
+    (result,) = evaluate(BY_ID["ETCD-16"], facts)
+    assert isinstance(result, Unknown)
+    assert result.reason == "because"
 
 
 def test_ids_are_unique_and_in_capitals() -> None:

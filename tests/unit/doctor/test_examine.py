@@ -119,7 +119,7 @@ def test_a_file_that_is_no_report_is_refused(text: str) -> None:
 
 def test_select_takes_patterns() -> None:
     assert {c.id for c in select(CHECKS, ("etcd-1*",), ("ETCD-1?", "ETCD-1??"))} == set()
-    assert {c.id for c in select(CHECKS, ("etcd-01", "dns-0*"), ("dns-0[1-8]",))} == {
+    assert {c.id for c in select(CHECKS, ("etcd-01", "dns-0*"), ("dns-0[1-9]",))} == {
         "ETCD-01",
     }  # fmt: skip
 

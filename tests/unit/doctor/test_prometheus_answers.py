@@ -204,6 +204,55 @@ def test_all_checks_together_keep_to_the_bound_of_requests_and_time() -> None:
     assert "are over" in str(answers["ETCD-01"])
 
 
+def status_of(config: Answer) -> tuple[Facts, int]:
+    """Return the facts of a server's status, and how many requests that took."""
+    tsdb = {"headStats": {"numSeries": 200_000},
+            "seriesCountByMetricName": [{"name": "wide", "value": 90_000}]}  # fmt: skip
+
+    def answer(path: str, _body: bytes) -> Answer:
+        if path.startswith("/api/v1/status/tsdb"):
+            return Answer(json.dumps({"status": "success", "data": tsdb}).encode())
+        if path.startswith("/api/v1/status/config"):
+            return config
+        return Answer(b"up 1\n") if path == "/metrics" else Answer(status=404)
+
+    with loopback(answer) as server:
+        reader = PrometheusAnswers(server.url, Web(), iter(range(10**6)).__next__)
+        assert reader.with_status([BY_ID["ETCD-04"]], Facts()) == Facts()
+        return reader.with_status([BY_ID["MET-03"]], Facts(nodes=10)), reader.requests
+
+
+def test_the_status_and_the_configuration_of_the_server_are_facts() -> None:
+    text = "scrape_configs:\n- job_name: nodes\n- {job_name: apis, sample_limit: 9}\n"
+    config = Answer(json.dumps({"status": "success", "data": {"yaml": text}}).encode())
+    facts, requests = status_of(config)
+    (wide,), (open_,) = (evaluate(BY_ID[id_], facts) for id_ in ("MET-03", "MET-10"))
+    assert isinstance(wide, Finding)
+    assert isinstance(open_, Finding)
+    assert (wide.subject, wide.value) == ("wide", 0.45)
+    assert open_.evidence == "1 of 2 scrapes: nodes"
+    assert requests <= 4
+
+
+@pytest.mark.parametrize("yaml", ["a: [", "- 1", ""])
+def test_a_configuration_that_cannot_be_read_leaves_the_status(yaml: str) -> None:
+    facts, _ = status_of(Answer(json.dumps({"data": {"yaml": yaml}}).encode()))
+    assert isinstance(evaluate(BY_ID["MET-03"], facts)[0], Finding)
+    assert isinstance(evaluate(BY_ID["MET-10"], facts)[0], Unknown)
+    hidden, _ = status_of(Answer(b"secret", 403))
+    assert "HTTP 403" in hidden.absent[Source.RECORDED]
+
+
+def test_what_only_records_show_is_answered_by_its_query() -> None:
+    check = BY_ID["ETCD-06"]
+    facts, _ = run(lambda _: vector(sample("value", "2.5")), [check])
+    (finding,) = evaluate(check, facts)
+    assert isinstance(finding, Finding)
+    assert (finding.severity.word, finding.value) == ("critical", 2.5)
+    (unknown,) = evaluate(check, run(lambda _: vector(), [check])[0])
+    assert isinstance(unknown, Unknown)
+
+
 @pytest.mark.parametrize("count", ["NaN", "+Inf", "many"])
 def test_a_number_of_instances_that_is_none_is_a_reason(count: str) -> None:
     with loopback(lambda *_: vector({"metric": {"job": "etcd"}, "value": [1, count]})) as server:

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.doctor.facts_of import seen
 
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.doctor.facts import Source
 from fairlead.doctor.readers.budget import BudgetedGet, carry_out
 from fairlead.doctor.readers.cluster import ClusterReader
-from fairlead.doctor.readers.flags import BadManifest, parse_flags, read_manifests
+from fairlead.doctor.readers.flags import (
+    BadManifest,
+    flags_of_objects,
+    parse_flags,
+    read_manifests,
+)
 from fairlead.doctor.readers.nodefile import parse_node_facts
 
 
@@ -91,10 +97,22 @@ def test_static_pods_give_the_flags_of_their_component(tmp_path: Path) -> None:
         "kind: Pod\nspec:\n  containers:\n  - name: kube-apiserver\n"
         "    command: [kube-apiserver, --etcd-servers=https://a]\n"
     )
-    assert read_manifests(tmp_path) == {"kube-apiserver": {"etcd-servers": "https://a"}}
+    assert read_manifests(tmp_path).flags == {"kube-apiserver": {"etcd-servers": "https://a"}}
+    assert read_manifests(tmp_path).scheduler_config is None
+    (tmp_path / "scheduler.yaml").write_text("kind: KubeSchedulerConfiguration\nprofiles: []\n")
+    assert read_manifests(tmp_path).scheduler_config is not None
     (tmp_path / "broken.yaml").write_text("a: [")
     with pytest.raises(BadManifest, match=r"broken\.yaml"):
         read_manifests(tmp_path)
+
+
+def test_the_flags_of_an_autoscaler_come_from_its_deployment() -> None:
+    containers = [{"name": "ca", "command": ["./cluster-autoscaler", "--scale-down-enabled=false"]}]
+    deployment = {"metadata": {"name": "x"}, "spec": {"template": {"spec": {
+        "containers": containers}}}}  # fmt: skip
+    objects = seen(deployments=[deployment]).objects
+    assert objects is not None
+    assert flags_of_objects(objects) == {"cluster-autoscaler": {"scale-down-enabled": "false"}}
 
 
 def test_node_facts_take_both_forms_of_keys() -> None:

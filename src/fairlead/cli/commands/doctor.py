@@ -98,7 +98,7 @@ class DoctorGroup(click.Group):
 @click.option("--allow-unknown", is_flag=True, help="Unknown checks do not change the exit code.")
 @click.option("--metrics", metavar="NAME=URL", multiple=True,
               help="A page of metrics: apiserver, etcd, scheduler, controller-manager, coredns, "
-              "kubelet or prometheus.")  # fmt: skip
+              "kubelet, prometheus or kube-proxy.")  # fmt: skip
 @_access("--metrics", "token-file", "ca-file", "cert-file", "key-file", prefix="metrics-")
 @click.option("--etcd", metavar="URL", multiple=True,
               help="A member of etcd at its URL for clients; once per member.")  # fmt: skip
@@ -114,12 +114,12 @@ class DoctorGroup(click.Group):
 @click.option("--kubelet-config", metavar="FILE", multiple=True,
               help="A kubelet's configuration, YAML or configz.")  # fmt: skip
 @click.option("--node-facts", metavar="FILE", multiple=True,
-              help="Output of sysctl -a of a node; the file's name is the node's.")  # fmt: skip
+              help="Facts of a node, or sysctl -a; the file's name is the node's.")  # fmt: skip
 @click.option("--node-pods", metavar="N", type=click.IntRange(1, 5),
               help="Run a pod of some seconds on N nodes of each class, in the namespace of -n, "
               "for facts of nodes. Without it nothing is created.")  # fmt: skip
 @click.option("--node-pods-image", metavar="IMAGE", default="busybox:1.36", show_default=True,
-              help="With --node-pods: an image with sh, grep and sed.")  # fmt: skip
+              help="With --node-pods: an image with sh, grep, sed and awk.")  # fmt: skip
 @click.option("--audit", "audit_", metavar="FILE", multiple=True, help="An audit log.")
 @click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
               help="Number of nodes, where the API does not say.")  # fmt: skip

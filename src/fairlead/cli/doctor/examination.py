@@ -34,7 +34,7 @@ from fairlead.doctor.output.text import WIDTH_DEFAULT, check_lines, report_lines
 from fairlead.doctor.readers.budget import BudgetedGet, carry_out
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
-from fairlead.doctor.readers.flags import BadManifest, flags_of_pods, read_manifests
+from fairlead.doctor.readers.flags import BadManifest, Manifests, flags_of_objects, read_manifests
 from fairlead.doctor.readers.node_pods import NodePodReader, PodSettings
 from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
@@ -147,10 +147,10 @@ class _Files:
         self.prometheus: str = options["prometheus"]
         if self.prometheus:
             check_url(self.prometheus, "--prometheus")
-        self.flags: dict[str, dict[str, str]] = {}
+        self.manifests = Manifests({})
         if options["manifests"]:
             try:
-                self.flags = read_manifests(Path(options["manifests"]))
+                self.manifests = read_manifests(Path(options["manifests"]))
             except (OSError, BadManifest) as error:
                 raise fail(Code.MANIFEST_UNREADABLE, f"--manifests: {error}") from error
 
@@ -190,7 +190,12 @@ def _facts(
 ) -> tuple[Facts, int]:  # fmt: skip
     """Return all facts and the number of requests that the API server answered for them."""
     targets = _url_targets(options, files)
-    objects, absent, nodes, flags = None, dict[Source, str](), options["nodes"] or None, files.flags
+    objects, absent, nodes, flags = (
+        None,
+        dict[Source, str](),
+        options["nodes"] or None,
+        files.manifests.flags,
+    )
     kubelets: dict[str, dict[str, object]] = dict(files.kubelets)
     node_facts = files.node_facts
     get: BudgetedGet | None = None
@@ -203,7 +208,7 @@ def _facts(
         objects = carry_out(reader.read(), get)
         nodes = nodes or reader.nodes
         kubelets = kubelets or carry_out(reader.kubelet_configs(objects.nodes), get)
-        flags = flags or flags_of_pods(objects.control_plane_pods or ())
+        flags = flags or flags_of_objects(objects)
         absent |= reader.absent()
         node_facts = _of_pods(common, options, objects.nodes or (), absent) | node_facts
         targets += _proxied(get, objects.dns_pods or (), targets)
@@ -225,7 +230,8 @@ def _facts(
         audit = analyse(common, options["audit_"], Model(nodes or 0, counts))
     facts = Facts(
         nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
-        node_facts=node_facts, etcd=etcd, audit=audit, absent=absent | pages.absent,
+        scheduler_config=files.manifests.scheduler_config, node_facts=node_facts,
+        etcd=etcd, audit=audit, absent=absent | pages.absent,
     )  # fmt: skip
     return facts, get.requests if get else 0
 
@@ -268,6 +274,7 @@ def _with_prometheus(
         return facts
     common.note(f"asking Prometheus at {url}")
     reader = PrometheusAnswers(url, files.prometheus_web, time.monotonic, files.jobs)
+    facts = reader.with_status(checks, facts)
     answers = reader.read(checks, facts)
     common.detail(f"Prometheus answered {reader.requests} requests")
     return replace(facts, answers=answers)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairlead.doctor.check import Check, Reading, Side
 from fairlead.doctor.checks.levels import IS_CRITICAL, IS_WARNING, critical, info, warning
-from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
+from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Facts, Source
 
 E, F = (Source.ETCD,), (Source.FLAGS,)
@@ -90,6 +90,20 @@ CHECKS: tuple[Check, ...] = (
         "At the quota the cluster is read-only: node heartbeats fail, and an autoscaler may then "
         "remove every worker.",
         QUOTA_FIX, "etcd documentation, system limits; OpenAI 2018", unit="share", growth=1,
+    ),
+    Check(
+        "ETCD-06", "The etcd database reaches its quota soon", (*E, Source.RECORDED),
+        Recorded(
+            Source.ETCD,
+            'min by (instance) ((etcd_server_quota_backend_bytes{job=~"$job"} - '
+            'etcd_mvcc_db_total_size_in_bytes{job=~"$job"}) / clamp_min(deriv('
+            'etcd_mvcc_db_total_size_in_bytes{job=~"$job"}[4h]), 1e-9) / 3600 and '
+            'etcd_mvcc_db_total_size_in_bytes{job=~"$job"} offset 4h)',
+        ),
+        (warning(72), critical(4)),
+        "At the quota the cluster is read-only; the growth is that of the last 4 hours.",
+        "find the writer: API-19 names the resource, fairlead doctor audit FILE the caller; then "
+        "as ETCD-04", "etcd mixin etcdExcessiveDatabaseGrowth", Side.BELOW, unit="hours",
     ),
     Check(
         "ETCD-08", "etcd has an active NOSPACE alarm", E,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fairlead.doctor.audit.event import seconds_of
 from fairlead.doctor.check import Check, Reading, Side
 from fairlead.doctor.checks.levels import IS_INFO, IS_WARNING, critical, info, warning
-from fairlead.doctor.expressions import Quantile
+from fairlead.doctor.expressions import Quantile, Recorded
 from fairlead.doctor.facts import Facts, Source
 
 N, C, M = (Source.NODE,), (Source.KUBELET_CONFIG,), (Source.KUBELET,)
@@ -20,6 +20,32 @@ def _configs(facts: Facts) -> Iterator[tuple[str, dict[str, object]]]:
         raise facts.missing(Source.KUBELET_CONFIG)
     for node, config in facts.kubelet_configs.items():
         yield node, dict(config)
+
+
+def node_texts(facts: Facts, key: str) -> Iterator[tuple[str, str]]:
+    """Yield (node, value) of a key; NotSeen when no node has it."""
+    if not facts.node_facts:
+        raise facts.missing(Source.NODE)
+    found = {node: values[key] for node, values in facts.node_facts.items() if values.get(key)}
+    if not found:
+        raise facts.missing(Source.NODE, f"no node gives {key}")
+    yield from found.items()
+
+
+def node_number(facts: Facts, key: str) -> Iterator[tuple[str, int]]:
+    """Yield (node, value) of a key that is a whole number; NotSeen when no node has one."""
+    for node, _, value in _sysctl(facts, key):
+        yield node, value
+
+
+def node_numbers(facts: Facts, *keys: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield (node, values) of the nodes that have all keys; NotSeen when there is none."""
+    columns = [dict(node_number(facts, key)) for key in keys]
+    nodes = [node for node in columns[0] if all(node in column for column in columns)]
+    if not nodes:
+        raise facts.missing(Source.NODE, f"no node gives {' and '.join(keys)}")
+    for node in nodes:
+        yield node, tuple(column[node] for column in columns)
 
 
 def _sysctl(facts: Facts, *keys: str) -> Iterator[tuple[str, str, int]]:
@@ -125,11 +151,8 @@ def somaxconn(facts: Facts) -> Iterator[Reading]:
 
 def ports(facts: Facts) -> Iterator[Reading]:
     """Read how many local ports there are for connections."""
-    if not facts.node_facts:
-        raise facts.missing(Source.NODE)
     key = "net.ipv4.ip_local_port_range"
-    seen = [(node, values[key].split()) for node, values in facts.node_facts.items()
-            if key in values]  # fmt: skip
+    seen = [(node, text.split()) for node, text in node_texts(facts, key)]
     pairs = [(node, words) for node, words in seen if len(words) == 2 and
              all(word.isdecimal() for word in words)]  # fmt: skip
     if not pairs:
@@ -237,6 +260,25 @@ CHECKS: tuple[Check, ...] = (
         Quantile(Source.KUBELET, "kubelet_pleg_relist_duration_seconds"), (warning(10),),
         "The container runtime is overloaded; the node becomes NotReady next.",
         "look at the runtime's log and at the disk of the node", "kubernetes-mixin", unit="s",
+    ),
+    Check(
+        "KUB-04", "A node goes in and out of readiness", (Source.KUBE_STATE, Source.RECORDED),
+        Recorded(Source.KUBE_STATE, 'max by (node) (changes(kube_node_status_condition{'
+                 'condition="Ready", status="true"}[15m]))', ("node",)),
+        (warning(2),),
+        "Each time all of its pods leave and enter the endpoints of their Services.",
+        "the kubelet's log on the node; its runtime (KUB-03) and its disk", "kubernetes-mixin",
+        unit="changes in 15 minutes",
+    ),
+    Check(
+        "KUB-05", "A node has almost as many pods as it may",
+        (*M, Source.KUBE_STATE, Source.RECORDED),
+        Recorded(Source.KUBELET, 'max by (node) (kubelet_running_pods{job=~"$job"}) / on (node) '
+                 'max by (node) (kube_node_status_capacity{resource="pods"})', ("node",)),
+        (info(0.95),),
+        "Pods wait although the node has CPUs and memory.",
+        "maxPods in the kubelet's configuration, with addresses to match; or larger pods",
+        "kubernetes-mixin", unit="share",
     ),
     Check(
         "KUB-01", "A kubelet reports its status often", C, status_reports, IS_WARNING,

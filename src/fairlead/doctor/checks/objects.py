@@ -242,6 +242,39 @@ def _sample(facts: Facts) -> tuple[Node, ...]:
     return nodes
 
 
+def _control_plane(facts: Facts) -> tuple[Node, ...]:
+    nodes = facts.seen_objects().control_plane_nodes
+    if not nodes:
+        raise facts.missing(Source.API, "no node has the role control-plane")
+    return nodes
+
+
+def shared_control_plane(facts: Facts) -> Iterator[Reading]:
+    """Read which nodes of the control plane take other pods."""
+    for node in _control_plane(facts):
+        keeps = [t.key for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")]
+        text = f"taints: {', '.join(keeps) or 'none'}"
+        yield Reading(node.metadata.name, float(not keeps), text)
+
+
+def control_plane_zones(facts: Facts) -> Iterator[Reading]:
+    """Read the number of zones that the control plane is in."""
+    nodes = _control_plane(facts)
+    zones = {node.metadata.labels.get("topology.kubernetes.io/zone", "") for node in nodes} - {""}
+    if not zones:
+        raise facts.missing(Source.API, "no node of the control plane has a zone")
+    text = f"{len(nodes)} nodes in {', '.join(sorted(zones))}"
+    yield Reading("control plane", len(zones), text)
+
+
+def gpu_nodes(facts: Facts) -> int:
+    """Return how many of the sampled nodes have GPUs; NotSeen."""
+    return sum(
+        any("gpu" in name and str(count) != "0" for name, count in node.status.capacity.items())
+        for node in _sample(facts)
+    )
+
+
 def image_sizes(facts: Facts) -> Iterator[Reading]:
     """Read the size of each image on the sampled nodes."""
     sizes: dict[str, int] = {}
@@ -350,6 +383,20 @@ CHECKS: tuple[Check, ...] = (
         "Discovery and the deletion of namespaces fail.",
         "kubectl describe apiservice NAME; remove it when its server is gone", "kubernetes-mixin",
         unit="bool",
+    ),
+    Check(
+        "API-27", "Nodes of the control plane take other pods", K, shared_control_plane,
+        (warning(0.5, nodes_from=101),),
+        "A job on the same disk or out of memory takes an API server or an etcd member with it.",
+        "kubectl taint node NODE node-role.kubernetes.io/control-plane=:NoSchedule",
+        "OpenAI 2021; Kubernetes documentation, large clusters", unit="bool",
+    ),
+    Check(
+        "API-27B", "The control plane is in one zone", K, control_plane_zones,
+        (warning(2, nodes_from=501),),
+        "The cluster is gone with the zone.",
+        "an API server in each zone, and etcd members in three",
+        "Kubernetes documentation, large clusters", Side.BELOW, unit="zones",
     ),
     Check(
         "API-12", "LISTs without a version are served by etcd", K, list_cache, IS_WARNING,

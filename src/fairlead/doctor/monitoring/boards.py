@@ -239,6 +239,8 @@ _ROWS = {
     Source.SCHEDULER: "Scheduler",
     Source.CONTROLLER_MANAGER: "Controller manager",
     Source.KUBELET: "Kubelets",
+    Source.KUBE_STATE: "Nodes and Services",
+    Source.KUBE_PROXY: "kube-proxy",
     Source.COREDNS: "DNS",
     Source.PROMETHEUS: "Prometheus",
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fairlead.doctor.check import Check, Level, Side
 from fairlead.doctor.checks.etcd import ALARM
-from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
+from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Source
 
 #: The label `job` of each source, as the usual charts name their scrapes.
@@ -24,6 +24,8 @@ JOBS: Mapping[Source, str] = {
     Source.COREDNS: ".*dns.*",
     Source.KUBELET: ".*kubelet.*",
     Source.PROMETHEUS: ".*prometheus.*",
+    Source.KUBE_PROXY: ".*kube-proxy.*",
+    Source.KUBE_STATE: ".*kube-state-metrics.*",
 }
 RATE = "5m"
 #: A window for what happens rarely.
@@ -88,6 +90,9 @@ def query_of(measure: object, jobs: Mapping[Source, str] = JOBS) -> Query | None
             return _share(measure, jobs[measure.source])
         case Quantile():
             return _quantile(measure, jobs[measure.source])
+        case Recorded():
+            job = json.dumps(jobs[measure.source])[1:-1]
+            return Query(measure.query.replace("$job", job), measure.by)
         case _:
             return None
 

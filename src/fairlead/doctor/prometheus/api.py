@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.doctor.readers.web import ANSWER_SECONDS_MAX, Web, said
 
-REQUESTS_MAX = 60
+REQUESTS_MAX = 100
 ANSWER_BYTES_MAX = 32 << 20
 
 Get = Callable[[str], bytes]

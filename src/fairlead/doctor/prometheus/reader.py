@@ -13,6 +13,7 @@ import yaml
 from fairlead.doctor.metrics import parse_page
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi
 from fairlead.doctor.prometheus.drops import Series
+from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob, parse_scrape_jobs
 
 METRICS_MAX = 10_000
 #: Metrics whose jobs are asked for, in so many requests.
@@ -50,6 +51,10 @@ class PrometheusReader:
         except (OSError, BadAnswer):  # a proxy, or another server with Prometheus' interface
             return None
         return int(limit) if limit.isdecimal() else None
+
+    def scrape_jobs(self) -> tuple[ScrapeJob, ...]:
+        """Return what the server is configured to scrape; ValueError."""
+        return parse_scrape_jobs(str(self._api.data("/api/v1/status/config").get("yaml")))
 
     def rules(self) -> list[str]:
         """Return the expressions of all rules that the server evaluates."""

@@ -39,6 +39,7 @@ COUNTED: dict[str, str] = {
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 FLOWCONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
 AGGREGATION = "/apis/apiregistration.k8s.io/v1"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 SYSTEM = "/api/v1/namespaces/kube-system"
 WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 CONFIG_MAPS = ("coredns", "kube-proxy")
@@ -65,6 +66,7 @@ class ClusterReader:
                     counts[name] = count
         if self.nodes is not None:
             counts["nodes"] = self.nodes
+        control_plane_nodes = yield from self._control_plane_nodes()
         webhooks: tuple[WebhookConfiguration, ...] | None = ()
         for kind in WEBHOOK_KINDS:
             hooks = yield from self._all(f"{ADMISSION}/{kind}", WebhookConfiguration)
@@ -77,7 +79,8 @@ class ClusterReader:
         api_services = yield from self._all(f"{AGGREGATION}/apiservices", ApiService)
         config_maps = yield from self._config_maps()
         return Objects(
-            version=str(version), counts=counts, nodes=nodes, webhooks=webhooks,
+            version=str(version), counts=counts, nodes=nodes,
+            control_plane_nodes=control_plane_nodes, webhooks=webhooks,
             dns_pods=dns_pods, control_plane_pods=control_plane_pods, deployments=deployments,
             daemonsets=daemonsets, flow_schemas=flow_schemas, api_services=api_services,
             config_maps=config_maps,
@@ -101,6 +104,9 @@ class ClusterReader:
         except ValueError as error:
             self.problems.append(str(error)[:300])
             return None
+
+    def _control_plane_nodes(self) -> Asking[tuple[Node, ...] | None]:
+        return self._try(_list("/api/v1/nodes", Node, CONTROL_PLANE, NODE_SAMPLE))
 
     def _all(self, path: str, type_: type[T]) -> Asking[tuple[T, ...] | None]:
         return self._try(_list(path, type_))
@@ -150,19 +156,19 @@ def _count(path: str) -> Asking[int]:
     return len(page.get("items") or []) + _remaining(page)
 
 
-def _list(path: str, type_: type[T], selector: str = "") -> Asking[tuple[T, ...]]:
+def _list(path: str, type_: type[T], selector: str = "", page: int = PAGE) -> Asking[tuple[T, ...]]:
     """Return all objects; ValueError when there are more pages than the bound."""
-    query = {"limit": str(PAGE)}
+    query = {"limit": str(page)}
     if selector:
         query["labelSelector"] = selector
     found: list[T] = []
     for _ in range(PAGES_MAX):
-        page = yield from _page(path, query)
-        found += [msgspec.convert(item, type_) for item in page.get("items") or []]
-        query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
+        answer = yield from _page(path, query)
+        found += [msgspec.convert(item, type_) for item in answer.get("items") or []]
+        query["continue"] = str((answer.get("metadata") or {}).get("continue") or "")
         if not query["continue"]:
             return tuple(found)
-    raise ValueError(f"{path}: more than {PAGE * PAGES_MAX:,} objects")
+    raise ValueError(f"{path}: more than {page * PAGES_MAX:,} objects")
 
 
 def _config_map(path: str) -> Asking[ConfigMap]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
-from fairlead.doctor.objects import Pod
+from fairlead.doctor.objects import Objects, Pod, Template
 
 COMPONENTS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager",
               "cluster-autoscaler")  # fmt: skip
+SCHEDULER_CONFIGURATION = "KubeSchedulerConfiguration"
 MANIFEST_BYTES_MAX = 1 << 20
 
 
@@ -35,7 +37,13 @@ def parse_flags(words: Iterable[str]) -> dict[str, str]:
     return flags
 
 
-def flags_of_pods(pods: Iterable[Pod]) -> dict[str, dict[str, str]]:
+def flags_of_objects(objects: Objects) -> dict[str, dict[str, str]]:
+    """Return the flags of the components that run as pods of the control plane or Deployments."""
+    templates = [each.spec.template for each in objects.deployments or ()]
+    return flags_of_pods([*(objects.control_plane_pods or ()), *templates])
+
+
+def flags_of_pods(pods: Iterable[Pod | Template]) -> dict[str, dict[str, str]]:
     """Return the flags of the components that run in these pods, the first pod of each."""
     found: dict[str, dict[str, str]] = {}
     for pod in pods:
@@ -48,16 +56,27 @@ def flags_of_pods(pods: Iterable[Pod]) -> dict[str, dict[str, str]]:
     return found
 
 
-def read_manifests(directory: Path) -> dict[str, dict[str, str]]:
-    """Return the flags of the components in a directory of static pods; BadManifest, OSError."""
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """Flags by component, and the configuration of kube-scheduler where there is one."""
+
+    flags: dict[str, dict[str, str]]
+    scheduler_config: Mapping[str, object] | None = None
+
+
+def read_manifests(directory: Path) -> Manifests:
+    """Return what a directory of static pods and configurations has; BadManifest, OSError."""
     pods: list[Pod] = []
+    scheduler_config: Mapping[str, object] | None = None
     for path in sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")]):
         with path.open("rb") as file:
             data = file.read(MANIFEST_BYTES_MAX)
         try:
             value: Any = yaml.safe_load(data)
-            if isinstance(value, Mapping):
+            if isinstance(value, Mapping) and value.get("kind") == SCHEDULER_CONFIGURATION:
+                scheduler_config = value
+            elif isinstance(value, Mapping):
                 pods.append(msgspec.convert(value, Pod))
         except (yaml.YAMLError, ValueError) as error:
             raise BadManifest(f"{path}: {str(error)[:200]}") from error
-    return flags_of_pods(pods)
+    return Manifests(flags_of_pods(pods), scheduler_config)

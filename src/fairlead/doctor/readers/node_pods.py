@@ -1,6 +1,6 @@
 """Facts of nodes from one short-lived pod on each of a few nodes; only when a person asks for it.
 
-The pod reads `/proc` with a shell, grep and sed, and prints facts as in a file of `--node-facts`.
+The pod runs the script of `--node-facts`, which leaves out what a pod does not see.
 It uses the host's network, as the kernel shows the neighbour tables and most of `net.*` to that
 namespace only. It has no volume, no privilege, no capability, no token and no root.
 
@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -25,17 +26,7 @@ from fairlead.doctor.objects import Node, Pod
 from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.input.printable import printable
 
-SCRIPT = """\
-cd /proc/sys
-grep -s . kernel/* fs/* fs/inotify/* vm/max_map_count net/core/* net/netfilter/* net/ipv4/* \\
-  net/ipv4/conf/all/* net/ipv4/neigh/default/* net/ipv6/neigh/default/* 2>/dev/null |
-  sed 's/:/ = /'
-for table in arp ndisc; do
-  fulls=0
-  { read -r line; while read -r line; do set -- $line; fulls=$((fulls + 0x${13})); done; } \\
-    < /proc/net/stat/${table}_cache && echo "fairlead.${table}_table_fulls = $fulls"
-done
-"""
+SCRIPT = (Path(__file__).parent / "node_facts.sh").read_text()
 PODS_MAX, PER_CLASS_MAX = 20, 5
 POD_SECONDS_MAX, WAIT_SECONDS_MAX, POLL_SECONDS = 90, 60.0, 2.0
 LOG_BYTES_MAX = 1 << 20

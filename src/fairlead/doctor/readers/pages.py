@@ -23,6 +23,8 @@ METRIC_SOURCES: dict[str, Source] = {
     "coredns": Source.COREDNS,
     "kubelet": Source.KUBELET,
     "prometheus": Source.PROMETHEUS,
+    "kube-proxy": Source.KUBE_PROXY,
+    "kube-state-metrics": Source.KUBE_STATE,
 }
 
 

@@ -11,6 +11,7 @@ import math
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fairlead.doctor.check import Check, Reading
 from fairlead.doctor.facts import Facts, NotSeen, Source
@@ -27,6 +28,7 @@ from fairlead.doctor.prometheus.answers import (
     vector,
 )
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
+from fairlead.doctor.prometheus.reader import PrometheusReader
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.doctor.registry import MORE_SAMPLES
 from fairlead.input.printable import printable
@@ -53,6 +55,21 @@ class PrometheusAnswers:
     def requests(self) -> int:
         """How many were sent."""
         return self._api.requests
+
+    def with_status(self, checks: Sequence[Check], facts: Facts) -> Facts:
+        """Return the facts with the server's status and configuration, if one of the checks asks.
+
+        What the server does not give is absent.
+        """
+        if not any(Source.RECORDED in check.needs for check in checks):
+            return facts
+        reader = PrometheusReader(self._api)
+        try:
+            facts = replace(facts, series=reader.series())
+            return replace(facts, scrape_jobs=reader.scrape_jobs())
+        except (BadAnswer, OSError, ValueError) as error:
+            reason = f"{Source.RECORDED.value}: {self._origin}: {str(error)[:300]}"
+            return replace(facts, absent={**facts.absent, Source.RECORDED: reason})
 
     def read(self, checks: Sequence[Check], facts: Facts) -> Answers:
         """Return the answers to those checks that Prometheus is to answer."""

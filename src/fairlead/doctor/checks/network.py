@@ -1,0 +1,154 @@
+"""Checks of the pod network: addresses, tunnels, packet sizes, rules, and what they cost."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+
+from fairlead.doctor.check import Check, Reading
+from fairlead.doctor.checks.levels import IS_INFO, IS_WARNING, critical, warning
+from fairlead.doctor.checks.nodes import node_number, node_numbers
+from fairlead.doctor.expressions import Quantile, Ratio, Recorded
+from fairlead.doctor.facts import Facts, Source
+
+N = (Source.NODE,)
+#: Bytes that a tunnel adds to a packet.
+TUNNEL_BYTES = 50
+#: A pod's packets may be so much smaller than its node's without a finding.
+SMALLER_BYTES_MAX = 100
+FAST_MBPS = 100_000
+SENT_MIN = 1_000_000
+MASK_DEFAULTS = {4: 24, 6: 64}
+
+
+def node_ranges(facts: Facts) -> Iterator[Reading]:
+    """Read the nodes over the number of address ranges that the controller manager can give out."""
+    flags = facts.seen_flags("kube-controller-manager")
+    ranges = flags.get("cluster-cidr", "")
+    if not ranges or flags.get("allocate-node-cidrs") != "true":
+        raise facts.missing(Source.FLAGS, "the controller manager gives no ranges to nodes")
+    nodes = facts.nodes_count()
+    for text in ranges.split(","):
+        try:
+            network = ipaddress.ip_network(text.strip())
+            mask = _mask(flags, network.version)
+        except ValueError as error:
+            raise facts.missing(Source.FLAGS, f"--cluster-cidr={ranges}: {error}") from error
+        count = 2 ** max(mask - network.prefixlen, 0)
+        yield Reading(text, nodes / count, f"{nodes:,} nodes, room for {count:,} ranges of /{mask}")
+
+
+def _mask(flags: Mapping[str, str], version: int) -> int:
+    given = flags.get(f"node-cidr-mask-size-ipv{version}") or flags.get("node-cidr-mask-size")
+    return int(given) if given else MASK_DEFAULTS[version]
+
+
+def tunnels(facts: Facts) -> Iterator[Reading]:
+    """Read whether a node has tunnels for pods."""
+    for node, count in node_number(facts, "fairlead.tunnels"):
+        yield Reading(node, float(count > 0), f"{count} tunnel interfaces are up")
+
+
+def packet_sizes(facts: Facts) -> Iterator[Reading]:
+    """Read whether packets of pods are too large for the node's interface (2) or too small (1)."""
+    keys = ("fairlead.nic_mtu", "fairlead.pod_mtu", "fairlead.tunnels")
+    for node, (nic, pod, count) in node_numbers(facts, *keys):
+        room = nic - (TUNNEL_BYTES if count else 0)
+        value = 2.0 if pod > room else float(pod < room - SMALLER_BYTES_MAX)
+        yield Reading(node, value, f"MTU {pod} of pods, {nic} of the interface, {count} tunnels")
+
+
+def rules(facts: Facts) -> Iterator[Reading]:
+    """Read the rules of iptables on a node."""
+    for node, count in node_number(facts, "fairlead.iptables_rules"):
+        yield Reading(node, count, f"{count:,} rules in iptables-save")
+
+
+def one_queue(facts: Facts) -> Iterator[Reading]:
+    """Read whether token buckets shape pods on a node whose interface is fast."""
+    keys = ("fairlead.tbf_qdiscs", "fairlead.nic_speed_mbps", "fairlead.nic_tx_queues")
+    for node, (shaped, speed, queues) in node_numbers(facts, *keys):
+        is_bad = shaped > 0 and speed >= FAST_MBPS and queues > 1
+        text = f"{shaped} tbf qdiscs, interface of {speed:,} Mbit/s with {queues} queues"
+        yield Reading(node, float(is_bad), text)
+
+
+def repeats(facts: Facts) -> Iterator[Reading]:
+    """Read the share of TCP segments that a node sent more than once."""
+    keys = ("fairlead.tcp_sent", "fairlead.tcp_retransmitted")
+    for node, (sent, repeated) in node_numbers(facts, *keys):
+        text = f"{repeated:,} of {sent:,} segments since the node started"
+        yield Reading(node, repeated / sent if sent >= SENT_MIN else 0.0, text)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "NET-02", "The packet size of pods does not fit the network", N, packet_sizes,
+        (warning(0.5), critical(1.5)),
+        "Packets that are too large are lost where fragments are dropped, and connections hang; "
+        "small ones cost throughput.",
+        "set the MTU of the CNI plug-in to that of the interface, less 50 bytes for a tunnel",
+        "CNI plug-ins, MTU", unit="bool",
+    ),
+    Check(
+        "NET-03", "The address ranges for nodes are nearly used up",
+        (Source.FLAGS, Source.API), node_ranges, (warning(0.8), critical(0.95)),
+        "A node without a range starts no pod.",
+        "add a range: --cluster-cidr=OLD,NEW is for two families only; ClusterCIDR of the CNI's "
+        "address management, or a smaller --node-cidr-mask-size for new clusters",
+        "kube-controller-manager flags", unit="share", growth=1,
+    ),
+    Check(
+        "NET-03B", "The addresses for Services are nearly used up", (Source.APISERVER,),
+        Ratio(Source.APISERVER, "kube_apiserver_clusterip_allocator_allocated_ips",
+              "kube_apiserver_clusterip_allocator_available_ips", ("cidr",)),
+        (warning(4.0),),
+        "The API server refuses new Services when there is none left.",
+        "add a range: kubectl create -f a ServiceCIDR (Kubernetes 1.33)",
+        "Kubernetes documentation, extend Service IP ranges", unit="used per free",
+    ),
+    Check(
+        "NET-05", "kube-proxy is late with changes of Services", (Source.KUBE_PROXY,),
+        Quantile(Source.KUBE_PROXY, "kubeproxy_network_programming_duration_seconds",
+                 count_min=20),
+        (warning(30),),
+        "Connections go to pods that have ended, and none to new ones.",
+        "mode nftables (NET-04); fewer endpoints per Service (NET-10)",
+        "sig-scalability SLIs, network programming latency", unit="s",
+    ),
+    Check(
+        "NET-06", "A node has very many rules of iptables", N, rules, (warning(20_000),),
+        "Each change rewrites the table, and packets walk it rule by rule.",
+        "mode: nftables in ConfigMap kube-system/kube-proxy; no rule per pod in other agents",
+        "Kubernetes blog, nftables mode", unit="rules",
+    ),
+    Check(
+        "NET-10", "A Service has very many endpoints", (Source.KUBE_STATE, Source.RECORDED),
+        Recorded(Source.KUBE_STATE, "topk(100, count by (namespace, endpoint) "
+                 "(kube_endpoint_address))", ("namespace", "endpoint")),
+        (warning(1_000),),
+        "kube-proxy on every node keeps all of them, and each change goes to every node.",
+        "headless Services with a selector by node or shard; for metrics a PodMonitor; the label "
+        "service.kubernetes.io/service-proxy-name takes a Service from kube-proxy",
+        "OpenAI 2021", unit="endpoints", growth=1,
+    ),
+    Check(
+        "NET-12", "Pods of a fast node are shaped in one queue", N, one_queue, IS_WARNING,
+        "All cores wait for the lock of the token bucket.",
+        "Cilium's bandwidth manager (earliest departure time) instead of the bandwidth plug-in",
+        "Cilium, bandwidth manager", unit="bool",
+    ),
+    Check(
+        "NET-13", "A node sends many TCP segments again", N, repeats, (warning(0.01),),
+        "Packets are lost: a bad cable or port, a full queue, or a wrong packet size.",
+        "ethtool -S INTERFACE | grep -iE 'err|drop'; then NET-02", "node exporter mixin",
+        unit="share",
+    ),
+    Check(
+        "NET-01", "Pods reach each other through a tunnel", N, tunnels, IS_INFO,
+        "Encapsulation costs throughput: flannel gave 2 of 10 to 15 Gbit/s in 2018. Compare "
+        "iperf3 between pods and between hosts.",
+        "native routing of the CNI plug-in; hostNetwork for the pods of a job",
+        "OpenAI 2018 and 2021", unit="bool",
+    ),
+)  # fmt: skip
