@@ -144,6 +144,27 @@ def test_ps_and_why_say_what_a_job_borrows(
     assert facts["borrowed"] == {"speech": ["v00002", "v00003"]}
 
 
+def test_why_explains_several_jobs_one_after_the_other_and_if_only_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.cli.commands.why.read_status", lambda _api: None)
+    monkeypatch.setattr("fairlead.cli.commands.why.now", lambda: NOW)
+    waiting = [
+        make_job(name, namespace="vision", count=count, gpus=8)
+        for name, count in (("a", 9), ("b", 8))
+    ]
+    api = TeamsApi()
+    api.objects[JOBS.name] = [running("gang", "vision", [2, 3, 4, 5]), *waiting]
+    monkeypatch.setattr(Common, "connect", lambda _self, **_: api)
+    each = [said(capsys, "why", name, "-n", "vision") for name in ("b", "a")]
+    assert said(capsys, "why", "b", "a", "-n", "vision") == "\n".join(each)
+    assert said(capsys, "why", "b", "a", "-n", "vision", "-o", "name") == "b\na\n"
+    facts = json.loads(said(capsys, "why", "b", "a", "-n", "vision", "-o", "json"))
+    assert [of["explanation"]["job"] for of in facts] == [["vision", "b"], ["vision", "a"]]
+    assert guarded(["why", "b", "a", "--if", "nodes=1"]) == 2
+    assert "--if: explains one job, got 2" in capsys.readouterr().err
+
+
 def test_why_says_that_a_job_backs_off_from_borrowing_and_what_helps(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

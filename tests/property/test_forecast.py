@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from fairlead.api.names import MAINTENANCE
 from fairlead.api.times import format_time, parse_time
 from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.forecast import Forecast, Forecasts
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -93,9 +94,16 @@ class World:
         return [n for n, job in self.jobs.items() if n not in self.placed and not job.is_finished]
 
     def ask(self) -> None:
-        for name in self.waiting():
+        """Ask about each waiting job on a state of its own, and about all of them on one."""
+        together = self.state()
+        forecasts = Forecasts(together, self.now, self.policy)
+        for name in sorted(self.waiting(), key=hash_of):
             found = explain(self.state(), ("default", name), self.now, self.policy)
             assert found is not None
+            shared = explain(
+                together, ("default", name), self.now, self.policy, forecasts=forecasts
+            )
+            assert shared == found, "who is asked about before changes no answer"
             if isinstance(found.forecast, Forecast):
                 bound = found.forecast.may_start_by
                 assert bound >= self.now
@@ -106,6 +114,11 @@ class World:
         if limit is None or placement is None:
             return None
         return parse_time(placement.placed_at) + limit + GRACE_SECONDS_DEFAULT
+
+
+def hash_of(name: str) -> int:
+    """Put jobs in an order that is not that of the queue, and always the same."""
+    return crc32(name.encode())
 
 
 #: Nodes that close early, late, or both before and after the end of some jobs.

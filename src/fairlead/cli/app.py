@@ -40,7 +40,7 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             "submit": Entry("submit", "submit", "Queue a script or a manifest as a job."),
             "run": Entry("submit", "run", "Queue a command as a job and follow it."),
             "ps": Entry("jobs", "ps", "Show jobs: live ones and the last few."),
-            "why": Entry("why", "why", "Explain why a job waits, or what it does."),
+            "why": Entry("why", "why", "Explain why jobs wait, or what they do."),
             "logs": Entry("logs", "logs", "Show a job's logs, also after it is gone."),
             "wait": Entry("wait", "wait", "Block until jobs reach a state."),
             "cancel": Entry("change", "cancel", "Stop jobs for good."),

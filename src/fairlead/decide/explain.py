@@ -21,7 +21,7 @@ from fairlead.api.times import parse_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
 from fairlead.decide.attempts.status import preempted_verdict, refusal_verdict
 from fairlead.decide.expected_start import ExpectedStart, expected_start
-from fairlead.decide.forecast import Forecast, Preemption, Unknown, forecast
+from fairlead.decide.forecast import Forecast, Forecasts, Preemption, Unknown
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
@@ -173,11 +173,13 @@ def explain(
     policy: PlacementPolicy | None = None,
     *,
     is_late: Callable[[], bool] | None = None,
+    forecasts: Forecasts | None = None,
 ) -> Explanation | None:
     """Return why a job is where it is; None when it is unknown or has ended.
 
     `policy` is the scheduler's; by default the planner's own defaults. With `is_late`
     the expected start is asked as well, which takes as long as twenty forecasts, until it is true.
+    Who asks about many jobs gives the same `forecasts` of this state, instant and policy each time.
     """
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
@@ -202,7 +204,8 @@ def explain(
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
     if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, Reason.MAINTENANCE):
-        awaited = forecast(state, key, now, policy or PlacementPolicy())
+        forecasts = forecasts or Forecasts(state, now, policy or PlacementPolicy())
+        awaited = forecasts.of(key)
         if verdict.reason in RESERVED_UNTIL:
             shorter = tuple(_shorter(state, entry, verdict, policy or PlacementPolicy(), now=now))
             explanation = replace(explanation, suggestions=shorter)

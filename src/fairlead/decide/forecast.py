@@ -6,6 +6,9 @@ jobs lose the protection of their first minute. So those ahead in the queue, lat
 room first, preemption, and the reservation for the queue's head count as they do in the cluster;
 there is no second algorithm, and no copy of the state.
 
+Which job is asked about changes nothing of what happens, so one run through the ends answers for
+every job that it has placed, and to its end for all: see `Forecasts`.
+
 Assumed: a job that holds nodes uses its whole time limit and then its whole grace period, members
 start as soon as they are placed, and no job that comes first is submitted, released or restarted.
 Where that is not enough to say when, the answer is why not.
@@ -13,8 +16,10 @@ Where that is not enough to say when, the answer is why not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from math import inf
 from typing import Protocol
 
@@ -32,7 +37,7 @@ from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.nodes import Ints
 
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
@@ -104,15 +109,45 @@ def forecast(
     jobs must not be in the state: a job that ends gives back its claim. The state is used for the
     calculation and is as it was at the end.
     """
-    unbounded = replace(policy, evaluations_max=_UNBOUNDED, placements_max=_UNBOUNDED)
-    with state.cluster.transaction() as transaction:
-        capacity = PresentCapacity(state.cluster, transaction)
-        ahead = _Ahead(Context(state, unbounded, now, capacity), key, ends)
-        try:
-            return ahead.run()
-        finally:
-            ahead.restore()
-            state.advance(now)
+    return Forecasts(state, now, policy, ends=ends).of(key)
+
+
+class Forecasts:
+    """What `forecast` returns for any job, as long as the state does not change.
+
+    A run ends once the job that it was made for has its place. One that is asked about later and
+    has none by then costs a new run, which goes further.
+    """
+
+    def __init__(
+        self,
+        state: PlacementState,
+        now: float,
+        policy: PlacementPolicy,
+        *,
+        ends: Ends | None = None,
+    ) -> None:
+        self._state, self._now, self._ends = state, now, ends
+        self._policy = replace(policy, evaluations_max=_UNBOUNDED, placements_max=_UNBOUNDED)
+        self._furthest: _Ahead | None = None
+
+    def of(self, key: ObjectKey) -> Forecast | Preemption | Unknown:
+        """Return the forecast for a waiting job."""
+        if self._furthest is None or not self._furthest.knows(key):
+            self._furthest = self._run(key)
+        return self._furthest.answer(key)
+
+    def _run(self, key: ObjectKey) -> _Ahead:
+        state = self._state
+        with state.cluster.transaction() as transaction:
+            capacity = PresentCapacity(state.cluster, transaction)
+            ahead = _Ahead(Context(state, self._policy, self._now, capacity), key, self._ends)
+            try:
+                ahead.run()
+            finally:
+                ahead.restore()
+                state.advance(self._now)
+        return ahead
 
 
 class _Ahead:
@@ -127,49 +162,70 @@ class _Ahead:
         self._added: dict[ObjectKey, QueueEntry] = {}
         self._is_endless = self._has_restart = False
         self._is_preempting = bool(context.state.nominees)
-        #: The victims of the job itself, once it has some.
-        self._victims: tuple[ObjectKey, ...] | None = None
+        #: The jobs that were placed: when, and how many had ended by then.
+        self._starts: dict[ObjectKey, tuple[float, int]] = {}
+        #: Which jobs preempt others at last, and the victims of each.
+        self._victims: dict[ObjectKey, tuple[ObjectKey, ...]] = {}
+        #: Why jobs without a start have none; None while the run has not come to its end.
+        self._unknown: Unknown | None = None
         #: When there may be more victims.
         self._retry_at = inf
-        self._waits_for: list[ObjectKey] = []
+        #: The jobs that have ended, in order, and where they ran.
+        self._ended: list[tuple[ObjectKey, Ints]] = []
         #: What was taken since belongs to the next job that is placed.
         self._mark = 0
-        gang = self._state.jobs[key].gang
-        assert not isinstance(gang, InvalidGang)
-        constraints = [role.member.constraints for role in gang.accepting.roles]
-        self._eligible = eligible_nodes(self._state.cluster, constraints)
-        self._dependents = _dependents(self._state)
+        self._dependents = _dependents(context.state)
 
-    def run(self) -> Forecast | Preemption | Unknown:
+    def run(self) -> None:
+        """Look ahead until the job is placed, or as far as can be."""
         self._begin()
         context, seen = self._context, -inf
         for _ in range(ENDS_MAX):
             if self._place():
-                if self._victims is not None:
-                    return Preemption(context.now, self._victims)
-                if self._is_preempting:
-                    return Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.PREEMPTING
-                waits_for = tuple(reversed(self._waits_for[-WAITS_FOR_MAX:]))
-                return Forecast(context.now, waits_for)
+                return
             end = self._capacity.next_end(seen)
             accepts_at = self._state.patience.next_end()
             opens_at = self._state.cluster.table.windows.next_end(context.now)
             instants = (end, accepts_at, opens_at, self._retry_at)
             steps = [at for at in instants if at is not None and at < inf]
             if not steps:
-                return self._unknown()
+                self._unknown = self._cause()
+                return
             seen = context.now = max(context.now, min(steps), self._coarse())
             if self._ends is not None and self._ends.is_late():
                 break
             for key in self._capacity.by(seen):
                 context.limits.give_back(key)
                 if key in self._dependents:
-                    return Unknown.DEPENDENT
+                    self._unknown = Unknown.DEPENDENT
+                    return
                 slots = context.placed.get(key)
                 slots = self._state.cluster.ledger.slots(key) if slots is None else slots
-                if self._eligible[slots].any():
-                    self._waits_for.append(key)
-        return Unknown.TOO_MANY
+                self._ended.append((key, slots))
+        self._unknown = Unknown.TOO_MANY
+
+    def knows(self, key: ObjectKey) -> bool:
+        """True when `answer` has one for this job."""
+        return key in self._starts or self._unknown is not None
+
+    def answer(self, key: ObjectKey) -> Forecast | Preemption | Unknown:
+        """Return what the run has found for a job that it knows."""
+        if key in self._starts:
+            starts_at, ended = self._starts[key]
+            waits_for = islice(self._useful_ends(key, ended), WAITS_FOR_MAX)
+            return Forecast(starts_at, tuple(waits_for))
+        if key in self._victims:
+            return Preemption(self._context.now, self._victims[key])
+        assert self._unknown is not None
+        return self._unknown
+
+    def _useful_ends(self, key: ObjectKey, count: int) -> Iterator[ObjectKey]:
+        """Yield which of the first jobs to end ran where this one could, the latest first."""
+        gang = self._state.jobs[key].gang
+        assert not isinstance(gang, InvalidGang)
+        constraints = [role.member.constraints for role in gang.accepting.roles]
+        eligible = eligible_nodes(self._state.cluster, constraints)
+        return (each for each, slots in reversed(self._ended[:count]) if eligible[slots].any())
 
     def _coarse(self) -> float:
         """Return the next instant to look at where ends are estimates: these need no exact one."""
@@ -184,16 +240,16 @@ class _Ahead:
     def _begin(self) -> None:
         """Admit new jobs, release what is of no more use, note whose end is not known."""
         state, ledger = self._state, self._state.cluster.ledger
-        for key, entry in state.jobs.items():
-            job, priority = entry.job, state.cluster.jobs[key].priority
-            is_free = job.spec.adopts is None and not job.spec.after
-            if is_free and _is_new(job) and isinstance(priority, int):
+        for key in state.unadmitted:
+            entry, priority = state.jobs[key], state.cluster.jobs[key].priority
+            spec = entry.job.spec
+            if spec.adopts is None and not spec.after and isinstance(priority, int):
                 self._queue(entry)
         self._capacity.without(k for k in state.releasable if not ledger.awaits_binding(k))
         expected = dict[ObjectKey, float]()
         for claim in ledger.claims_by_priority():
             entry = state.cluster.jobs[claim.key]
-            if claim.key != self._key and self._capacity.holds(claim.key):
+            if self._capacity.holds(claim.key):
                 end = entry.ends_at
                 if self._ends is not None:
                     end = self._ends.running(entry, self._context.now)
@@ -211,7 +267,8 @@ class _Ahead:
         elif end is None:
             self._has_restart = True
 
-    def _unknown(self) -> Unknown:
+    def _cause(self) -> Unknown:
+        """Return why jobs still wait although no more ends are known."""
         if self._has_restart:
             return Unknown.RESTARTING
         return Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.NO_ROOM
@@ -221,7 +278,7 @@ class _Ahead:
         self._added[entry.age.job_key] = entry
 
     def _place(self) -> bool:
-        """Place what fits at this instant; True once the job is placed, or others preempt."""
+        """Place what fits at this instant; True once the job is placed, or some preempt."""
         context = self._context
         self._state.advance(context.now)
         while True:
@@ -229,19 +286,26 @@ class _Ahead:
             context.reserve()
             self._mark = self._capacity.mark()
             if self._is_preempting:
-                return True
+                return self._end_preempting()
             fit = Fit(context, self._on_plan, self._on_repair)
             fit.run()
             self._retry_at = fit.preempting.retry_at
             for key, found in fit.preempting.made.items():
                 self._note_end(self._state.jobs[key].job, None)
-                self._is_preempting = True
-                if key == self._key:
-                    self._victims = tuple(victim.key for victim in found.victims)
-            if self._is_preempting or self._key in context.placed:
+                self._victims[key] = tuple(victim.key for victim in found.victims)
+            if self._victims:
+                return self._end_preempting()
+            for key in islice(context.placed, len(self._starts), None):
+                self._starts[key] = (context.now, len(self._ended))
+            if self._key in self._starts:
                 return True
             if len(self._added) == added:
                 return False
+
+    def _end_preempting(self) -> bool:
+        """End the run: what happens once some jobs preempt others is not known."""
+        self._unknown = Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.PREEMPTING
+        return True
 
     def _on_plan(self, entry: QueueEntry, plan: Plan) -> None:
         capacity, job, key = self._capacity, entry.job, entry.age.job_key
@@ -285,13 +349,5 @@ class _Ahead:
 def _dependents(state: PlacementState) -> frozenset[ObjectKey]:
     """Return the jobs whose end may let another one into the queue."""
     return frozenset(
-        (entry.job.metadata.namespace, after.job)
-        for entry in state.jobs.values()
-        if entry.job.spec.after and _is_new(entry.job)
-        for after in entry.job.spec.after
+        (key[0], after.job) for key in state.unadmitted for after in state.jobs[key].job.spec.after
     )
-
-
-def _is_new(job: Job) -> bool:
-    """True for a job that was never admitted and may be."""
-    return job.status.attempt == 0 and phase_of(job) is Phase.UNADMITTED

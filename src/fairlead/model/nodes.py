@@ -100,6 +100,8 @@ class NodeTable:
         self._key: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
         self._rank: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
         self._ranks_stale = False
+        #: `empty_key`, and the nodes that it is of.
+        self._empty_key: tuple[tuple[int, int], Ints] | None = None
         self._device_rows: list[int] = []
         #: Slots whose amounts changed since the fits were last brought up to date.
         self.stale_amounts: list[Ints] = []
@@ -278,6 +280,16 @@ class NodeTable:
         """
         self._refresh_ranks()
         return self._key
+
+    @property
+    def empty_key(self) -> Ints:
+        """The same were nothing in use; only the order of nodes that exist counts. Shared: do not
+        change it.
+        """
+        nodes = (self.nodes_version, self.capacity)
+        if self._empty_key is None or self._empty_key[0] != nodes:
+            self._empty_key = (nodes, self.packing_key(self.allocatable))
+        return self._empty_key[1]
 
     @property
     def rank(self) -> Ints:

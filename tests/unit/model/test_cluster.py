@@ -14,6 +14,7 @@ from fairlead.api.meta import Condition
 from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model import fits as fits_module
+from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.testing.builders import (
     EPOCH,
@@ -248,6 +249,17 @@ def test_a_transaction_is_undone_however_it_ends() -> None:
     assert room(state, job) == {"n1": 4}
     with state.cluster.transaction(), pytest.raises(AssertionError):
         state.cluster.transaction()
+
+
+def test_the_packing_order_of_empty_nodes_follows_what_they_have_and_not_what_is_used() -> None:
+    cluster = ClusterState.of(make_nodes(2))
+    small, large = map(cluster.table.slot, ("node-0000", "node-0001"))
+    assert cluster.table.empty_key[small] < cluster.table.empty_key[large]
+    cluster.job_changed(make_job("a", gpus=8, placement=make_placement(["node-0001"])))
+    assert cluster.table.key[large] < cluster.table.key[small]
+    assert cluster.table.empty_key[small] < cluster.table.empty_key[large]
+    cluster.node_changed(make_node("node-0001", gpus=4))
+    assert cluster.table.empty_key[large] < cluster.table.empty_key[small]
 
 
 def test_absurd_amounts_of_nodes_and_pods_neither_wrap_around_nor_make_room() -> None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import click
 
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import NODE_POOLS, NODES, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.messages import ClusterStatus
 from fairlead.cli.cluster_settings import read_settings
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
 from fairlead.cli.fit import read_state
 from fairlead.cli.flags import Flag
-from fairlead.cli.hypothesis import changed_job, read_changes
+from fairlead.cli.hypothesis import Changes, changed_job, read_changes
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.transport import Api
@@ -28,9 +32,11 @@ from fairlead.cli.views.teams import Owners, owners_of
 from fairlead.cli.views.why import supposed_text, why_facts, why_text
 from fairlead.decide.explain import Explanation, explain, explain_changed
 from fairlead.decide.fleet.growth import pools_that_hold
+from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.input.errors import CliError, Exit
+from fairlead.input.errors import CliError, Code, Exit, fail
 from fairlead.model.node_health import NodeHealth
 
 #: The expected start is left out where it takes longer: in queues of thousands of different jobs.
@@ -44,15 +50,16 @@ EXPECTED_SECONDS_MAX = 3.0
       fairlead why train-1
       fairlead why train-1 -o json
       fairlead why train-1 --if nodes=4 --if priority=high
+      fairlead why $(fairlead ps --state Waiting -o name)
     """
 )
-@click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @click.option("--if", "words", metavar="FLAG=VALUE", multiple=True,
               help="Explain the job as if it had been submitted so: nodes, gpus, cpus, memory, "
               "time or priority; repeatable.")  # fmt: skip
 @common()
-def why(common_: Common, *, job: str, words: tuple[str, ...]) -> int:
-    """Explain why a job waits, or what it does.
+def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> int:
+    """Explain why jobs wait, or what they do.
 
     Of a waiting job: the verdict, the numbers behind it, who is ahead and who holds the room, when
     it may start, and what would let it start now. Every suggestion was tried on the cluster's state
@@ -63,48 +70,146 @@ def why(common_: Common, *, job: str, words: tuple[str, ...]) -> int:
 
     Of a job that was deleted, or of a stopped cluster of this machine, how it ended.
     """
-    instant, changes = now(), read_changes(words)
-    explanation, unready, buying = None, {}, None
-    owners: Owners = {}
-    is_up = stopped(common_) is not None
-    found = past_job(common_, clean_reference(job)) if is_up else None
-    if found is None:
-        api = common_.connect()
-        status = read_status(api)
-        space, is_up = common_.space(api.connection.namespace), status is not None
-        found = _find(common_, api, (space, job), is_up=is_up)
-        if changes:
-            classes = api.list(PRIORITY_CLASSES) if Flag.PRIORITY in changes else ()
-            found = changed_job(found, changes, classes)
-        if not found.is_finished:
-            asked = _Asked(found, read_settings(api, status), is_changed=bool(changes))
-            explanation, unready, buying, owners = _read(common_, api, asked, instant)
-    elif changes:
-        found = changed_job(found, changes, ())
+    changes = read_changes(words)
+    if changes and len(jobs) > 1:
+        raise fail(Code.BAD_VALUE, f"--if: explains one job, got {len(jobs)}")
+    asking = _Asking(common_, changes, now())
+    asked = [asking.of(job) for job in jobs]
     if common_.format in (Format.JSON, Format.YAML):
-        supposed = {"if": {flag.value: value for flag, value in changes.items()}} if changes else {}
-        facts = why_facts(found, explanation, owners)
-        common_.emit(dump({**supposed, **facts}, common_.format))
+        facts = [each.facts(changes) for each in asked]
+        common_.emit(dump(facts[0] if len(facts) == 1 else facts, common_.format))
     elif common_.format is Format.NAME:
-        common_.emit(f"{found.metadata.name}\n")
+        common_.emit("".join(f"{each.job.metadata.name}\n" for each in asked))
     else:
-        text = why_text(
-            found, explanation, instant, is_up=is_up, unready=unready, buying=buying,
-            owners=owners,
-        )  # fmt: skip
-        common_.emit(supposed_text(found, explanation, changes, text) if changes else text)
+        common_.emit("\n".join(each.text(changes, asking.instant) for each in asked))
     return Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The job, the controllers' settings where they can be read, and whether the job is as `--if`
-    supposes.
+class _Answer:
+    """A job, what the planner says of it, since when nodes of it have not been ready, what node
+    pools do for it, and whose the nodes are.
     """
 
     job: Job
-    settings: ControllerSettings | None
-    is_changed: bool
+    explanation: Explanation | None = None
+    unready: Mapping[str, float] = field(default_factory=dict[str, float])
+    buying: Buying | None = None
+    owners: Owners = field(default_factory=dict[str, str])
+    is_up: bool = False
+
+    def facts(self, changes: Changes) -> dict[str, Any]:
+        """Return it as data."""
+        supposed = {"if": {flag.value: value for flag, value in changes.items()}} if changes else {}
+        return {**supposed, **why_facts(self.job, self.explanation, self.owners)}
+
+    def text(self, changes: Changes, instant: float) -> str:
+        """Return it in words."""
+        text = why_text(
+            self.job, self.explanation, instant, is_up=self.is_up, unready=self.unready,
+            buying=self.buying, owners=self.owners,
+        )  # fmt: skip
+        return supposed_text(self.job, self.explanation, changes, text) if changes else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The cluster as the scheduler would see it, and the forecasts of all jobs in it."""
+
+    nodes: Sequence[Node]
+    state: PlacementState
+    health: NodeHealth
+    policy: PlacementPolicy
+    forecasts: Forecasts
+    pools: Sequence[NodePool]
+
+
+class _Asking:
+    """Answers about one job after the other; what they need of the cluster is read once."""
+
+    def __init__(self, common_: Common, changes: Changes, instant: float) -> None:
+        self._common, self._changes = common_, changes
+        self.instant = instant
+        self._give_up_at = time.monotonic() + EXPECTED_SECONDS_MAX
+        self._is_stopped = stopped(common_) is not None
+
+    def of(self, name: str) -> _Answer:
+        """Return the answer about a job."""
+        if self._is_stopped:
+            found = past_job(self._common, clean_reference(name))
+            if found is not None:
+                found = changed_job(found, self._changes, ()) if self._changes else found
+                return _Answer(found, is_up=True)
+        space, is_up = self._common.space(self._api.connection.namespace), self._status is not None
+        found = _find(self._common, self._api, (space, name), is_up=is_up)
+        if self._changes:
+            has_priority = Flag.PRIORITY in self._changes
+            classes = self._api.list(PRIORITY_CLASSES) if has_priority else ()
+            found = changed_job(found, self._changes, classes)
+        if found.is_finished or (cluster := self._cluster) is None:
+            return _Answer(found, is_up=is_up)
+        return self._explained(found, cluster, is_up=is_up)
+
+    def _explained(self, job: Job, cluster: _Cluster, *, is_up: bool) -> _Answer:
+        state, key, policy = cluster.state, job.metadata.key, cluster.policy
+        if self._changes:
+            state.cluster.job_changed(job)
+            found = explain_changed(state, key, self.instant, policy, is_late=self._is_late)
+        else:
+            found = explain(
+                state, key, self.instant, policy, is_late=self._is_late,
+                forecasts=cluster.forecasts,
+            )  # fmt: skip
+        placement = job.status.placement
+        used = (
+            {node for role in placement.roles for node in role.nodes} if placement else set[str]()
+        )
+        since = cluster.health.unready_since
+        pools = cluster.pools if found is not None and placement is None else ()
+        gang = state.cluster.gang_of(job)
+        holding = pools_that_hold(cluster.nodes, gang, pools) if pools else {}
+        return _Answer(
+            job, found, {name: at for name, at in since.items() if name in used},
+            buying_for(job, pools, holding, self.instant), owners_of(cluster.nodes), is_up,
+        )  # fmt: skip
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._give_up_at
+
+    @cached_property
+    def _api(self) -> Api:
+        return self._common.connect()
+
+    @cached_property
+    def _status(self) -> ClusterStatus | None:
+        return read_status(self._api)
+
+    @cached_property
+    def _cluster(self) -> _Cluster | None:
+        """The cluster, with the settings of the controllers where these can be read; None for a
+        user who may not see it, and gets what the status of the job says.
+        """
+        settings = read_settings(self._api, self._status)
+        try:
+            nodes = self._api.list(NODES)
+            levels = (settings or ControllerSettings()).levels()
+            cluster = read_state(self._api, nodes, levels)
+            state = PlacementState(cluster, order=FairShareOrder(cluster))
+        except Forbidden:
+            self._common.note(
+                "note: you may not list what the cluster has; this is what the job says"
+            )
+            return None
+        if settings is None:
+            self._common.note(
+                "note: the settings of the controllers cannot be read; defaults are assumed"
+            )
+        health = NodeHealth()
+        for node in nodes:
+            health.put(node, self.instant)
+        policy = (settings or ControllerSettings()).placement_policy()
+        forecasts = Forecasts(state, self.instant, policy)
+        return _Cluster(nodes, state, health, policy, forecasts, _pools(self._api))
 
 
 def _pools(api: Api) -> Sequence[NodePool]:
@@ -113,45 +218,6 @@ def _pools(api: Api) -> Sequence[NodePool]:
         return api.list(NODE_POOLS)
     except (Forbidden, NotFound):
         return ()
-
-
-def _read(
-    common_: Common, api: Api, asked: _Asked, instant: float
-) -> tuple[Explanation | None, dict[str, float], Buying | None, Owners]:
-    """Return what the planner says, since when nodes of the job have not been ready, what node
-    pools do for it, and whose the nodes are.
-
-    With the settings of the controllers, where they can be read. A user who may not see the cluster
-    gets what the status of the job says.
-    """
-    job, settings = asked.job, asked.settings
-    try:
-        nodes = api.list(NODES)
-        cluster = read_state(api, nodes, (settings or ControllerSettings()).levels())
-        if asked.is_changed:
-            cluster.job_changed(job)
-        state = PlacementState(cluster, order=FairShareOrder(cluster))
-    except Forbidden:
-        common_.note("note: you may not list what the cluster has; this is what the job says")
-        return None, {}, None, {}
-    health = NodeHealth()
-    for node in nodes:
-        health.put(node, instant)
-    placement = job.status.placement
-    used = {node for role in placement.roles for node in role.nodes} if placement else set[str]()
-    unready = {name: since for name, since in health.unready_since.items() if name in used}
-    policy = (settings or ControllerSettings()).placement_policy()
-    if settings is None:
-        common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
-    ask = explain_changed if asked.is_changed else explain
-    give_up_at = time.monotonic() + EXPECTED_SECONDS_MAX
-    explanation = ask(
-        state, job.metadata.key, instant, policy, is_late=lambda: time.monotonic() > give_up_at
-    )
-    pools = _pools(api) if explanation is not None and placement is None else ()
-    holding = pools_that_hold(nodes, cluster.gang_of(job), pools) if pools else {}
-    buying = buying_for(job, pools, holding, instant)
-    return explanation, unready, buying, owners_of(nodes)
 
 
 def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:

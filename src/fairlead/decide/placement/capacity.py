@@ -236,7 +236,8 @@ class EmptyCapacity:
     @property
     def key(self) -> Ints:
         """The packing order of the empty nodes."""
-        return self._state.table.packing_key(self._free())
+        table = self._state.table
+        return table.packing_key(self._free()) if self._taken else table.empty_key
 
     def free_on(self, slots: Ints) -> Ints:
         """Return what is left there."""

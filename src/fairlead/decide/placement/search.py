@@ -76,12 +76,12 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
         if fits[slot] <= 0:
             return None
         return np.array([slot], dtype=np.int64), np.ones(1, dtype=np.int64)
+    if count > fits.sum(dtype=np.int64):
+        return None
     candidates = np.flatnonzero(fits)
     order = candidates[np.argsort(key[candidates])]
     rooms = fits[order].astype(np.int64)
     filled = np.cumsum(rooms)
-    if count > (filled[-1] if len(filled) else 0):
-        return None
     used = int(np.searchsorted(filled, count)) + 1 if count else 0
     counts = rooms[:used]
     if used:

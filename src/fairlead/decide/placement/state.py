@@ -59,6 +59,8 @@ class PlacementState:
         self.jobs: dict[JobKey, QueueEntry] = {}
         #: Jobs whose placement must be released.
         self.releasable: dict[JobKey, None] = {}
+        #: Jobs that were never admitted and may be.
+        self.unadmitted: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that are held.
         self.held: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that have no priority or no team, and why.
@@ -153,6 +155,8 @@ class PlacementState:
         is_releasable = _is_releasable(job, phase, is_forfeited=is_forfeited)
         _put(self.releasable, key, present=is_releasable)
         _put(self.repairable, key, present=phase is Phase.REPAIRING and not is_forfeited)
+        is_new = phase is Phase.UNADMITTED and job.status.attempt == 0
+        _put(self.unadmitted, key, present=is_new)
         is_held = phase is Phase.HELD and job.status.attempt > 0
         _put(self.held, key, present=is_held and not is_placed)
         _put(self.nominees, key, present=job.status.nomination is not None)
@@ -179,7 +183,7 @@ class PlacementState:
         self.kept_since.pop(key, None)
         for keys in (
             self.releasable, self.repairable, self.held, self.write_blocked, self.nominees,
-            self.preempted, self.leaving, self.evictable,
+            self.preempted, self.leaving, self.evictable, self.unadmitted,
         ):  # fmt: skip
             keys.pop(key, None)
 
