@@ -17,7 +17,7 @@ from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.names import TEAM
 from fairlead.api.placement import HeldNodes
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
-from fairlead.api.team import Budget, JobLimits, ShareStatus, Team, TeamStatus, TeamUse
+from fairlead.api.team import Budget, JobLimits, Reservation, ShareStatus, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time
 from fairlead.cli.common import Common
 from fairlead.cli.main import guarded
@@ -184,6 +184,30 @@ def test_why_says_that_a_job_backs_off_from_borrowing_and_what_helps(
     check("tables/why-borrow-back-off.txt", said(capsys, "why", "sweep", "-n", "vision"))
     facts = json.loads(said(capsys, "why", "sweep", "-n", "vision", "-o", "json"))
     assert facts["explanation"]["borrowerBackoff"] == {"times": 4, "until": NOW + 240}
+
+
+def test_reservations(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def reservation(name: str, hours: float, **nodes: Any) -> Reservation:
+        start = NOW + 3600 * hours
+        return Reservation(name, format_time(start), format_time(start + 7200), **nodes)
+
+    api = TeamsApi()
+    speech, vision, *_ = teams()
+    late = reservation("workshop", 20, pool="a100", node_selector={"rack": "r1"})
+    now = reservation("demo", -1, node_names=tuple(f"v{n:05d}" for n in range(5)))
+    past = reservation("old", -30, node_names=("v00001",))
+    api.objects[TEAMS.name] = [
+        replace(vision, spec=replace(vision.spec, reservations=(late, now))),
+        replace(speech, spec=replace(speech.spec, reservations=(past,))),
+    ]
+    monkeypatch.setattr(Common, "connect", lambda _self, **_: api)
+    monkeypatch.setattr("fairlead.cli.commands.reservations.now", lambda: NOW)
+    check("tables/reservations.txt", said(capsys, "reservations"))
+    assert said(capsys, "reservations", "-o", "name") == "old\nworkshop\ndemo\n"
+    items = json.loads(said(capsys, "reservations", "-o", "json"))["items"]
+    assert [(item["team"], item["name"]) for item in items] == [
+        ("speech", "old"), ("vision", "workshop"), ("vision", "demo"),
+    ]  # fmt: skip
 
 
 PLANNED = """

@@ -199,6 +199,14 @@ class JobSpec(Wire, frozen=True):
     team: Annotated[
         str, bounded("Team that the job belongs to. No default.", maxLength=NAME_MAX)
     ] = ""
+    reservation: Annotated[
+        str,
+        bounded(
+            "Reservation of the team that the job uses: it runs on the nodes of that one only, and "
+            "starts while it lasts. No default.",
+            maxLength=NAME_MAX,
+        ),
+    ] = ""
     priority_class_name: Annotated[
         str,
         bounded(

@@ -17,6 +17,8 @@ from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 SHARES_MAX = 64
 NAMESPACES_MAX = 1_000
 SUBJECTS_MAX = 10_000
+RESERVATIONS_MAX = 64
+NODE_NAMES_MAX = 1_000
 WEIGHT_MAX = 1_000
 HALF_LIFE_DAYS_MAX = 3_650
 
@@ -97,6 +99,33 @@ class Budget(Wire, frozen=True):
     ] = 30
 
 
+class Reservation(Wire, frozen=True):
+    """Nodes that only the team's jobs which name the reservation may use, for some time."""
+
+    name: Annotated[
+        str,
+        bounded("Name within the team; jobs name it in spec.reservation.", maxLength=NAME_MAX),
+    ]
+    start_time: Annotated[Instant, Doc(description="When it begins.")]
+    end_time: Annotated[
+        Instant, Doc(description="When it ends. What still runs then is left alone.")
+    ]
+    pool: Annotated[
+        str,
+        bounded(
+            "Only nodes with the label fairlead.dev/pool of this value. Default: any pool.",
+            maxLength=NAME_MAX,
+        ),
+    ] = ""
+    node_selector: Annotated[
+        dict[str, str], Doc(description="Only nodes with all of these labels. Default: any.")
+    ] = {}
+    node_names: Annotated[
+        tuple[str, ...],
+        bounded("Only nodes of these names. Default: any.", maxItems=NODE_NAMES_MAX),
+    ] = ()
+
+
 class QueueingStrategy(Enum):
     """Whether a job of the team may start before an earlier one that waits for nodes."""
 
@@ -128,6 +157,13 @@ class TeamSpec(Wire, frozen=True):
     shares: Annotated[
         tuple[Share, ...],
         bounded("Nodes that are promised to the team. No default.", maxItems=SHARES_MAX),
+    ] = ()
+    reservations: Annotated[
+        tuple[Reservation, ...],
+        bounded(
+            "Nodes that are for jobs of the team for some time. No default.",
+            maxItems=RESERVATIONS_MAX,
+        ),
     ] = ()
     weight: Annotated[
         int,

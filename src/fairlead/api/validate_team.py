@@ -16,11 +16,13 @@ from fairlead.api.team import (
     WEIGHT_MAX,
     Budget,
     JobLimits,
+    Reservation,
     Share,
     Subjects,
     Team,
     TeamSpec,
 )
+from fairlead.api.times import parse_time
 
 
 def validate_team(team: Team | Mapping[str, Any]) -> list[StatusCause]:
@@ -58,6 +60,9 @@ def _causes(team: Team, name: str) -> Iterator[StatusCause]:
         if first != i:
             why = f"selects the same nodes as spec.shares[{first}]: add the amounts to one share"
             yield invalid(f"spec.shares[{i}]", _shown(selector), why)
+    for i, reservation in enumerate(spec.reservations):
+        yield from _reservation(reservation, f"spec.reservations[{i}]")
+    yield from _repeated((each.name for each in spec.reservations), "spec.reservations", ".name")
     if not 1 <= spec.weight <= WEIGHT_MAX:
         yield invalid("spec.weight", spec.weight, f"must be from 1 to {WEIGHT_MAX}")
     for field, value in (
@@ -87,8 +92,8 @@ def _budget(budget: Budget) -> Iterator[StatusCause]:
         yield invalid("spec.budget.halfLifeDays", days, why)
 
 
-def selector_of(share: Share) -> dict[str, str]:
-    """Return the labels that the nodes of a share have; {}: any node."""
+def selector_of(share: Share | Reservation) -> dict[str, str]:
+    """Return the labels that the nodes of a share or a reservation have; {}: any node."""
     return {**({POOL: share.pool} if share.pool else {}), **share.node_selector}
 
 
@@ -104,15 +109,50 @@ def _subjects(subjects: Subjects, path: str) -> Iterator[StatusCause]:
         yield from _repeated(values, f"{path}.{field}")
 
 
-def _repeated(values: Iterable[str], path: str) -> Iterator[StatusCause]:
+def _repeated(values: Iterable[str], path: str, field: str = "") -> Iterator[StatusCause]:
     seen: set[str] = set()
     for i, value in enumerate(values):
         if value in seen:
-            yield duplicate(f"{path}[{i}]", value)
+            yield duplicate(f"{path}[{i}]{field}", value)
         seen.add(value)
 
 
+def _reservation(reservation: Reservation, path: str) -> Iterator[StatusCause]:
+    if not LABEL.fullmatch(reservation.name):
+        yield invalid(f"{path}.name", reservation.name, LABEL_RULE)
+    instants = list[float]()
+    for field, value in (
+        ("startTime", reservation.start_time),
+        ("endTime", reservation.end_time),
+    ):
+        try:
+            instants.append(parse_time(value))
+        except ValueError:
+            yield invalid(f"{path}.{field}", value, "must be a time as in RFC 3339")
+    if len(instants) == 2 and instants[0] >= instants[1]:
+        why = f"must be later than startTime, {reservation.start_time}"
+        yield invalid(f"{path}.endTime", reservation.end_time, why)
+    yield from _selector(reservation, path)
+    for i, name in enumerate(reservation.node_names):
+        if not name:
+            yield cause("Required", f"{path}.nodeNames[{i}]", "Required value: a name")
+    yield from _repeated(reservation.node_names, f"{path}.nodeNames")
+    if not (reservation.pool or reservation.node_selector or reservation.node_names):
+        why = "pool, nodeSelector or nodeNames, one of them at least"
+        yield cause("Required", path, f"Required value: {why}")
+
+
 def _share(share: Share, path: str) -> Iterator[StatusCause]:
+    yield from _selector(share, path)
+    if (share.nodes is None) == (share.gpus is None):
+        got = "neither" if share.nodes is None else "both"
+        yield cause("Required", path, f"Required value: nodes or gpus, one of them; got {got}")
+    for field, amount in (("nodes", share.nodes), ("gpus", share.gpus)):
+        if amount is not None and amount < 0:
+            yield invalid(f"{path}.{field}", amount, "must be greater than or equal to 0")
+
+
+def _selector(share: Share | Reservation, path: str) -> Iterator[StatusCause]:
     if share.pool and not is_label_value(share.pool):
         yield invalid(f"{path}.pool", share.pool, "must be the value of a label")
     for key, value in share.node_selector.items():
@@ -125,9 +165,3 @@ def _share(share: Share, path: str) -> Iterator[StatusCause]:
             yield invalid(f"{at}[{key[:80]}]", value, "must be the value of a label")
         if key == POOL and share.pool and value != share.pool:
             yield invalid(f"{at}[{POOL}]", value, f"must be {share.pool}, or pool be left out")
-    if (share.nodes is None) == (share.gpus is None):
-        got = "neither" if share.nodes is None else "both"
-        yield cause("Required", path, f"Required value: nodes or gpus, one of them; got {got}")
-    for field, amount in (("nodes", share.nodes), ("gpus", share.gpus)):
-        if amount is not None and amount < 0:
-            yield invalid(f"{path}.{field}", amount, "must be greater than or equal to 0")

@@ -66,6 +66,11 @@ SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
             ),
             "teams": Entry("teams", "teams", "Show teams: their shares, and what they use."),
             "quota": Entry("teams", "quota", "Show what a team was promised, has and uses."),
+            "reservations": Entry(
+                "reservations",
+                "reservations",
+                "Show reservations: nodes that only jobs of a team which name them may use.",
+            ),
             "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
             "uninstall": Entry("uninstall", "uninstall", "Take Fairlead off a Kubernetes cluster."),
             "controller": Entry(

@@ -29,6 +29,7 @@ class Flag(Enum):
     ON = "on"
     SIMULATE = "simulate"
     HOLD = "hold"
+    RESERVATION = "reservation"
     RETRIES = "retries"
     NO_RESTART = "no-restart"
 
@@ -74,6 +75,9 @@ FLAGS: dict[Flag, FlagInfo] = {
         "DURATION", "Run on virtual nodes and pretend to take this long; implies --on virtual."
     ),
     Flag.HOLD: FlagInfo("", "Queue it held; fairlead release lets it start."),
+    Flag.RESERVATION: FlagInfo(
+        "NAME", "Use this reservation of your team; fairlead reservations lists them."
+    ),
     Flag.RETRIES: FlagInfo("N", "Restart it up to N times when its program fails. [default: 0]"),
     Flag.NO_RESTART: FlagInfo("", "Do not restart it, not even after the failure of a node."),
 }

@@ -61,7 +61,6 @@ SBATCH_REFUSED: dict[str, str] = {
     "constraint": _SELECTOR_HELP,
     "nodelist": _SELECTOR_HELP,
     "exclude": _SELECTOR_HELP,
-    "reservation": _SELECTOR_HELP,
     "qos": "use --priority CLASS",
     "gpus": "Slurm's --gpus is the sum over the job: write --gpus-per-node=N",
     "mem-per-cpu": "write --mem=SIZE, the memory of one member",
@@ -107,6 +106,7 @@ SBATCH_HONOURED: dict[str, tuple[Flag, Kind]] = {
     "priority": (Flag.PRIORITY, Kind.COUNT),
     "dependency": (Flag.AFTER, Kind.TEXT),
     "chdir": (Flag.CHDIR, Kind.TEXT),
+    "reservation": (Flag.RESERVATION, Kind.TEXT),
     "hold": (Flag.HOLD, Kind.SWITCH),
     "no-requeue": (Flag.NO_RESTART, Kind.SWITCH),
 }

@@ -141,6 +141,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
     role = Role(name=ROLE, count=request.members, min_count=request.members_min, template=template)
     spec = JobSpec(
         roles=(role,),
+        reservation=request.reservation,
         priority_class_name=request.priority_class,
         priority=request.priority,
         time_limit_seconds=request.time_seconds,

@@ -52,6 +52,7 @@ class JobRequest:
     priority_class: str = ""
     env: tuple[tuple[str, str], ...] = ()
     image: str = ""
+    reservation: str = ""
     after: tuple[After, ...] = ()
     topology: Topology | None = None
     chdir: str | None = None
@@ -333,6 +334,7 @@ def parse_request(
         priority_class=priority_class,
         env=reader.env(),
         image=reader.text(Flag.IMAGE) or "",
+        reservation=reader.text(Flag.RESERVATION) or "",
         after=reader.after(),
         topology=reader.topology(),
         chdir=reader.text(Flag.CHDIR),

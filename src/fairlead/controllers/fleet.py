@@ -85,7 +85,8 @@ BUYABLE = frozenset(
     for reason in (
         Reason.INSUFFICIENT_CAPACITY, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
         Reason.SLICES_UNAVAILABLE,
-        Reason.NODES_UNAVAILABLE, Reason.MAINTENANCE, Reason.NO_MATCHING_NODE,
+        Reason.NODES_UNAVAILABLE, Reason.MAINTENANCE, Reason.RESERVED_FOR_OTHERS,
+        Reason.NO_MATCHING_NODE,
         Reason.NO_NODE_SHAPE_FITS,
         Reason.EXCEEDS_CLUSTER, Reason.NO_SUCH_TOPOLOGY, Reason.NO_DOMAIN_FITS,
         Reason.NO_SLICES_FIT,

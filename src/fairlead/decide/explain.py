@@ -59,6 +59,8 @@ _CAPACITY_REASONS = (
 )
 #: Of jobs that wait for others of their team or user to end.
 _LIMITS = (Reason.RUNNING_LIMIT, Reason.GPU_LIMIT)
+#: Of jobs that wait for the time of some nodes.
+_CLOSED = (Reason.MAINTENANCE, Reason.RESERVED_FOR_OTHERS, Reason.AWAITING_RESERVATION)
 _PREEMPTING = (Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT)
 #: Reasons that only the scheduler can know: explained as it wrote them.
 _WRITTEN = frozenset(
@@ -192,7 +194,7 @@ def explain(
         return Explanation(key, verdict, _since(entry.job, verdict))
     verdict = with_end(_waiting_verdict(state, entry, gang), entry, now)
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
-    if verdict.reason is Reason.MAINTENANCE:
+    if verdict.reason in _CLOSED:
         open_to = open_to.instant
     explanation = Explanation(
         key,
@@ -203,7 +205,7 @@ def explain(
         suggestions=tuple(_suggestions(state.cluster, gang)),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
-    if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, Reason.MAINTENANCE):
+    if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, *_CLOSED):
         forecasts = forecasts or Forecasts(state, now, policy or PlacementPolicy())
         awaited = forecasts.of(key)
         if verdict.reason in RESERVED_UNTIL:

@@ -185,7 +185,7 @@ class _Ahead:
                 return
             end = self._capacity.next_end(seen)
             accepts_at = self._state.patience.next_end()
-            opens_at = self._state.cluster.table.windows.next_end(context.now)
+            opens_at = self._state.cluster.table.windows.next_opening(context.now)
             instants = (end, accepts_at, opens_at, self._retry_at)
             steps = [at for at in instants if at is not None and at < inf]
             if not steps:

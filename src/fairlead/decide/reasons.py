@@ -34,6 +34,8 @@ class Reason(Enum):
     NEIGHBOURS_IN_THE_WAY = "NeighboursInTheWay"
     NODES_UNAVAILABLE = "NodesUnavailable"
     MAINTENANCE = "Maintenance"
+    RESERVED_FOR_OTHERS = "ReservedForOthers"
+    AWAITING_RESERVATION = "AwaitingReservation"
     BEHIND_EARLIER_JOB = "BehindEarlierJob"
     BEHIND_RESERVATION = "BehindReservation"
     BEHIND_EXPECTED_START = "BehindExpectedStart"
@@ -78,6 +80,8 @@ class Reason(Enum):
     NO_DOMAIN_FITS = "NoDomainFits"
     NO_SLICES_FIT = "NoSlicesFit"
     NO_SUCH_TOPOLOGY = "NoSuchTopology"
+    RESERVATION_ENDED = "ReservationEnded"
+    NO_SUCH_RESERVATION = "NoSuchReservation"
     NO_MATCHING_NODE = "NoMatchingNode"
     INVALID_REQUEST = "InvalidRequest"
     SET_ASIDE = "SetAside"
@@ -231,6 +235,26 @@ REASONS: dict[Reason, ReasonInfo] = {
         50,
         "it cannot start on {nodes} nodes, in whose maintenance it could still run; the first one "
         "is {window}",
+    ),
+    Reason.RESERVED_FOR_OTHERS: ReasonInfo(
+        Outcome.WAITING,
+        50,
+        "it cannot start on {nodes} nodes, which are reserved while it could still run; the first "
+        "reservation to end is {reservation}, {window}",
+    ),
+    Reason.AWAITING_RESERVATION: ReasonInfo(
+        Outcome.WAITING, 50, "waits for its reservation {reservation} of {nodes} nodes, {window}"
+    ),
+    Reason.RESERVATION_ENDED: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "its reservation {reservation} is over ({window}): let the job name another one, or none",
+    ),
+    Reason.NO_SUCH_RESERVATION: ReasonInfo(
+        Outcome.BLOCKED,
+        60,
+        "there is no reservation {reservation}: let the job name another one, or none; fairlead "
+        "reservations lists them",
     ),
     Reason.NODES_UNAVAILABLE: ReasonInfo(
         Outcome.WAITING,

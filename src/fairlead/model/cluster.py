@@ -38,6 +38,7 @@ from fairlead.model.phase import OPEN, Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import Neighbours, RequestReader
+from fairlead.model.reserved_nodes import Reserved, reserved_by
 from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
@@ -130,8 +131,9 @@ class ClusterState:
         self._forfeits: dict[JobKey, _Forfeit] = {}
         #: What `reserve_uncertain` was called with.
         self._uncertain: dict[JobKey, Placement] = {}
-        #: Some node has a maintenance window: it matters how long jobs may run.
+        #: Some node has a maintenance window or is reserved: it matters how long jobs may run.
         self._has_windows = False
+        self._reserved: tuple[Reserved, ...] = ()
         self._job_observers: list[JobObserver] = []
 
     @classmethod
@@ -245,8 +247,14 @@ class ClusterState:
             self.uses.forget_pods()
             for namespace, claim, node in self.ledger.uncovered():
                 self._pod_counts(namespace, claim, node, 1)
-        if has_changed:
-            self._take_in_again()
+        if not has_changed:
+            return
+        reserved = reserved_by(self.teams)
+        if reserved != self._reserved:
+            self._reserved = reserved
+            self.table.reserve(reserved)
+            self._has_windows = bool(self.table.windows)
+        self._take_in_again()
 
     def _pod_counts(self, namespace: str, claim: str, node: str, sign: int) -> None:
         """Count a pod that no claim covers for the team of its namespace, or with -1 no more."""
@@ -440,7 +448,7 @@ class ClusterState:
         return gang_of(
             job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level),
             partial(self._neighbours_of, job), levels=self.levels,
-            hold_seconds=hold_seconds(job) if self._has_windows else None,
+            hold_seconds=hold_seconds(job) if self._has_windows else None, team=name,
         )  # fmt: skip
 
     def _neighbours_of(self, job: Job, role: Role) -> Neighbours | None:

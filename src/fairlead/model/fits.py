@@ -19,6 +19,7 @@ from fairlead.api.quantity import PODS
 from fairlead.model.labels import resized
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
 from fairlead.model.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass
+from fairlead.model.window_table import Hold
 
 #: Rows kept; further classes are computed each time they are asked for.
 ROWS_MAX = 1024
@@ -226,12 +227,17 @@ class FitTable:
         table, (since, until) = self._table, self._steady
         if not table.windows or since < now < until:
             return
-        holds = {c.hold_seconds for c in self._masks if c.hold_seconds is not None}
+        holds = {hold for constraints in self._masks if (hold := _hold_of(constraints))}
         if turned := table.windows.turned(holds, before, now):
             table.stale_flags.extend(turned)
             table.nodes_version = table.draw_version()
             self.sync()
         self._steady = table.windows.steady(holds, now)
+
+    @property
+    def now(self) -> float:
+        """The instant for which the masks are."""
+        return self._now
 
     def begin(self) -> None:
         """Count no change of what is in use until `end`: it will be undone."""
@@ -264,9 +270,11 @@ class FitTable:
         table = self._table
         lasting, passing, keeps_running = table.labels.tolerated(constraints, slots)
         matches = table.exists[slots] & table.labels.selected(constraints, slots) & lasting
+        if constraints.reservation:
+            matches &= table.windows.reserved(constraints.reservation, slots)
         is_open = np.ones(len(slots), dtype=np.bool_)
-        if constraints.hold_seconds is not None:
-            is_open = ~table.windows.closed(constraints.hold_seconds, slots, self._now)
+        if (hold := _hold_of(constraints)) is not None:
+            is_open = ~table.windows.closed(hold, slots, self._now)
         eligible = matches & is_open & table.ready[slots] & ~table.cordoned[slots] & passing
         if (mask.matches[slots] != matches).any() or (mask.eligible[slots] != eligible).any():
             mask.changed_at = self._changes
@@ -401,6 +409,13 @@ class FitTable:
         self._fits = resized(self._fits, self._table.capacity)
         for mask in self._masks.values():
             mask.resize(self._table.capacity)
+
+
+def _hold_of(constraints: Constraints) -> Hold | None:
+    """Return what windows depend on; None where they do not matter."""
+    if constraints.hold_seconds is None:
+        return None
+    return (constraints.hold_seconds, constraints.reservation)
 
 
 def _distinct(parts: list[Ints]) -> Ints:

@@ -23,6 +23,7 @@ from fairlead.model.requests import (
     RequestReader,
     constraints_of,
 )
+from fairlead.model.reserved_nodes import reservation_key
 from fairlead.model.teams import BORROWS
 from fairlead.model.topology import ANYWHERE, Level, TopologyRequest, topology_of
 
@@ -130,8 +131,13 @@ class GangRequest:
         return self.roles[0].member.constraints.hold_seconds
 
     @property
+    def reservation(self) -> str:
+        """The reservation that it uses; "" for none."""
+        return self.roles[0].member.constraints.reservation
+
+    @property
     def instant(self) -> GangRequest:
-        """The same gang, as if it ran into no maintenance window."""
+        """The same gang, as if it ran into no window, and its reservation lasted."""
         roles = tuple(replace(r, member=_instant(r.member)) for r in self.roles)
         return replace(self, roles=roles)
 
@@ -198,12 +204,14 @@ def gang_of(
     *,
     levels: Sequence[Level] = (),
     hold_seconds: float | None = None,
+    team: str = "",
 ) -> GangRequest | InvalidGang:
     """Return what a job asks for, or the first field that cannot be read.
 
     `tolerations_of` returns what a member tolerates, given what its template does; `neighbours_of`
     which pods may be near the members of a role. `levels` are those of the topology, widest first;
-    `hold_seconds` how long an attempt may hold its nodes, where maintenance windows are planned.
+    `hold_seconds` how long an attempt may hold its nodes, where windows are planned. `team` is that
+    of the job, whose reservation it may name.
     """
     if len(spec.roles) > ROLES_MAX:
         return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
@@ -222,7 +230,10 @@ def gang_of(
                 pod = structs.replace(pod, tolerations=tolerations)
         try:
             beside = neighbours_of(role) if neighbours_of is not None else None
-            constraints = replace(constraints_of(pod), hold_seconds=hold_seconds)
+            reservation = reservation_key(team, spec.reservation)
+            constraints = replace(
+                constraints_of(pod), hold_seconds=hold_seconds, reservation=reservation
+            )
             member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")

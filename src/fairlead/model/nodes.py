@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -31,6 +31,7 @@ from fairlead.model.labels import LabelTable, resized
 from fairlead.model.neighbours import MarkTable
 from fairlead.model.node_health import is_ready
 from fairlead.model.requests import CARRIED, NAME_COLUMN, SHUNNED, Request, RequestReader
+from fairlead.model.reserved_nodes import Reserved
 from fairlead.model.window_table import WindowTable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -181,6 +182,7 @@ class NodeTable:
         labels = {**node.metadata.labels, NAME_COLUMN: name}
         changed |= self.labels.set(slot, labels, node.spec.taints)
         changed |= self.windows.set(slot, node.metadata.annotations.get(MAINTENANCE))
+        changed |= self.windows.set_labels(slot, labels)
         if changed:
             self.stale_flags.append(slot)
         amounts = self._offered(node)
@@ -197,11 +199,18 @@ class NodeTable:
         self.exists[slot] = self.ready[slot] = self.cordoned[slot] = False
         self.labels.clear(slot)
         self.windows.set(slot, None)
+        self.windows.set_labels(slot, {})
         self.stale_flags.append(slot)
         if not self._set_amounts(slot, {}):
             self._touch(np.array([slot]))
         self.nodes_version = self.draw_version()
         self.vacate(slot)
+
+    def reserve(self, reserved: Iterable[Reserved]) -> None:
+        """Set the reservations of nodes."""
+        if changed := self.windows.reserve(reserved, self.labels.labels):
+            self.stale_flags.extend(changed)
+        self.nodes_version = self.draw_version()
 
     def occupy(self, name: str) -> int:
         """Return the slot of a name, making a ghost when it has none."""

@@ -55,6 +55,8 @@ class Constraints:
     #: How long an attempt may hold its nodes, in seconds; None while no node has a maintenance
     #: window that it could run into.
     hold_seconds: float | None = None
+    #: The reservation that it uses (`model/reserved_nodes.py`); "" for none.
+    reservation: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

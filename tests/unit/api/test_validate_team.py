@@ -62,3 +62,30 @@ def test_all_mistakes_are_reported_with_their_paths() -> None:
 def test_what_is_no_team_gives_one_cause() -> None:
     [cause] = validate_team({"spec": {"shares": [{"nodes": "four"}]}})
     assert cause.field == "spec.shares[0].nodes"
+
+
+def test_a_reservation_has_a_time_and_selects_nodes() -> None:
+    day = {"startTime": "2026-12-01T08:00:00Z", "endTime": "2026-12-01T12:00:00Z"}
+    booked = [
+        {"name": "talk", **day, "nodeNames": ["a", "a", ""]},
+        {"name": "talk", **day, "pool": "big"},
+        {
+            "name": "No",
+            "startTime": "soon",
+            "endTime": day["endTime"],
+            "nodeSelector": {"rack": "r"},
+        },
+        {"name": "back", "startTime": day["endTime"], "endTime": day["startTime"]},
+    ]
+    causes = validate_team({"metadata": {"name": "vision"}, "spec": {"reservations": booked}})
+    assert [cause.field for cause in causes] == [
+        "spec.reservations[0].nodeNames[2]",
+        "spec.reservations[0].nodeNames[1]",
+        "spec.reservations[2].name",
+        "spec.reservations[2].startTime",
+        "spec.reservations[3].endTime",
+        "spec.reservations[3]",
+        "spec.reservations[1].name",
+    ]
+    assert "must be later than startTime" in causes[4].message
+    assert validate_team({"spec": {"reservations": booked[1:2]}}) == []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from fairlead.api.names import TEAM
 from fairlead.api.resources import TEAMS
-from fairlead.api.team import Subjects
+from fairlead.api.team import Reservation, Subjects
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.teams import User, team_to_set
@@ -90,3 +92,28 @@ def test_a_team_is_judged_when_its_spec_changes() -> None:
     bad = {"metadata": {"name": "vision"}, "spec": {"weight": 0}}
     assert [cause.field for cause in judge_cluster_object(TEAMS.name, bad)] == ["spec.weight"]
     assert judge_cluster_object(TEAMS.name, bad, bad) == []
+
+
+def test_a_job_may_name_a_reservation_of_its_own_team_only() -> None:
+    booked = Reservation(
+        "talk", "2026-12-01T08:00:00Z", "2026-12-01T12:00:00Z", node_names=("node-0001",)
+    )
+    other = replace(booked, name="demo")
+    teams = TeamTable(
+        [make_team("vision", reservations=(booked,)), make_team("speech", reservations=(other,))]
+    )
+
+    def messages(namespace: str, teams: TeamTable) -> list[str]:
+        job = _job()
+        job["spec"]["reservation"] = "talk"
+        causes = judge_job(job, teams=teams, user=ANN, namespace=namespace)
+        return [f"{cause.field}: {cause.message}" for cause in causes]
+
+    assert messages("vision", teams) == []
+    [foreign] = messages("speech", teams)
+    assert foreign.startswith("spec.reservation: ")
+    assert foreign.endswith("open to team speech: demo")
+    [none] = messages("elsewhere", teams)
+    assert none.endswith("open to a job without a team: none")
+    [nowhere] = messages("vision", TeamTable())
+    assert nowhere.endswith("there are no teams, which make them")

@@ -64,9 +64,9 @@ def test_the_table_answers_as_each_window_does() -> None:
         for now in (-inf, 0.0, START - 1800.0, START, END - 1.0, END):
             windows = (None, read_window(TEXT), read_window("never"), None)
             expected = [w is not None and w.is_closed(hold, now) for w in windows]
-            assert table.closed(hold, slots, now).tolist() == expected, (hold, now)
-    assert table.next_end(0.0) == END
-    assert table.next_end(END) is None
+            assert table.closed((hold, ""), slots, now).tolist() == expected, (hold, now)
+    assert table.next_opening(0.0) == END
+    assert table.next_opening(END) is None
     assert table.first([0, 1, 2]) == Window(START, END)
     assert table.first([0, 3]) is None
 
@@ -82,18 +82,18 @@ def test_time_matters_only_where_it_closes_or_opens_a_node() -> None:
         (END, START, True),
         (END, END + 1e6, False),
     ):
-        assert table.turned([3600.0], before, now) == [0] * differs, (before, now)
-    assert table.steady([3600.0, inf], START - HOUR / 2) == (START - HOUR, END)
-    assert table.steady([inf], START - HOUR / 2) == (-inf, END)
-    assert table.steady([3600.0], START - HOUR) == (START - HOUR, START - HOUR)
-    assert table.steady([3600.0], END + 1) == (END, inf)
+        assert table.turned([(3600.0, "")], before, now) == [0] * differs, (before, now)
+    assert table.steady([(3600.0, ""), (inf, "")], START - HOUR / 2) == (START - HOUR, END)
+    assert table.steady([(inf, "")], START - HOUR / 2) == (-inf, END)
+    assert table.steady([(3600.0, "")], START - HOUR) == (START - HOUR, START - HOUR)
+    assert table.steady([(3600.0, "")], END + 1) == (END, inf)
     assert table.set(0, None)
     assert not table
-    assert not table.closed(inf, np.arange(1), START).any()
+    assert not table.closed((inf, ""), np.arange(1), START).any()
 
 
 def test_a_table_that_grows_keeps_its_windows() -> None:
     table = WindowTable(1)
     table.set(0, TEXT)
     table.resize(3)
-    assert table.closed(inf, np.arange(3), START).tolist() == [True, False, False]
+    assert table.closed((inf, ""), np.arange(3), START).tolist() == [True, False, False]

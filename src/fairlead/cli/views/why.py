@@ -259,6 +259,12 @@ _NEXT = {
     Reason.DEPENDENCY_FAILED: "fairlead cancel {name}, and submit it again after another job",
     Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
     Reason.MAINTENANCE: "a time limit (--time) by which it ends before the maintenance begins",
+    Reason.RESERVED_FOR_OTHERS: "a time limit (--time) by which it ends before the reservation "
+    "begins",
+    Reason.RESERVATION_ENDED: "submit it again with another reservation, or none: fairlead "
+    "reservations",
+    Reason.NO_SUCH_RESERVATION: "submit it again with another reservation, or none: fairlead "
+    "reservations",
     Reason.NO_MATCHING_NODE: "fairlead nodes -o wide shows what there is",
     Reason.NO_NODE_SHAPE_FITS: "ask for less per member; see fairlead nodes -o wide",
     Reason.NO_SUCH_TOPOLOGY: "name a level or a node label: kubectl get nodes --show-labels",

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.api.causes import cause, invalid
 from fairlead.api.names import TEAM
 from fairlead.api.status import StatusCause
-from fairlead.api.team import TeamSpec
+from fairlead.api.team import Team, TeamSpec
 from fairlead.decide.admission.unresolved import listed
 from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable
 
@@ -62,9 +62,15 @@ def team_to_set(new: Obj, teams: TeamTable, namespace: str, user: User | None) -
 def team_causes(
     new: Obj, teams: TeamTable, namespace: str, user: User | None
 ) -> Iterator[StatusCause]:
-    """Yield what is wrong with the team of a defaulted job; nothing where there are no teams."""
-    claim = _claim(new)
-    if not len(teams) or claim is None:
+    """Yield what is wrong with the team of a defaulted job, and with the reservation that it names;
+    where there are no teams, there is none to name.
+    """
+    claim, reservation = _claim(new), _claim(new, "reservation")
+    if claim is None or reservation is None:
+        return
+    if not len(teams):
+        if reservation:
+            yield invalid("spec.reservation", reservation, "there are no teams, which make them")
         return
     yield from _tolerations(new)
     team = teams.resolve(claim, namespace)
@@ -79,8 +85,17 @@ def team_causes(
         case str() if team and team not in usable:
             why = f"you are not a member; open to you in namespace {namespace}: {listed(usable)}"
             yield invalid("spec.team", team, why)
+        case str() if reservation:
+            yield from _reservation(reservation, teams.get(team))
         case str():
             pass
+
+
+def _reservation(name: str, team: Team | None) -> Iterator[StatusCause]:
+    known = () if team is None else tuple(each.name for each in team.spec.reservations)
+    if name not in known:
+        whose = "a job without a team" if team is None else f"team {team.metadata.name}"
+        yield invalid("spec.reservation", name, f"open to {whose}: {listed(known)}")
 
 
 def _may_use(teams: TeamTable, name: str, user: User | None) -> bool:
@@ -88,10 +103,10 @@ def _may_use(teams: TeamTable, name: str, user: User | None) -> bool:
     return team is not None and (user is None or not user.is_judged or user.is_of(team.spec))
 
 
-def _claim(job: Obj) -> str | None:
-    """Return the team that a job names; None where its spec or the team has another type."""
+def _claim(job: Obj, field: str = "team") -> str | None:
+    """Return the team that a job names, or another text; None where a type is another one."""
     spec: object = job.get("spec")
-    claim = spec.get("team", "") if isinstance(spec, dict) else None
+    claim = spec.get(field, "") if isinstance(spec, dict) else None
     return claim if isinstance(claim, str) else None
 
 

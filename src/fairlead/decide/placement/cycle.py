@@ -111,7 +111,7 @@ class _Cycle:
             again_at = self._context.now + self._context.policy.deep_refresh_seconds
             self._context.wakes.append(again_at)
         accepts_at = self._state.patience.next_end()
-        opens_at = self._state.cluster.table.windows.next_end(self._context.now)
+        opens_at = self._state.cluster.table.windows.next_opening(self._context.now)
         self._context.wakes += [at for at in (accepts_at, opens_at) if at is not None]
         wake_at = min(self._context.wakes, default=None)
         return Decision(tuple(self._actions), self._verdicts, wake_at, self._context.faults)

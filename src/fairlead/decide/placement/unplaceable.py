@@ -151,18 +151,31 @@ def _judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
 def _maintenance_verdict(
     state: ClusterState, capacity: Capacity, gang: GangRequest
 ) -> Verdict | None:
-    """Return that the gang fits but for maintenance windows; None where they do not decide."""
-    if gang.hold_seconds is None or not _would_fit(capacity, state.table, gang.instant):
+    """Return that the gang fits but for maintenance windows, for what is reserved, or for the time
+    of its own reservation; None where these do not decide.
+    """
+    hold_seconds = gang.hold_seconds
+    if hold_seconds is None or not _would_fit(capacity, state.table, gang.instant):
         return None
     closed = np.zeros(state.table.capacity, dtype=np.bool_)
     for role in gang.roles:
         mask = state.fits.mask(role.member.constraints)
         closed |= mask.matches & ~mask.is_open
-    slots = np.flatnonzero(closed).tolist()
-    first = state.table.windows.first(slots)
-    if first is None:
+    slots, windows, now = np.flatnonzero(closed), state.table.windows, state.fits.now
+    own = windows.reservation(gang.reservation)
+    if own is not None and not own.window.start <= now < own.window.end:
+        has_ended = now >= own.window.end
+        reason = Reason.RESERVATION_ENDED if has_ended else Reason.AWAITING_RESERVATION
+        nodes = {} if has_ended else {"nodes": len(slots)}
+        return Verdict(reason, {"reservation": own.key, **nodes, "window": own.window.words})
+    first = windows.first(slots.tolist())
+    if first is not None:
+        return Verdict(Reason.MAINTENANCE, {"nodes": len(slots), "window": first.words})
+    other = windows.first_reserved((hold_seconds, gang.reservation), slots, now)
+    if other is None:
         return None
-    return Verdict(Reason.MAINTENANCE, {"nodes": len(slots), "window": first.words})
+    facts = {"nodes": len(slots), "reservation": other.key, "window": other.window.words}
+    return Verdict(Reason.RESERVED_FOR_OTHERS, facts)
 
 
 def _blockers(
@@ -199,6 +212,9 @@ def resource_order(resource: str) -> tuple[int, str]:
 def _judge_shape(state: ClusterState, role: RoleRequest) -> Verdict | None:
     """Look for one node, empty, that could hold one member."""
     table = state.table
+    reservation = role.member.constraints.reservation
+    if reservation and table.windows.reservation(reservation) is None:
+        return Verdict(Reason.NO_SUCH_RESERVATION, {"reservation": reservation})
     admitted = state.fits.mask(role.member.constraints).matches
     if not admitted.any():
         return Verdict(Reason.NO_MATCHING_NODE, {"nodes": table.node_count, "role": role.name})
