@@ -58,6 +58,12 @@ class PlacementSettings(Section, frozen=True):
         Meta(ge=0, le=DAY, description="A gang that finds no replacement for its lost nodes for "
              "so long releases all its nodes."),
     ] = 300  # fmt: skip
+    suspect_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="For so long a node that an attempt lost, or that was not "
+             "ready for a time, takes members only after the other nodes with as many devices "
+             "free; 0: it does not."),
+    ] = 3_600  # fmt: skip
     preempts: Annotated[
         bool,
         Meta(description="Jobs of higher priority preempt running jobs of lower priority."),

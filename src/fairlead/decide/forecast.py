@@ -139,6 +139,7 @@ class Forecasts:
 
     def _run(self, key: ObjectKey) -> _Ahead:
         state = self._state
+        state.suspect(self._now, self._policy.suspect_seconds)
         with state.cluster.transaction() as transaction:
             capacity = PresentCapacity(state.cluster, transaction)
             ahead = _Ahead(Context(state, self._policy, self._now, capacity), key, self._ends)

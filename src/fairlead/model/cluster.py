@@ -39,6 +39,7 @@ from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import Neighbours, RequestReader
 from fairlead.model.reserved_nodes import Reserved, reserved_by
+from fairlead.model.suspects import SuspectTable
 from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
@@ -124,6 +125,7 @@ class ClusterState:
         self.quotas = QuotaTable()
         self.teams = TeamTable()
         self.uses = TeamUses()
+        self.suspects = SuspectTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         #: Rises with each change of `JobEntry.ends_at`.
@@ -178,12 +180,14 @@ class ClusterState:
         self.uses.set_owner(node.metadata.name, owner_of(node.spec.taints))
         for resource in self.table.set_node(node):
             self.ledger.book_resource(resource)
+        self.suspects.put_node(node)
         self._follow_windows()
 
     def node_deleted(self, name: str) -> None:
         """Take in that a node is gone."""
         self.uses.set_owner(name, "")
         self.table.remove_node(name)
+        self.suspects.remove_node(name)
         self._follow_windows()
 
     def pod_changed(self, pod: Pod) -> None:
@@ -291,6 +295,7 @@ class ClusterState:
         """Take in a job, new or changed."""
         key = job.metadata.key
         before = self.jobs.get(key)
+        self.suspects.put_job(key, job)
         priority = self._priority_of(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
         if job.is_finished:
@@ -326,6 +331,7 @@ class ClusterState:
         self.ends_version += before.ends_at is not None
         self._forfeits.pop(key, None)
         self._uncertain.pop(key, None)
+        self.suspects.put_job(key, None)
         self._hold(("job", key), ())
         self.ledger.set_claim(key, None)
         self.ledger.set_nomination(key, None)

@@ -41,6 +41,8 @@ _CAPACITY_START = 64
 _VECTORS_MAX = 10_000
 _RANK_BITS = 24
 _SHARE_BITS = 10
+#: The part of CPU and of memory that is free, each of so many steps; and what suspects count as.
+_SHARE_STEPS, _SHARE_SUSPECT = 511, (1 << _SHARE_BITS) - 1
 #: Bits of the packing order below that say how many devices are free.
 BITS_BELOW_DEVICES = _SHARE_BITS + _RANK_BITS
 _DEVICES_MAX = 1 << 16
@@ -97,6 +99,9 @@ class NodeTable:
         self.exists: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
         self.ready: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
         self.cordoned: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
+        #: bool[N]: nodes that may fail soon: see `set_suspects`.
+        self.suspect: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
+        self._suspects: list[int] = []
         #: int64[N]: the packing order, smaller first: see `packing_key`. Unique per node.
         self._key: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
         self._rank: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
@@ -212,6 +217,17 @@ class NodeTable:
             self.stale_flags.extend(changed)
         self.nodes_version = self.draw_version()
 
+    def set_suspects(self, names: Iterable[str]) -> None:
+        """Put these nodes behind the others that have as many devices free."""
+        slots = [slot for name in names if (slot := self._slots.get(name)) is not None]
+        if slots != self._suspects:
+            changed = np.array(sorted({*slots, *self._suspects}), dtype=np.int64)
+            self.suspect[self._suspects] = False
+            self.suspect[slots] = True
+            self._suspects = slots
+            self._touch(changed)
+            self.nodes_version = self.draw_version()
+
     def occupy(self, name: str) -> int:
         """Return the slot of a name, making a ghost when it has none."""
         slot = self._slots.get(name)
@@ -251,7 +267,16 @@ class NodeTable:
         assert capacity < 1 << _RANK_BITS, "more nodes than the packing order has room for"
         assert not any(self.names[capacity:]), "a slot that is cut off is in use"
         self.names = self.names[:capacity] + [""] * (capacity - before)
-        for column in ("allocatable", "used", "exists", "ready", "cordoned", "_key", "_rank"):
+        for column in (
+            "allocatable",
+            "used",
+            "exists",
+            "ready",
+            "cordoned",
+            "suspect",
+            "_key",
+            "_rank",
+        ):
             setattr(self, column, resized(getattr(self, column), capacity))
         self.labels.resize(capacity)
         self.windows.resize(capacity)
@@ -310,19 +335,20 @@ class NodeTable:
         """Return the packing order of some slots, given what is free on them.
 
         Nodes without devices come first, so that members without devices leave the others alone;
-        then the fewest free devices; then the least free CPU and memory; then the name.
+        then the fewest free devices; then those that are not suspect; then the least free CPU and
+        memory; then the name.
         """
         owned = self.allocatable[:, slots]
         share = np.zeros(free.shape[1], dtype=np.int64)
         for row in _SHARE_ROWS:
-            share += np.clip(free[row], 0, None) * 511 // np.maximum(owned[row], 1)
+            share += np.clip(free[row], 0, None) * _SHARE_STEPS // np.maximum(owned[row], 1)
         tier = np.zeros(free.shape[1], dtype=np.int64)
         if self._device_rows:
             devices = np.clip(free[self._device_rows], 0, None).sum(axis=0)
             has_devices = owned[self._device_rows].any(axis=0)
             tier = np.where(has_devices, 1 + np.minimum(devices, _DEVICES_MAX), 0)
-        packing = (tier << _SHARE_BITS) | np.minimum(share, (1 << _SHARE_BITS) - 1)
-        return (packing << _RANK_BITS) | self.rank[slots]
+        share[self.suspect[slots]] = _SHARE_SUSPECT
+        return (((tier << _SHARE_BITS) | share) << _RANK_BITS) | self.rank[slots]
 
     def _packing_key_of(self, slot: int) -> int:
         """Return `packing_key` of one slot, without the cost of vectors of length one."""
@@ -331,13 +357,14 @@ class NodeTable:
         share = tier = 0
         for row in _SHARE_ROWS:
             if used[row] < owned[row]:
-                share += (owned[row] - used[row]) * 511 // owned[row]
+                share += (owned[row] - used[row]) * _SHARE_STEPS // owned[row]
         for row in self._device_rows:
             if owned[row]:
                 tier += max(owned[row] - used[row], 0)
         if any(owned[row] for row in self._device_rows):
             tier = 1 + min(tier, _DEVICES_MAX)
-        packing = (tier << _SHARE_BITS) | min(share, (1 << _SHARE_BITS) - 1)
+        share = _SHARE_SUSPECT if self.suspect[slot] else share
+        packing = (tier << _SHARE_BITS) | share
         return (packing << _RANK_BITS) | int(self._rank[slot])
 
     def _touch(self, slots: Ints) -> None:

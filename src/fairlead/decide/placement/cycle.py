@@ -74,6 +74,7 @@ def decide(
     `recall` takes the answers of memory that were used; `given` are those of another decision, on
     the same objects, which are used in place of what the state remembers.
     """
+    state.suspect(now, policy.suspect_seconds)
     # Before the stages begin to read the queue: with ranks of two instants the head of the
     # queue would be ahead of itself, and wait for its own reservation.
     state.advance(now)

@@ -19,6 +19,9 @@ class PlacementPolicy:
     predictions_seconds_max: float = 14_400.0
     #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
     repair_hold_seconds: float = 300.0
+    #: For so long a node that was lost, or came back after it was not ready, takes members after
+    #: nodes that have as many devices free. 0: it does not.
+    suspect_seconds: float = 3600.0
     #: Jobs of higher priority preempt running ones of lower priority.
     preempts: bool = True
     #: Groups of other tools' pods may be preempted: their pods are deleted for it.

@@ -166,6 +166,10 @@ class PlacementState:
         is_placed_now = phase in (Phase.ACTIVE, Phase.PLACED) and is_placed
         _put(self.evictable, key, present=is_placed_now and key not in self.leaving)
 
+    def suspect(self, now: float, seconds: float) -> None:
+        """Suspect the nodes that have shown a sign in so many seconds; outside a transaction."""
+        self.cluster.table.set_suspects(self.cluster.suspects.since(now - seconds))
+
     def advance(self, now: float) -> None:
         """Put the queue as it stands at a time, which may be earlier than the last one."""
         self.cluster.fits.advance(now)
