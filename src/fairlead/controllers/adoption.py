@@ -226,7 +226,7 @@ def release_patch(action: ReleaseMember) -> dict[str, Any]:
 
     Of the affinity only the terms that choose nodes are sent: all else in it stays. KEP-3838: the
     scheduling directives of a pod may be tightened while it is gated, also by the write that takes
-    the last gate off.
+    the last gate off. Ours is the last one: members that others gate are not released.
     """
     job, pod = action.job, action.pod
     labels = {
@@ -237,11 +237,10 @@ def release_patch(action: ReleaseMember) -> dict[str, Any]:
         names.RANK: str(action.rank),
         names.ATTEMPT: str(job.status.attempt),
     }
-    gates = [to_wire(g) for g in pod.spec.scheduling_gates if g.name != names.GANG_GATE]
     pinned = to_wire(pinned_affinity(pod.spec.affinity, action.node))
     required = pinned["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    spec: dict[str, Any] = {"schedulingGates": gates or None, "affinity": affinity}
+    spec: dict[str, Any] = {"schedulingGates": None, "affinity": affinity}
     placement = job.status.placement
     if placement is not None and placement.team:
         labels[names.TEAM] = placement.team

@@ -313,7 +313,8 @@ def _gathering(job: Job) -> Verdict:
     if condition is not None and condition.reason == Reason.GROUP_UNGATED.value:
         return Verdict(Reason.GROUP_UNGATED, {"ungated": members.running, "owner": owner})
     facts = {"members_present": members.pending, "members": job.member_count, "owner": owner}
-    return Verdict(Reason.GROUP_INCOMPLETE, facts)
+    is_held = condition is not None and condition.reason == Reason.GROUP_HELD.value
+    return Verdict(Reason.GROUP_HELD if is_held else Reason.GROUP_INCOMPLETE, facts)
 
 
 def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest) -> Verdict:

@@ -73,6 +73,7 @@ class Reason(Enum):
     POD_HELD_BACK = "PodHeldBack"
     HELD = "Held"
     GROUP_INCOMPLETE = "GroupIncomplete"
+    GROUP_HELD = "GroupHeld"
     GROUP_UNGATED = "GroupUngated"
     NO_NODE_SHAPE_FITS = "NoNodeShapeFits"
     EXCEEDS_CLUSTER = "ExceedsCluster"
@@ -125,6 +126,12 @@ REASONS: dict[Reason, ReasonInfo] = {
         Outcome.WAITING,
         20,
         "{members_present} of {members} members exist; {owner} creates the others",
+    ),
+    Reason.GROUP_HELD: ReasonInfo(
+        Outcome.WAITING,
+        20,
+        "all {members} members of {owner} exist, but another controller holds some of them by its "
+        "own scheduling gate and has to let them in first",
     ),
     Reason.REPAIRING: ReasonInfo(
         Outcome.WAITING,

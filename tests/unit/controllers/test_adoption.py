@@ -90,7 +90,7 @@ async def running() -> AsyncIterator[World]:
 
 
 def body(index: int, **spec: Any) -> dict[str, Any]:
-    gates = [{"name": names.GANG_GATE}, {"name": "example.com/quota"}]
+    gates = [{"name": names.GANG_GATE}]
     container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
     return {
         "metadata": {
@@ -217,7 +217,7 @@ def test_what_others_wrote_on_a_pod_stays_when_it_is_released() -> None:
             await world.until(lambda: released(world) == SIZE)
             pod = await world.client.get(raw, "p-2", namespace="default")
         pod = json.loads(json.dumps(pod))
-        assert pod["spec"]["schedulingGates"] == [{"name": "example.com/quota"}]
+        assert not pod["spec"].get("schedulingGates")
         nodes = pod["spec"]["affinity"]["nodeAffinity"]
         assert nodes["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
         assert "podAntiAffinity" in pod["spec"]["affinity"]

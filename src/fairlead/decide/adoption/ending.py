@@ -88,6 +88,8 @@ def decide_idle(group: GroupContext) -> Decision[Action]:
         return Decision(_end(group, facts.ended, f"{group.owner} has {_PAST[facts.ended]}"))
     if is_fresh and facts is not None and not facts.exists:
         return Decision(_end(group, by_pods, f"{group.owner} was deleted; {tally}"))
+    if is_fresh and facts is not None and facts.is_suspended:
+        return Decision(wait_again(group, EndReason.MEMBERS_GONE, f"{group.owner} is suspended"))
     if group.tool in _ENDING_WITH_PODS and (len(seats) >= job.member_count or not seats):
         return Decision(_end(group, by_pods, tally))
     give_up_at = since + group.policy.idle_seconds_max

@@ -139,6 +139,8 @@ def _gathering(group: GroupContext) -> Decision[Action]:
             return Decision((DeleteJob(job),))  # it never had a place; a new one is created
         if not is_whole(job, census):
             return _refuse(group, read_at)
+    if census.is_held:
+        return _refuse(group, None)
     not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
     if group.now < not_before:
         return Decision(wake_at=not_before)
@@ -164,7 +166,8 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
     else:
         present = len(census.gated) + len(census.done)
         facts |= {"members_present": present, "members": count}
-        verdict = Verdict(Reason.GROUP_INCOMPLETE, facts)
+        is_held = census.is_held and present >= count
+        verdict = Verdict(Reason.GROUP_HELD if is_held else Reason.GROUP_INCOMPLETE, facts)
     draft = group.draft.not_admitted(verdict.reason.value, verdict.message)
     counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
     draft = draft.set(members=counts)
@@ -206,7 +209,7 @@ def _queued(group: GroupContext) -> Decision[Action]:
     if census.released and status.placement is None:
         text = "no replacement was found for the nodes that it lost"
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
-    if not census.released and not is_whole(job, census):
+    if not census.released and (census.is_held or not is_whole(job, census)):
         return _refuse(group, None)  # the scheduler gives back what it may have found
     unread = group.facts is None and group.source is not None
     if unread and census.earlier and not census.released:

@@ -69,6 +69,11 @@ class Member:
         return not self.pod.is_terminal and self.pod.metadata.deletion_timestamp is None
 
     @property
+    def is_held(self) -> bool:
+        """True while the gate of another controller holds it, whether ours does or not."""
+        return any(gate.name != names.GANG_GATE for gate in self.pod.spec.scheduling_gates)
+
+    @property
     def order(self) -> tuple[int, tuple[int | str, ...]]:
         """Sorts members as people count them: by index, else by the numbers in their names."""
         index = self.membership.index
@@ -175,6 +180,11 @@ class Census:
     earlier: list[Member] = field(default_factory=list[Member])
     #: How many of those, by role, are not in `done`: the job of what is left has no seats for them.
     left_out: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def is_held(self) -> bool:
+        """True while another controller has not let all members in: it may yet change them."""
+        return any(member.is_held for member in self.gated)
 
     @property
     def is_empty(self) -> bool:

@@ -117,6 +117,8 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
     roles = roles_by_shape(group.job)
     rest: list[tuple[Member, str]] = []
     for member in group.census.gated:
+        if member.is_held:
+            continue
         role = roles.get((member.membership.role, member.shape))
         index = member.membership.index
         own = (role or "", index if index is not None else -1)

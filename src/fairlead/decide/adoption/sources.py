@@ -8,7 +8,7 @@ make it one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, cast
 
@@ -35,12 +35,19 @@ class Facts:
     ended: Ended | None = None
     #: More members come when the first have ended well (completions above parallelism).
     has_more_rounds: bool = False
+    #: Its owner has no pods until somebody lets it go on.
+    is_suspended: bool = False
     #: Why this cannot be a gang; "" when it can.
     problem: str = ""
 
 
 MISSING = Facts(exists=False)
 
+#: Annotations by which pods are created only once a first one has its node.
+_EXCLUSIVE_JOBS = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+#: With this annotation, JobSet leaves exclusive places to labels of nodes, and starts all pods.
+_NODES_CHOSEN = "alpha.jobset.sigs.k8s.io/node-selector"
 #: Kinds whose objects end by themselves.
 _ENDING = (Tool.JOB, Tool.JOB_SET, Tool.KUBEFLOW)
 
@@ -53,6 +60,11 @@ def ends_by_itself(tool: Tool) -> bool:
 def read_source(tool: Tool, document: Document) -> Facts:
     """Return what the source of a group of that tool says."""
     spec = _child(document, "spec")
+    suspends = True in (spec.get("suspend"), _child(spec, "runPolicy").get("suspend"))
+    return replace(_read(tool, document, spec), is_suspended=suspends)
+
+
+def _read(tool: Tool, document: Document, spec: Document) -> Facts:
     uid = _text(_child(document, "metadata").get("uid"))
     ended = _ended(_child(document, "status"))
     match tool:
@@ -61,9 +73,9 @@ def read_source(tool: Tool, document: Document) -> Facts:
         case Tool.STATEFUL_SET:
             return _stateful_set(spec, uid)
         case Tool.JOB_SET:
-            return _job_set(spec, uid, ended)
+            return _job_set(spec, uid, ended, _notes(document))
         case Tool.LEADER_WORKER_SET:
-            return _leader_worker_set(spec, uid)
+            return _leader_worker_set(spec, uid, _notes(document))
         case Tool.KUBEFLOW:
             return _kubeflow(spec, uid, ended)
         case Tool.RAY:
@@ -91,13 +103,17 @@ def _stateful_set(spec: Document, uid: str) -> Facts:
     return Facts(uid=uid, roles={"worker": _count(spec.get("replicas"), 1)}, problem=problem)
 
 
-def _job_set(spec: Document, uid: str, ended: Ended | None) -> Facts:
+def _job_set(spec: Document, uid: str, ended: Ended | None, notes: Document) -> Facts:
     roles: dict[str, int] = {}
     problem = ""
     for each in _documents(spec.get("replicatedJobs")):
         members = _job(_child(each, "template", "spec"), "", None).roles["worker"]
         name = _text(each.get("name"))
         roles[role_name(name)] = members * _count(each.get("replicas"), 1)
+        own_notes = {**notes, **_notes(_child(each, "template"))}
+        follows = _EXCLUSIVE_JOBS in own_notes and _NODES_CHOSEN not in own_notes
+        if follows and members > 1:
+            problem = f"its job {name} starts its pods after the first of them ({_EXCLUSIVE_JOBS})"
         if each.get("dependsOn"):
             problem = f"its job {name} waits for another (dependsOn)"
     if _child(spec, "startupPolicy").get("startupPolicyOrder") == "InOrder":
@@ -107,7 +123,7 @@ def _job_set(spec: Document, uid: str, ended: Ended | None) -> Facts:
     return Facts(uid=uid, roles=roles, ended=ended, problem=problem)
 
 
-def _leader_worker_set(spec: Document, uid: str) -> Facts:
+def _leader_worker_set(spec: Document, uid: str, notes: Document) -> Facts:
     size = _count(_child(spec, "leaderWorkerTemplate").get("size"), 1)
     roles = {"leader": 1, **({"worker": size - 1} if size > 1 else {})}
     problem = ""
@@ -115,6 +131,11 @@ def _leader_worker_set(spec: Document, uid: str) -> Facts:
         problem = (
             "startupPolicy LeaderReady starts workers after their leader, so they cannot start "
             "together: use LeaderCreated"
+        )
+    elif size > 1 and _EXCLUSIVE_GROUPS in notes:
+        problem = (
+            f"{_EXCLUSIVE_GROUPS} starts workers once their leader has its node, so they cannot "
+            "start together: take this out"
         )
     return Facts(uid=uid, roles=roles, problem=problem)
 
@@ -133,12 +154,18 @@ def _kubeflow(spec: Document, uid: str, ended: Ended | None) -> Facts:
 
 
 def _ray(spec: Document, uid: str) -> Facts:
-    """Under an autoscaler what must be there is the minimum; the rest comes as it is needed."""
+    """Under an autoscaler what must be there is the minimum; the rest comes as it is needed.
+
+    Bounds come before `replicas`: KubeRay v1.6, `GetWorkerGroupDesiredReplicas`.
+    """
     scales = bool(spec.get("enableInTreeAutoscaling"))
     roles = {"head": 1}
     for each in _documents(spec.get("workerGroupSpecs")):
-        count = _count(each.get("minReplicas" if scales else "replicas"), 0)
-        if count:
+        least = _count(each.get("minReplicas"), 0)
+        wanted = max(least, _count(each.get("replicas"), 0))
+        most = _count(each.get("maxReplicas"), wanted)
+        count = least if scales else min(wanted, most)
+        if count and each.get("suspend") is not True:
             name = role_name(_text(each.get("groupName")))
             roles[name] = count * _count(each.get("numOfHosts"), 1)
     return Facts(uid=uid, roles=roles)
@@ -162,6 +189,10 @@ def _child(document: Document, *path: str) -> Document:
         value = document.get(name)
         document = cast("Document", value) if isinstance(value, Mapping) else {}
     return document
+
+
+def _notes(document: Document) -> Document:
+    return _child(document, "metadata", "annotations")
 
 
 def _documents(value: object) -> list[Document]:

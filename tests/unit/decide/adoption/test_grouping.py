@@ -290,9 +290,12 @@ def test_members_of_fairleads_own_jobs_take_no_part() -> None:
     assert is_concerned(pod(labels={names.GANG_SCHEDULING: "enabled"}))
 
 
-def read(tool: Tool, spec: dict[str, Any], conditions: Any = ()) -> Any:
+def read(
+    tool: Tool, spec: dict[str, Any], conditions: Any = (), notes: dict[str, str] | None = None
+) -> Any:
     group = Group(("team", "g"), tool, "g", Source("x/v1", "X", "g"))
-    document = {"metadata": {"uid": "u"}, "spec": spec, "status": {"conditions": conditions}}
+    meta = {"uid": "u", "annotations": notes or {}}
+    document = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
     return read_source(group.tool, document)
 
 
@@ -337,6 +340,17 @@ SIZES: list[tuple[Tool, dict[str, Any], dict[str, int]]] = [
     (
         Tool.RAY,
         {
+            "workerGroupSpecs": [
+                {"groupName": "gpu", "replicas": 9, "minReplicas": 1, "maxReplicas": 4},
+                {"groupName": "cpu", "replicas": 0, "minReplicas": 2, "maxReplicas": 4},
+                {"groupName": "out", "replicas": 3, "suspend": True},
+            ]
+        },
+        {"head": 1, "gpu": 4, "cpu": 2},
+    ),
+    (
+        Tool.RAY,
+        {
             "enableInTreeAutoscaling": True,
             "workerGroupSpecs": [{"groupName": "gpu", "replicas": 3, "minReplicas": 1}],
         },
@@ -371,6 +385,31 @@ def test_what_starts_one_after_another_is_no_gang_and_is_told_why(
     tool: Tool, spec: dict[str, Any], words: str
 ) -> None:
     assert words in read(tool, spec).problem
+
+
+def test_pods_that_are_created_once_a_first_one_has_its_node_are_no_gang() -> None:
+    exclusive, own_nodes = (
+        f"alpha.{JOB_SET}/{each}" for each in ("exclusive-topology", "node-selector")
+    )
+    jobs = [{"name": "w", "template": {"spec": {"parallelism": 2}}}]
+    set_, zone = {"replicatedJobs": jobs}, {exclusive: "zone"}
+    assert "job w" in read(Tool.JOB_SET, set_, notes=zone).problem
+    assert read(Tool.JOB_SET, set_, notes={**zone, own_nodes: "true"}).problem == ""
+    template = {"metadata": {"annotations": zone}, "spec": {"parallelism": 2}}
+    one = {"replicatedJobs": [{"name": "w", "template": template}]}
+    assert "job w" in read(Tool.JOB_SET, one).problem
+    single = {"replicatedJobs": [{"name": "w", "template": {"spec": {"parallelism": 1}}}]}
+    assert read(Tool.JOB_SET, single, notes=zone).problem == ""
+    zone = {f"{LWS}/exclusive-topology": "zone"}
+    four, lone = ({"leaderWorkerTemplate": {"size": size}} for size in (4, 1))
+    assert "leader" in read(Tool.LEADER_WORKER_SET, four, notes=zone).problem
+    assert read(Tool.LEADER_WORKER_SET, lone, notes=zone).problem == ""
+
+
+def test_an_owner_says_that_it_is_suspended() -> None:
+    for spec in ({"suspend": True}, {"runPolicy": {"suspend": True}}):
+        assert read(Tool.KUBEFLOW, spec).is_suspended
+        assert not read(Tool.KUBEFLOW, {"suspend": False, "runPolicy": {}}).is_suspended
 
 
 @pytest.mark.parametrize(

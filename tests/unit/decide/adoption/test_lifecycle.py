@@ -284,6 +284,19 @@ def test_a_place_is_taken_only_while_all_members_are_there() -> None:
     assert given_up.attempts == ()
 
 
+def test_members_that_another_controller_holds_have_no_place() -> None:
+    behind = [gated(0), gated(1), gated(2, gates=("kueue.x-k8s.io/admission",))]
+    assert admitted_of(written(view(*behind, job=stand_in()))).reason == "GroupHeld"
+    free = written(view(*map(gated, range(3)), job=stand_in()))
+    assert admitted_of(free).status == "True"
+    job = stand_in(attempt=1, admitted=True)
+    job = replace(job, status=replace(job.status, placement=make_placement(NODES)))
+    assert admitted_of(written(view(*behind, job=job))).status == "False"
+    is_open = stand_in(attempt=1, is_open=True)
+    found = acts(ReleaseMember, view(*behind, job=is_open))
+    assert [action.pod.metadata.name for action in found] == ["web-0", "web-1"]
+
+
 def test_a_held_group_is_not_released_onto_its_place() -> None:
     job = stand_in(attempt=1, admitted=True, suspend=True)
     job = replace(job, status=replace(job.status, placement=make_placement(NODES)))
@@ -413,6 +426,15 @@ def test_between_two_tries_the_place_is_kept_for_a_while_and_then_given_back() -
     status = written(view(*pods, job=job, idle_since=NOW - 100))
     assert admitted_of(status).status == "False"
     assert status.attempts[-1].reason == "MembersGone"
+
+
+def test_a_suspended_owner_has_its_place_given_back_at_once() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    seen = view(job=job, facts=replace_facts(is_suspended=True), idle_since=NOW - 1)
+    status = written(seen)
+    assert admitted_of(status).status == "False"
+    assert status.attempts[-1].message == "StatefulSet web is suspended"
+    assert acts(WriteJobStatus, view(job=job, idle_since=NOW - 1)) == []
 
 
 def test_the_owners_word_ends_the_job() -> None:
