@@ -88,7 +88,7 @@ cluster-down: $(READY)  ## End that cluster and remove all of it
 	$(BIN)/python -m tools.cluster down $(IN_CLUSTER)
 
 test-kubernetes: $(READY)  ## Run the suite against a real control plane
-	@tools/kubernetes/build.sh >/dev/null || true
+	@tools/kubernetes/build.sh --operators >/dev/null || true
 	@mkdir -p bench/out
 	@$(BIN)/python -m tools.cluster check >/dev/null 2>&1 && tools/kubernetes/build.sh --nodes >/dev/null || true
 	$(BIN)/pytest -n $(PLANES) --dist loadfile tests/kubernetes --ignore tests/kubernetes/nodes; code=$$?; \

@@ -2,7 +2,8 @@
 # Build the control plane that the tests run against, once per version, into a cache outside the source
 # tree. Prints the directory of the binaries, and nothing else, on standard output.
 #
-# --nodes builds what whole nodes need as well: kubelet and kube-proxy. --where builds nothing.
+# --nodes builds what whole nodes need as well: kubelet and kube-proxy. --operators builds the managers of other
+# gang tools, and puts the manifests of their modules beside them. --where builds nothing.
 # With KUBEBUILDER_ASSETS set, that directory is taken as it is.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -56,4 +57,47 @@ build_module promql .
 build_module prometheus github.com/prometheus/prometheus/cmd/prometheus remove_all_sd
 build_module coredns .
 [ "${1:-}" = --nodes ] && build_module crane github.com/google/go-containerregistry/cmd/crane
+
+# build_operator GRAPH NAME PACKAGE MODULE KINDS WEBHOOKS [FILE SED]: the manager of a tool of a graph (../GRAPH), the
+# definitions of its kinds (a directory of its module) and its webhook configurations (a directory, or -), into
+# $operators. SED is for what a manager has no option for: an address or a path outside the directory that it runs in.
+build_operator() {
+  local graph=$1 name=$2 package=$3 module=$4 kinds=$5 webhooks=$6 file=${7:-} source changed=()
+  [ -x "$operators/$name" ] && return
+  echo "building $name" >&2
+  cd "../$graph"
+  source=$(go list -m -f '{{.Dir}}' "$module")
+  if [ -n "$file" ]; then
+    rm -rf "$operators/$name.source"
+    cp -r --no-preserve=mode "$source" "$operators/$name.source"
+    sed -i "$8" "$operators/$name.source/$file"
+    cp go.mod "$operators/$name.mod"
+    cp go.sum "$operators/$name.sum"
+    go mod edit -replace "$module=$operators/$name.source" "$operators/$name.mod"
+    changed=(-modfile "$operators/$name.mod")
+  fi
+  CGO_ENABLED=0 go build -trimpath "${changed[@]}" -ldflags "-s -w" -o "$operators/$name.new" "$package" >&2
+  cat "$source/$kinds"/*.*_*.yaml >"$operators/$name-kinds.yaml"
+  [ "$webhooks" = - ] || cp "$source/$webhooks/manifests.yaml" "$operators/$name-webhooks.yaml"
+  mv "$operators/$name.new" "$operators/$name"
+  rm -rf "$operators/$name.source"
+  cd ../kubernetes
+}
+if [ "${1:-}" = --operators ]; then
+  operators=$target/operators-$(cat ../operators/go.* ../kubeflow/go.* build.sh | sha256sum | cut -c1-12)
+  mkdir -p "$operators"
+  ln -sfn "$(basename "$operators")" "$target/operators"
+  kubeflow=github.com/kubeflow kuberay=github.com/ray-project/kuberay/ray-operator
+  build_operator operators jobset sigs.k8s.io/jobset sigs.k8s.io/jobset \
+    config/components/crd/bases config/components/webhook
+  build_operator operators lws sigs.k8s.io/lws/cmd sigs.k8s.io/lws config/crd/bases config/webhook
+  build_operator operators kuberay $kuberay $kuberay config/crd/bases -
+  build_operator kubeflow trainer $kubeflow/trainer/v2/cmd/trainer-controller-manager $kubeflow/trainer/v2 \
+    manifests/base/crds manifests/base/webhook
+  build_operator kubeflow mpi-operator $kubeflow/mpi-operator/cmd/mpi-operator $kubeflow/mpi-operator \
+    manifests/base - cmd/mpi-operator/app/server.go 's/fmt.Sprintf(":%d", healthCheckPort)/"127.0.0.1:0"/'
+  build_operator kubeflow kueue sigs.k8s.io/kueue/cmd/kueue sigs.k8s.io/kueue \
+    config/components/crd/bases config/components/webhook \
+    cmd/kueue/main.go 's/"\/etc\/kueue\/metrics\/certs"/"k8s-webhook-server\/serving-certs"/'
+fi
 echo "$target"
