@@ -126,6 +126,7 @@ async def static_pool(client: HttpClient, directory: Path) -> AsyncGenerator[Non
     inventory.write_text(json.dumps({"machines": [{"id": "one"}], "power": str(power)}))
     spec = {
         "provider": {"type": "Static", "reference": str(inventory)}, "max": 1, "mode": "Active",
+        "pricePerHour": "2.50",
         "template": {"resources": {"example.com/none": 1}},
     }  # fmt: skip
     await client.create(NODE_POOLS, {"metadata": {"name": "static"}, "spec": spec})
