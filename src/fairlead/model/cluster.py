@@ -125,6 +125,8 @@ class ClusterState:
         self.quotas = QuotaTable()
         self.teams = TeamTable()
         self.uses = TeamUses()
+        #: Teams whose sums are restored, and that held nothing then; until time is taken in.
+        self._restored_idle: set[str] = set()
         self.suspects = SuspectTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
@@ -243,8 +245,10 @@ class ClusterState:
         if found is not None and found.status.use.as_of is not None:
             use = found.status.use
             as_of = parse_time(use.as_of)
-            self.uses.shares.restore(name, use.dominant_share_seconds, as_of)
+            is_new = self.uses.shares.restore(name, use.dominant_share_seconds, as_of)
             self.uses.gpu_seconds.restore(name, use.gpu_hours * 3600.0, as_of)
+            if is_new and not use.jobs_placed:
+                self._restored_idle.add(name)
         version = self.teams.namespaces_version
         has_changed = self.teams.remove(name) if found is None else self.teams.put(found)
         if version != self.teams.namespaces_version:
@@ -270,6 +274,8 @@ class ClusterState:
         """Take in the time that has passed in what the teams have used of the cluster."""
         if not len(self.teams):
             return
+        if self._restored_idle:
+            self._begin_restored(now)
         table = self.table
         totals = {n: int(table.owned(n)[table.exists].sum()) for n in table.resources if counts(n)}
         rates = {
@@ -279,6 +285,22 @@ class ClusterState:
         self.uses.shares.advance(now, rates)
         gpus = {each.team: n for each, n in self.uses.gpus.items() if each.user is None}
         self.uses.gpu_seconds.advance(now, gpus)
+
+    def _begin_restored(self, now: float) -> None:
+        """Charge teams that held nothing when their sums were written down from their first place
+        on; walks all jobs.
+        """
+        since: dict[str, float] = {}
+        for key, entry in self.jobs.items():
+            placement, use = entry.job.status.placement, self.uses.job(key)
+            if placement is None or not placement.placed_at or use is None or not use.nodes:
+                continue
+            at = min(parse_time(placement.placed_at), now)
+            since[use.team] = min(since.get(use.team, at), at)
+        for team in self._restored_idle & since.keys():
+            self.uses.shares.begin(team, since[team])
+            self.uses.gpu_seconds.begin(team, since[team])
+        self._restored_idle.clear()
 
     def _follow_windows(self) -> None:
         """Take in the first maintenance window, or that none is left; walks all jobs."""

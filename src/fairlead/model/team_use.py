@@ -87,6 +87,14 @@ class DecayedSums:
         """Return after how many seconds the past of a team counts half."""
         return self.half_lives.get(team, HALF_LIFE_SECONDS)
 
+    def begin(self, team: str, at: float) -> None:
+        """Take in when a team that is restored began to use what it uses now: it used nothing
+        before, so nothing was written down.
+        """
+        is_restored = team in self._sums and team not in self._rates
+        if is_restored and at > self._sums[team][1]:
+            self._sums[team] = (self.at(team, at), at)
+
     def advance(self, now: float, rates: Mapping[str, float]) -> None:
         """Take in the time that has passed, and the rate that each team has from now on."""
         if now < self._as_of:
@@ -107,9 +115,11 @@ class DecayedSums:
         self._sums, self._rates = dict(saved.sums), dict(saved.rates)
         self._as_of = float("-inf") if saved.as_of is None else saved.as_of
 
-    def restore(self, team: str, value: float, as_of: float) -> None:
-        """Continue from what was written down; what is known already counts more."""
+    def restore(self, team: str, value: float, as_of: float) -> bool:
+        """Continue from what was written down; False where it is known already, which counts."""
+        is_new = team not in self._sums
         self._sums.setdefault(team, (value, as_of))
+        return is_new
 
 
 class TeamUses:

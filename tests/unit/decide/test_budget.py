@@ -130,3 +130,22 @@ def test_the_sum_survives_a_restart_and_what_still_runs_has_run_meanwhile() -> N
     assert hours == pytest.approx(
         before.cluster.uses.gpu_seconds.at("a", EPOCH + 3 * HOUR) / HOUR, rel=1e-3
     )
+
+
+def test_a_restart_charges_no_team_for_the_time_before_it_got_a_place() -> None:
+    """Nothing is written down while a team uses nothing, for days if need be."""
+    idle = budgeted(100, used=1.0)
+    idle = replace(idle, status=replace(idle.status, use=replace(
+        idle.status.use, as_of=format_time(EPOCH - 3 * DAY))))  # fmt: skip
+    late = running("late", "n-0000", gpus=8)
+    placement = late.status.placement
+    assert placement is not None
+    at = format_time(EPOCH - HOUR)
+    status = replace(late.status, placement=replace(placement, placed_at=at))
+    after = state_of([], [])
+    after.cluster.team_changed("a", idle)
+    after.cluster.job_changed(replace(late, status=status))
+    after.cluster.advance_shares(EPOCH)
+    kept = math.exp2(-3 / idle.spec.budget.half_life_days)
+    hours = after.cluster.uses.gpu_seconds.at("a", EPOCH) / HOUR
+    assert hours == pytest.approx(kept + 8.0, rel=0.02)
