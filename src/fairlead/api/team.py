@@ -7,7 +7,7 @@ rules that follow from it.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta as Doc
 
@@ -21,6 +21,18 @@ RESERVATIONS_MAX = 64
 NODE_NAMES_MAX = 1_000
 WEIGHT_MAX = 1_000
 HALF_LIFE_DAYS_MAX = 3_650
+
+
+_Pool: TypeAlias = Annotated[
+    str,
+    bounded(
+        "Only nodes with the label fairlead.dev/pool of this value. Default: any pool.",
+        maxLength=NAME_MAX,
+    ),
+]
+_Selector: TypeAlias = Annotated[
+    dict[str, str], Doc(description="Only nodes with all of these labels. Default: any.")
+]
 
 
 class Subjects(Wire, frozen=True):
@@ -37,16 +49,8 @@ class Subjects(Wire, frozen=True):
 class Share(Wire, frozen=True):
     """Nodes that are promised to the team: an amount of those that match."""
 
-    pool: Annotated[
-        str,
-        bounded(
-            "Only nodes with the label fairlead.dev/pool of this value. Default: any pool.",
-            maxLength=NAME_MAX,
-        ),
-    ] = ""
-    node_selector: Annotated[
-        dict[str, str], Doc(description="Only nodes with all of these labels. Default: any.")
-    ] = {}
+    pool: _Pool = ""
+    node_selector: _Selector = {}
     nodes: Annotated[
         Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
         Doc(description="The amount in nodes. Set either nodes or gpus."),
@@ -110,16 +114,8 @@ class Reservation(Wire, frozen=True):
     end_time: Annotated[
         Instant, Doc(description="When it ends. What still runs then is left alone.")
     ]
-    pool: Annotated[
-        str,
-        bounded(
-            "Only nodes with the label fairlead.dev/pool of this value. Default: any pool.",
-            maxLength=NAME_MAX,
-        ),
-    ] = ""
-    node_selector: Annotated[
-        dict[str, str], Doc(description="Only nodes with all of these labels. Default: any.")
-    ] = {}
+    pool: _Pool = ""
+    node_selector: _Selector = {}
     node_names: Annotated[
         tuple[str, ...],
         bounded("Only nodes of these names. Default: any.", maxItems=NODE_NAMES_MAX),

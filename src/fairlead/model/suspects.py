@@ -1,7 +1,7 @@
 """Signs that a node may fail: it was lost by an attempt, or was not ready and has come back.
 
-All of them are read from objects (the records of attempts, the node's own condition), so whoever
-has the same objects suspects the same nodes, and nothing has to be kept beside them.
+All of them are read from objects (the records of attempts, the node's own condition), so each
+process finds the same nodes, and no state has to be kept beside the objects.
 """
 
 from __future__ import annotations

@@ -34,14 +34,14 @@ _ACCESS = {
 Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 
 
-def _access(whom: str, *kinds: str, prefix: str = "") -> Callable[[Wrapped], Wrapped]:
-    """Return the flags that say who asks a server; `kinds` are keys of `_ACCESS`."""
+def _access(server: str, *kinds: str, prefix: str = "") -> Callable[[Wrapped], Wrapped]:
+    """Return the flags for authentication to a server; `kinds` are keys of `_ACCESS`."""
 
     def add(wrapped: Wrapped) -> Wrapped:
-        insecure = f"Do not verify the certificates of {whom}."
+        insecure = f"Do not verify the certificates of {server}."
         wrapped = click.option(f"--{prefix}insecure", is_flag=True, help=insecure)(wrapped)
         for kind in reversed(kinds):
-            text = _ACCESS[kind].format(whom)
+            text = _ACCESS[kind].format(server)
             flag = f"--{prefix}{kind}"
             wrapped = click.option(flag, metavar="FILE", default="", help=text)(wrapped)
         return wrapped

@@ -35,7 +35,7 @@ class Facts:
     ended: Ended | None = None
     #: More members come when the first have ended well (completions above parallelism).
     has_more_rounds: bool = False
-    #: Its owner has no pods until somebody lets it go on.
+    #: It is suspended: its owner makes no pods.
     is_suspended: bool = False
     #: Why this cannot be a gang; "" when it can.
     problem: str = ""

@@ -1,8 +1,8 @@
 """What a Prometheus server answers to the checks over metrics (pure).
 
-A direct page goes first: it is fresh, and nobody has dropped series of it. Prometheus answers where
-the page was not read or says nothing, where it sees more instances of the component, and for what
-happens rarely (`Increase`), of which two scrapes in ten seconds see nothing.
+A page of metrics goes first: it is fresh, and has all series. Prometheus answers where the page was
+not read or says nothing, where it sees more instances of the component, and for what happens rarely
+(`Increase`), of which two scrapes in ten seconds see nothing.
 
 Series that are absent are unknown, even of metrics that exist from their first event on: a relabel
 rule may have dropped them.
