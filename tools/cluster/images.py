@@ -1,4 +1,4 @@
-"""Fairlead's image, and one with its examples, without a container engine.
+"""Fairlead's image, those of its examples with MPI and with PyTorch, without a container engine.
 
 The steps are those of the Dockerfile, in a chroot over an overlay of a Debian base; what a step
 adds is a layer. Layers are kept in the cache under the digest of what they are made of, so that a
@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,12 @@ EXAMPLES = (
 )
 USER = "65532:65532"
 _TREE = "opt/fairlead"
+#: What apt leaves beside the packages, and what computing needs no part of: drivers of displays and
+#: tests, which are a third of the layer.
+_TORCH_LEFT_OUT = (
+    "/var/lib/apt/lists /var/cache /var/log /usr/lib/*/dri /usr/lib/libtorch-test "
+    "/usr/lib/python3/dist-packages/torch/bin/test_*"
+)
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _PASSED_ON = re.compile(r"(?i)^(https?_proxy|no_proxy|pip_(index_url|extra_index_url|.*timeout))$")
 _PIP = "/opt/pip/bin/pip --python /opt/fairlead/bin/python"
@@ -100,6 +107,11 @@ def examples_name() -> str:
     return f"docker.io/library/fairlead-examples:{version()}"
 
 
+def torch_name() -> str:
+    """Return the name of the image with PyTorch and the examples; Fairlead is not in it."""
+    return f"docker.io/library/fairlead-torch:{version()}"
+
+
 class Builder:
     """Makes layers in a directory of the cache; one at a time on a machine."""
 
@@ -109,10 +121,27 @@ class Builder:
 
     def images(self, *, with_examples: bool) -> list[Image]:
         """Return Fairlead's image and, on request, that of the examples, with all their layers."""
+        with self._alone():
+            return self._images(with_examples=with_examples)
+
+    def torch(self) -> Image:
+        """Return the image with PyTorch: Debian's, which computes on CPUs alone."""
+        with self._alone():
+            base = self._base()
+            step = f"""apt-get -qq update
+DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends python3-torch
+rm -rf {_TORCH_LEFT_OUT}"""
+            torch = self._step("torch", [base], step, tree=".")
+            layers = (base.tar, torch.tar, self._examples().tar)
+            config = {"Env": [f"PATH={PATH}"], "WorkingDir": "/work", "Cmd": ["/bin/sh"]}
+            return Image(torch_name(), layers, config)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
         self.cache.mkdir(parents=True, exist_ok=True)
         with (self.cache / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return self._images(with_examples=with_examples)
+            yield
 
     def _images(self, *, with_examples: bool) -> list[Image]:
         base = self._base()
@@ -301,9 +330,18 @@ def _file_digest(path: Path) -> str:
 def build_archive(say: Say, *, with_examples: bool, cache: Path | None = None) -> Path:
     """Return the archive of Fairlead's image, or of both images, made when it is not there yet."""
     builder = Builder(cache or cache_directory() / "images", say)
-    images = builder.images(with_examples=with_examples)
-    layers = [layer for image in images for layer in image.layers]
     name = "fairlead-examples" if with_examples else "fairlead"
+    return _archive(builder, name, builder.images(with_examples=with_examples))
+
+
+def build_torch_archive(say: Say) -> Path:
+    """Return the archive of the image with PyTorch, made when it is not there yet."""
+    builder = Builder(cache_directory() / "images", say)
+    return _archive(builder, "fairlead-torch", [builder.torch()])
+
+
+def _archive(builder: Builder, name: str, images: Sequence[Image]) -> Path:
+    layers = [layer for image in images for layer in image.layers]
     target = builder.cache / f"{name}.{_digest(*map(str, layers), repr(images))}.tar"
     if not target.exists():
         for old in builder.cache.glob(f"{name}.*.tar"):
