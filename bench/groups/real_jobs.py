@@ -1,10 +1,12 @@
-"""Many small jobs on a real server: 5,000 jobs of one GPU beside 5,000 pods for kube-scheduler.
+"""Many small jobs on a real server: 5,000 jobs of one GPU beside as many batch/v1 Jobs, and pods.
 
-From the first request until the last pod is bound, as one watch tells it; pods per second. Both
+From the first request until the last pod is bound, as one watch tells it; pods per second. All
 sides are fed by the same client over the same number of connections, and take turns on one server
-of 7,500 nodes. A job costs more requests than a pod (it has a status), and what they are is
-printed by `real_cost`. `bare` is the least that any controller of a custom resource has to write:
-the job, its status once, and its pod; by a client that decides nothing and watches nothing.
+of 7,500 nodes. Pods of batch/v1 Jobs (`batch`) are made by kube-controller-manager and bound by
+kube-scheduler, which binds those that are created alone (`plain`), too. A job costs more requests
+than a pod (it has a status), and what they are is printed by `real_cost`. `bare` is the least that
+any controller of a custom resource has to write: the job, its status once, and its pod; by a client
+that decides nothing and watches nothing.
 """
 
 from __future__ import annotations
@@ -15,27 +17,31 @@ from typing import Any
 from bench.harness import Report
 from bench.objects import gang_body, pod_body
 from bench.processes import cpu_seconds
-from bench.real.ground import NODE_COUNT, Ground, each, on_ground, time_bound
+from bench.real.ground import NODE_COUNT, BoundPod, Ground, each, on_ground, time_bound
 from bench.real.operator import operator
-from fairlead.api.resources import JOBS, PODS
+from fairlead.api.resources import JOBS, PODS, Resource
 
+BATCH_JOBS = Resource("batch", "v1", "jobs", "Job", BoundPod)
 COUNT = 5_000
 ROUNDS = 3
 
 
 def run(report: Report) -> None:
     """Measure three rounds; one line where there is no server."""
-    times: dict[str, list[float]] = {"plain": [], "direct": [], "bare": []}
+    times: dict[str, list[float]] = {
+        "plain": [], "batch": [], "direct": [], "bare": [],
+    }  # fmt: skip
 
     async def measure(ground: Ground) -> None:
         await ground.add_nodes(NODE_COUNT)
         for turn in range(ROUNDS):
             times["plain"].append(await _plain(ground, turn))
             await ground.remove_pods()
+            times["batch"].append(await _batch(ground, turn))
             times["direct"].append(await _jobs(ground, turn))
             times["bare"].append(await _bare(ground, turn))
 
-    on_ground(report, "real_jobs", measure, scheduler=True)
+    on_ground(report, "real_jobs", measure, scheduler=True, controllers=["job-controller"])
     if not times["plain"]:
         return
     medians = {way: statistics.median(taken) for way, taken in times.items()}
@@ -44,6 +50,7 @@ def run(report: Report) -> None:
         text = ", ".join(f"{seconds:.2f}" for seconds in taken)
         print(f"    {way}: {text} s for {COUNT}, spread {statistics.stdev(taken):.2f}")
     report.add("real_jobs.direct_ratio", medians["plain"] / medians["direct"], "x")
+    report.add("real_jobs.batch_ratio", medians["batch"] / medians["direct"], "x batch/v1")
     report.add("real_jobs.bare_ratio", medians["plain"] / medians["bare"], "x")
 
 
@@ -60,6 +67,24 @@ async def _plain(ground: Ground, turn: int) -> float:
         await each(bodies, lambda body: ground.client.create(PODS, body, namespace="default"))
 
     return await _timed(ground, f"plain-{turn}", start, {})
+
+
+async def _batch(ground: Ground, turn: int) -> float:
+    async def start() -> None:
+        await each(
+            [_batch_job(f"batch-{turn}-{number}") for number in range(COUNT)],
+            lambda body: ground.client.create(BATCH_JOBS, body, namespace="default"),
+        )
+
+    taken = await _timed(ground, f"batch-{turn}", start, {})
+    await ground.client.delete_collection(BATCH_JOBS, namespace="default")
+    await ground.remove_pods()
+    return taken
+
+
+def _batch_job(name: str) -> dict[str, Any]:
+    spec = _pod(name)["spec"] | {"restartPolicy": "Never"}
+    return {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
 
 
 async def _jobs(ground: Ground, turn: int) -> float:

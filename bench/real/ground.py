@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,12 @@ def on_ground(
     measure: Callable[[Ground], Awaitable[None]],
     *,
     scheduler: bool = False,
+    controllers: Sequence[str] = (),
 ) -> None:
-    """Run `measure` on a new control plane with our kinds; one line where there is none."""
+    """Run `measure` on a new control plane with our kinds; one line where there is none.
+
+    `controllers` are further ones of kube-controller-manager.
+    """
     try:
         find_binaries()
     except NoControlPlane as reason:
@@ -230,6 +234,6 @@ def on_ground(
 
     with (
         tempfile.TemporaryDirectory(prefix="fairlead-bench-") as directory,
-        control_plane(Path(directory), scheduler=scheduler) as plane,
+        control_plane(Path(directory), scheduler=scheduler, controllers=controllers) as plane,
     ):
         uvloop.run(main(plane))
