@@ -448,7 +448,9 @@ class ClusterState:
 
     def _use_of(self, entry: JobEntry, claim: Claim | None) -> JobUse:
         sent = self.ledger.uncertain_nodes(entry.job.metadata.key)
-        waits = claim is None and not sent and phase_of(entry.job) is Phase.QUEUED
+        if claim is None and not sent:
+            waits = phase_of(entry.job) is Phase.QUEUED
+            return JobUse(entry.team_name, waits=waits, user=entry.user)
         nodes = sent
         if claim is not None:
             nodes = sent.union(node for _, _, nodes in claim.roles for node in nodes)
@@ -456,7 +458,7 @@ class ClusterState:
                 for name in self.table.resources if counts(name))  # fmt: skip
         gpus = claim.gpus if claim is not None else 0
         return JobUse(
-            entry.team_name, nodes, tuple((name, amount) for name, amount in held if amount), waits,
+            entry.team_name, nodes, tuple((name, amount) for name, amount in held if amount),
             user=entry.user, gpus=max(gpus, self._gpus_sent(entry)),
         )  # fmt: skip
 

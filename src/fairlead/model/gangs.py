@@ -222,6 +222,7 @@ def gang_of(
         if not 1 <= role.least <= role.count:
             return InvalidGang(f"spec.roles[{i}].minCount: must be from 1 to {role.count}")
     roles: list[RoleRequest] = []
+    reservation = reservation_key(team, spec.reservation)
     for i, role in enumerate(spec.roles):
         pod = role.template.spec
         if tolerations_of is not None:
@@ -230,10 +231,7 @@ def gang_of(
                 pod = structs.replace(pod, tolerations=tolerations)
         try:
             beside = neighbours_of(role) if neighbours_of is not None else None
-            reservation = reservation_key(team, spec.reservation)
-            constraints = replace(
-                constraints_of(pod), hold_seconds=hold_seconds, reservation=reservation
-            )
+            constraints = constraints_of(pod, hold_seconds=hold_seconds, reservation=reservation)
             member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")

@@ -124,8 +124,12 @@ class MemberClass:
         return next((amount for name, amount in self.request if name == resource), 0)
 
 
-def constraints_of(spec: PodSpec) -> Constraints:
+def constraints_of(
+    spec: PodSpec, *, hold_seconds: float | None = None, reservation: str = ""
+) -> Constraints:
     """Return the constraints in canonical order; RequestError where one cannot be judged."""
+    if spec.affinity is None and not (spec.node_selector or spec.tolerations):
+        return Constraints(hold_seconds=hold_seconds, reservation=reservation)
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
     required = node_affinity.required if node_affinity else None
     preferred = node_affinity.preferred if node_affinity else ()
@@ -143,6 +147,8 @@ def constraints_of(spec: PodSpec) -> Constraints:
         affinity=required,
         tolerations=tuple(sorted(set(spec.tolerations), key=_toleration_order)),
         preferred=preferred,
+        hold_seconds=hold_seconds,
+        reservation=reservation,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from fairlead.api.names import BLOCK, HOSTNAME, RACK, ZONE
 from fairlead.api.topology import Topology
@@ -91,9 +91,9 @@ def topology_of(asked: Topology | None, levels: Sequence[Level]) -> TopologyRequ
     """Return what a job asks, with the configured levels, widest first; ValueError says what is
     wrong with which field.
     """
-    keys = tuple(level.key for level in levels if level.key != HOSTNAME)  # names order hosts
     if asked is None:
-        return TopologyRequest(path=keys)
+        return _any_nodes(tuple(levels))
+    keys = _any_nodes(tuple(levels)).path
     key, preferred = _level(asked.key, levels), _level(asked.preferred, levels)
     required = key if asked.required else ANYWHERE
     narrow = preferred if preferred.key else key
@@ -112,6 +112,13 @@ def topology_of(asked: Topology | None, levels: Sequence[Level]) -> TopologyRequ
         asked.slice_size or 1,
         (*keys, *own),
     )
+
+
+@lru_cache(maxsize=8)
+def _any_nodes(levels: tuple[Level, ...]) -> TopologyRequest:
+    """Return what most jobs ask: any nodes, with ranks along the levels."""
+    keys = tuple(level.key for level in levels if level.key != HOSTNAME)  # names order hosts
+    return TopologyRequest(path=keys)
 
 
 def _level(name: str, levels: Sequence[Level]) -> Level:
