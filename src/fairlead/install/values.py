@@ -18,7 +18,6 @@ from msgspec import Meta, field
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
-from fairlead.doctor.monitoring.alerts import RUNBOOKS
 from fairlead.input.sections import Section, Tree, load
 
 REPLICAS_MAX = 10
@@ -147,10 +146,10 @@ class Alerts(Section, frozen=True):
     runbook_url: Annotated[
         str,
         Meta(
-            pattern=r"^https?://[^\s\"']*[^\s\"'/]$",
-            description="Folder that serves docs/reference.",
+            pattern=r"^(https?://[^\s\"']*[^\s\"'/])?$",
+            description="URL where you serve docs/reference, for runbook_url; empty: no links.",
         ),
-    ] = RUNBOOKS
+    ] = ""
     labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
         default_factory=dict[str, str]
     )

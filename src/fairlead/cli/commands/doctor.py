@@ -304,8 +304,8 @@ def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
 )
 @click.option("--operator", is_flag=True, help="A PrometheusRule for the Prometheus operator.")
 @click.option("--runbooks", metavar="URL", default="",
-              help="Where docs/reference is served, for the links of the alerts. "
-              "[default: https://fairlead.dev/docs/reference]")  # fmt: skip
+              help="Where you serve docs/reference, for runbook_url. "
+              "[default: no links]")  # fmt: skip
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="yaml", show_default=True,
               shell_complete=words("json", "yaml"), help="yaml or json.")  # fmt: skip
 @_SCRAPE

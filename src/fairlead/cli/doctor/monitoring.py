@@ -13,7 +13,7 @@ from fairlead.cli.common import Common, Format, dump, now
 from fairlead.cli.doctor.access import check_url, web_of
 from fairlead.cli.text import parse_duration
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.alerts import RUNBOOKS, groups
+from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import Board, all_boards, boards
 from fairlead.doctor.monitoring.query import JOBS
 from fairlead.doctor.output.snapshot import snapshot_page
@@ -30,7 +30,7 @@ def write_alerts(
     """Write the rules to stdout, as a rule file or as an object of the Prometheus operator."""
     if runbooks:
         check_url(runbooks, "--runbooks")
-    rules = groups(jobs_of(jobs), runbooks or RUNBOOKS)
+    rules = groups(jobs_of(jobs), runbooks)
     if operator:
         rules = {
             "apiVersion": "monitoring.coreos.com/v1",
