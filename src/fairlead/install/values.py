@@ -236,6 +236,18 @@ class Crds(Section, frozen=True):
     ] = True
 
 
+class DoctorSecrets(Section, frozen=True):
+    """Secrets for the servers of settings.doctor; the pods also start without them."""
+
+    etcd_secret_name: Annotated[
+        str, Meta(description="Secret with ca.crt, tls.crt and tls.key; empty: none.")
+    ] = ""
+    prometheus_secret_name: Annotated[
+        str,
+        Meta(description="Secret with ca.crt, and token or login (user:password); empty: none."),
+    ] = ""
+
+
 class Values(Section, frozen=True):
     """Everything that may be chosen."""
 
@@ -266,6 +278,7 @@ class Values(Section, frozen=True):
     ] = ""
     history: History = History()
     metrics: Metrics = Metrics()
+    doctor: DoctorSecrets = DoctorSecrets()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
     network_policy: NetworkPolicy = NetworkPolicy()
     webhook: Webhook = Webhook()

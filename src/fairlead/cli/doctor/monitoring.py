@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from fairlead.cli.text import parse_duration
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import Board, all_boards, boards
-from fairlead.doctor.monitoring.query import JOBS
 from fairlead.doctor.output.snapshot import snapshot_page
 from fairlead.doctor.prometheus.ranges import BoardReader, Window
 from fairlead.doctor.readers.pages import METRIC_SOURCES
+from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.printable import printable
 from fairlead.input.suggest import nearest
@@ -98,18 +97,8 @@ def _ago(text: str, flag: str) -> float:
 
 def jobs_of(given: Sequence[str]) -> Mapping[Source, str]:
     """Return the pattern of the label `job` by source; CliError."""
-    jobs = dict(JOBS)
-    for text in given:
-        name, _, pattern = text.partition("=")
-        if name not in METRIC_SOURCES or not pattern:
-            known = ", ".join(METRIC_SOURCES)
-            raise fail(
-                Code.BAD_VALUE, f"--job: '{text}' is not SOURCE=REGEX",
-                help=(f"SOURCE is one of {known}",),
-            )  # fmt: skip
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise fail(Code.BAD_VALUE, f"--job: '{pattern}' is no pattern: {error}") from error
-        jobs[METRIC_SOURCES[name]] = pattern
-    return jobs
+    try:
+        return parse_jobs(given)
+    except ValueError as error:
+        help_ = f"SOURCE is one of {', '.join(METRIC_SOURCES)}"
+        raise fail(Code.BAD_VALUE, f"--job: {error}", help=(help_,)) from error
