@@ -63,6 +63,8 @@ def write_snapshot(common: Common, url: str, options: Mapping[str, Any]) -> int:
     start = now() - _ago(options["since"], "--since")
     if start >= end:
         raise fail(Code.BAD_VALUE, "--since: must be longer ago than --until")
+    if start < 0:
+        raise fail(Code.BAD_VALUE, f"--since: '{options['since']}' ago there were no metrics")
     window = Window.of(start, end)
     common.note(f"asking Prometheus at {url}")
     try:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from fairlead.doctor.monitoring.boards import SPAN, Board
-from fairlead.doctor.prometheus.answers import SAMPLES_MAX
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.input.printable import printable
@@ -19,6 +18,8 @@ from fairlead.input.printable import printable
 REQUESTS_MAX = 300
 SECONDS_MAX, QUERY_SECONDS_MAX = 120.0, 15.0
 POINTS_MAX = 240
+#: Of an answer: two thousand series.
+SAMPLES_MAX = 500_000
 #: The least window of a rate: four scrapes a minute apart, and as long as that of the alerts.
 RATE_SECONDS_MIN = 300
 
