@@ -214,7 +214,8 @@ def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
         if command.startswith("zstd") or "--node-pods" in command:
             continue  # a package that is optional; nodes that run pods, in tests/kubernetes
         is_subcommand = re.match(
-            r"fairlead doctor (audit|checks|preflight|alerts|dashboards|--explain)", command
+            r"fairlead doctor (audit|checks|preflight|alerts|dashboards|snapshot|--explain)",
+            command,
         )
         used = {key: word for key, word in words.items() if not is_subcommand or "log" in key}
         command = replaced(command, used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,21 @@ from typing import Any
 import pytest
 from cryptography.x509.oid import NameOID
 from tests.e2e.cli_world import Shell
-from tests.kubernetes.controlplane import NoControlPlane, find_binaries, free_ports
+from tests.kubernetes.controlplane import (
+    ControlPlane,
+    NoControlPlane,
+    find_binaries,
+    free_ports,
+)
+from tests.kubernetes.operating import http_client, install_kinds, until
 from tests.kubernetes.own_plane import WITHOUT
+from tests.kubernetes.prometheus_server import prometheus, scrape_of
+from tests.kubernetes.replicas import ARGUMENTS, replicas
 from tools.cluster.credentials import issue, make_authority
 
+from fairlead.api.cluster_report import REPORT_NAME, ClusterReportStatus
+from fairlead.api.resources import CLUSTER_REPORTS
+from fairlead.api.status import NotFound
 from fairlead.doctor.readers.web import Access, Web
 
 pytestmark = pytest.mark.kubernetes
@@ -125,3 +137,43 @@ def test_alarms_and_members_of_a_real_etcd_are_found_and_nothing_is_changed(
 
     stranger = run("--etcd", etcd.url, "--etcd-ca-file", etcd.access.ca_file)
     assert {"ETCD-08", "ETCD-08B", "ETCD-04"} <= {each["id"] for each in stranger["unknown"]}
+
+
+async def test_the_controller_asks_with_the_certificate_of_a_mounted_secret(
+    etcd: Etcd, plane: ControlPlane, tmp_path: Path
+) -> None:
+    client = http_client(plane)
+    await install_kinds(client)
+    credentials = tmp_path / "credentials"
+    (credentials / "etcd").mkdir(parents=True)
+    settings = tmp_path / "settings.yaml"
+    member = etcd.call("maintenance/status")["header"]["member_id"]
+    etcd.call("maintenance/alarm", action="ACTIVATE", memberID=member, alarm="CORRUPT")
+
+    async def status() -> ClusterReportStatus:
+        try:
+            return (await client.get(CLUSTER_REPORTS, REPORT_NAME)).status
+        except NotFound:
+            return ClusterReportStatus()
+
+    async def sees_nothing() -> bool:
+        return "ETCD-08B" in (await status()).unknown
+
+    async def sees_the_alarm() -> bool:
+        return "ETCD-08B" in {each.check for each in (await status()).findings}
+
+    with prometheus(tmp_path / "data", [scrape_of(plane)]) as server:
+        settings.write_text(json.dumps({"doctor": {
+            "intervalSeconds": 60, "etcd": [etcd.url], "prometheus": server.url,
+            "credentialsDirectory": str(credentials),
+        }}))  # fmt: skip
+        async with replicas(plane, arguments=(*ARGUMENTS, "--settings", str(settings))) as world:
+            await world.start()
+            await until(sees_nothing, 150)
+            assert "MET-03" not in (await status()).unknown, "Prometheus needs no credentials"
+            for name, file in (("ca.crt", etcd.access.ca_file), ("tls.crt", etcd.access.cert_file),
+                               ("tls.key", etcd.access.key_file)):  # fmt: skip
+                shutil.copy(file, credentials / "etcd" / name)
+            await until(sees_the_alarm, 200)
+    await client.delete(CLUSTER_REPORTS, REPORT_NAME)
+    await client.close()

@@ -95,6 +95,18 @@ CHOICES = {
         },
         "podAnnotations": {"note": "yes"},
     },
+    "doctor": {
+        "settings": {
+            "doctor": {
+                "etcd": ["https://192.0.2.1:2379"],
+                "prometheus": "https://p.example",
+                "prometheusJobs": ["etcd=my-etcd"],
+            }
+        },
+        "doctor": {"etcdSecretName": "etcd-client", "prometheusSecretName": "reader"},
+        "metrics": {"alerts": {"enabled": True, "runbookUrl": "https://wiki.example/x"}},
+    },
+    "alerts": {"metrics": {"alerts": {"enabled": True}}},
     "little": {
         "webhook": {"enabled": False},
         "metrics": {"service": {"enabled": False}},

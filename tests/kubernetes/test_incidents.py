@@ -284,8 +284,13 @@ async def listens(address: str) -> bool:
 
 
 @contextmanager
-def dns_replicas(directory: Path, count: int) -> Generator[list[tuple[int, str]]]:
-    """Run CoreDNS `count` times; yield the port of each and where its metrics are."""
+def dns_replicas(
+    directory: Path, count: int, *, asks_first: bool = False
+) -> Generator[list[tuple[int, str]]]:
+    """Run CoreDNS `count` times; yield the port of each and where its metrics are.
+
+    With `asks_first`, the others ask the first one instead of answering themselves.
+    """
     try:
         binary = find_binaries() / "coredns"
     except NoControlPlane as reason:
@@ -298,9 +303,11 @@ def dns_replicas(directory: Path, count: int) -> Generator[list[tuple[int, str]]
         for number in range(count):
             port, metrics = ports[2 * number : 2 * number + 2]
             corefile = directory / f"Corefile-{number}"
+            answers = '  template IN A {\n    answer "{{ .Name }} 60 IN A 10.0.0.1"\n  }\n'
+            if asks_first and number:
+                answers = f"  forward . 127.0.0.1:{ports[0]}\n"
             corefile.write_text(
-                f".:{port} {{\n  bind 127.0.0.1\n  prometheus 127.0.0.1:{metrics}\n"
-                '  template IN A {\n    answer "{{ .Name }} 60 IN A 10.0.0.1"\n  }\n}\n'
+                f".:{port} {{\n  bind 127.0.0.1\n  prometheus 127.0.0.1:{metrics}\n{answers}}}\n"
             )
             log = stack.enter_context((directory / f"coredns-{number}.log").open("wb"))
             process = subprocess.Popen([binary, "-conf", corefile], stdout=log, stderr=log)
@@ -329,3 +336,23 @@ async def test_a_dns_replica_that_gets_most_of_the_look_ups(
     assert worst["id"] in ("DNS-05", "DNS-14"), ids(report)  # a fast machine exceeds both
     (uneven,) = [each for each in report["findings"] if each["id"] == "DNS-14"]
     assert worst["subject"] == uneven["subject"] == replicas[0][1]
+
+
+async def test_a_dns_replica_that_asks_upstream_almost_as_often_as_clouds_allow(
+    plain: ControlPlane, tmp_path: Path
+) -> None:
+    with dns_replicas(tmp_path, 2, asks_first=True) as replicas:
+        for _, address in replicas:
+            await until(lambda address=address: listens(address), 20)
+        (_, upstream), (port, address) = replicas
+        pages = [word for each in (upstream, address)
+                 for word in ("--metrics", f"coredns=http://{each}/metrics")]  # fmt: skip
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(
+                report_of(plain, tmp_path, *pages, "--only", "DNS-09", interval=4)
+            )
+            while not reading.done():
+                await asyncio.to_thread(look_up, port, 300)
+    (found,) = reading.result()["findings"]
+    assert (found["id"], found["subject"]) == ("DNS-09", address)
+    assert found["value"] > 140

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.own_plane import own_plane
-from tests.kubernetes.test_prometheus import _until, jobs_of, prometheus
+from tests.kubernetes.prometheus_server import prometheus, scrape_at, scrape_of, until
 
 from fairlead.doctor.check import Check, Reading
 from fairlead.doctor.expressions import CodeShare, Quantile, Ratio, Value
@@ -67,9 +67,7 @@ def answered(url: str, checks: list[Check]) -> dict[str, tuple[Reading, ...] | N
 
 
 def test_a_real_prometheus_answers_as_the_pages_do(fresh: ControlPlane, tmp_path: Path) -> None:
-    etcd = {"job_name": "kube-etcd",
-            "static_configs": [{"targets": [fresh.etcd_url.removeprefix("http://")]}]}  # fmt: skip
-    jobs = [jobs_of(fresh, "")[0], etcd]
+    jobs = [scrape_of(fresh), scrape_at("kube-etcd", fresh.etcd_url)]
     checks = [each for each in CHECKS if each.needs[0] in SCRAPED]
     with prometheus(tmp_path / "data", jobs) as server:
         server.scraped(1)
@@ -81,7 +79,7 @@ def test_a_real_prometheus_answers_as_the_pages_do(fresh: ControlPlane, tmp_path
             "--only", "ETCD-*", "-o", "json", code=None,
         ).out  # fmt: skip
         fresh.kill("etcd")
-        _until(lambda: isinstance(answered(server.url, checks)["ETCD-09B"], NotSeen))
+        until(lambda: isinstance(answered(server.url, checks)["ETCD-09B"], NotSeen))
         after = answered(server.url, checks)["ETCD-09B"]
 
     refused = {name: str(each) for name, each in answers.items() if isinstance(each, NotSeen)}

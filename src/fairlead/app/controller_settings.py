@@ -7,6 +7,7 @@ a policy, and has the same default; the other fields of the policies are interna
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,15 @@ HOUR = 3600
 DAY = 24 * HOUR
 YEAR = 365 * DAY
 #: A page of metrics, as `fairlead doctor --metrics` takes it.
-_PAGE = "^(apiserver|etcd|scheduler|controller-manager|coredns|kubelet|prometheus)=https?://[^/ ]+/"
+_SOURCES = (
+    "apiserver", "etcd", "scheduler", "controller-manager", "coredns", "kubelet", "prometheus",
+    "kube-proxy", "kube-state-metrics",
+)  # fmt: skip
+_PAGE = f"^({'|'.join(_SOURCES[:-1])})=https?://[^/ ]+/"
+#: A server, as `fairlead doctor --etcd` and `--prometheus` take it; without a user.
+_SERVER = "https?://[^/ @]+(/[^ @]*)?"
+_JOB = f"^({'|'.join(_SOURCES)})=.+$"
+ETCD_MAX = 9
 LEVELS_MAX = 16
 
 
@@ -215,6 +224,27 @@ class DoctorSettings(Section, frozen=True):
         Meta(max_length=32, description="Pages of metrics beside those of the API server, each "
              "NAME=URL, such as etcd=http://192.0.2.1:2381/metrics."),
     ] = ()  # fmt: skip
+    etcd: Annotated[
+        tuple[Annotated[str, Meta(pattern=f"^{_SERVER}$")], ...],
+        Meta(max_length=ETCD_MAX, description="Members of etcd by their URLs for clients, for "
+             "alarms, members, lag and metrics."),
+    ] = ()  # fmt: skip
+    prometheus: Annotated[
+        str,
+        Meta(max_length=2048, pattern=f"^({_SERVER})?$", description="A Prometheus that scrapes "
+             "this cluster and no other one, for what no page shows; empty: none."),
+    ] = ""  # fmt: skip
+    prometheus_jobs: Annotated[
+        tuple[Annotated[str, Meta(pattern=_JOB)], ...],
+        Meta(max_length=32, description="Labels `job` of its scrapes where the usual names do not "
+             "match, each SOURCE=REGEX, such as etcd=my-etcd."),
+    ] = ()  # fmt: skip
+    credentials_directory: Annotated[
+        str,
+        Meta(min_length=1, max_length=512, description="Has the directories etcd (ca.crt, tls.crt, "
+             "tls.key) and prometheus (ca.crt, and token or login); files that are not there are "
+             "not used."),
+    ] = "/etc/fairlead-doctor"  # fmt: skip
 
 
 class BalloonSettings(Section, frozen=True):
@@ -302,7 +332,12 @@ class ControllerSettings(Section, frozen=True):
 
 
 def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
-    """Yield (path, message) of levels of the topology that cannot be."""
+    """Yield (path, message) of levels of the topology and names of jobs that cannot be."""
+    for i, text in enumerate(settings.doctor.prometheus_jobs):
+        try:
+            re.compile(text.partition("=")[2])
+        except re.error as error:
+            yield f"doctor.prometheusJobs[{i}]", f"'{text}' has no regular expression: {error}"
     levels = settings.topology.levels
     if len(levels) > LEVELS_MAX:
         yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"

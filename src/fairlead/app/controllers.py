@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fairlead.api.core import PriorityClass
@@ -39,7 +40,8 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.doctor.examiner import Examiner
+from fairlead.doctor.examiner import Examiner, Servers
+from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import UnscheduledPods
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.model.topology import DEFAULT_LEVELS, Level
@@ -239,6 +241,10 @@ class Controllers:
         assert reports is not None
         examiner = Examiner(
             self._client.read, clock=self._clock, metrics=policy.metrics,
+            servers=Servers(
+                policy.etcd, policy.prometheus, parse_jobs(policy.prometheus_jobs),
+                Path(policy.credentials_directory),
+            ),
             pause_seconds=policy.pause_seconds, counted=lambda: {"pods": len(self.mirrors.pods)},
         )  # fmt: skip
         controller = DoctorController(

@@ -12,20 +12,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fairlead.api import cluster_report
 from fairlead.api.status import ApiError
 from fairlead.decide.doctor.examination import Examination, Found
 from fairlead.doctor.check import Check, Severity
+from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
+from fairlead.doctor.monitoring.query import JOBS
 from fairlead.doctor.readers.budget import Budget, ReadPath, carry_out_async
 from fairlead.doctor.readers.cluster import ClusterReader
+from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import flags_of_objects
-from fairlead.doctor.readers.pages import Samples, page_target
+from fairlead.doctor.readers.pages import Samples, Target, page_target
+from fairlead.doctor.readers.prometheus import PrometheusAnswers
+from fairlead.doctor.readers.web import Web, mounted_access
 from fairlead.doctor.registry import CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
 
@@ -38,8 +45,8 @@ _SEVERITY: Mapping[Severity, cluster_report.Severity] = {
 _INLINE_BYTES_MAX = 64 << 10
 _NO_RIGHT = {
     source: f"{source.value}: the controller does not read it; run `fairlead doctor`"
-    for source in (Source.ETCD_API, Source.KUBELET_CONFIG, Source.NODE, Source.AUDIT)
-}
+    for source in (Source.KUBELET_CONFIG, Source.NODE, Source.AUDIT)
+} | {Source.ETCD_API: f"{Source.ETCD_API.value}: the setting doctor.etcd names no member"}
 _API_SERVER = "apiserver"
 #: Pages that are kept to compare the next ones with; the oldest is dropped first.
 _PAGES_MAX = 64
@@ -48,6 +55,23 @@ _Key = tuple[Source, str, float]
 #: The samples of one page, and when they were read.
 _Scrape = tuple[Samples, float]
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Members of etcd by URL and a Prometheus with its jobs, and where access to them is mounted.
+
+    Certificates and tokens are read again for each examination, since a Secret may change.
+    """
+
+    etcd: tuple[str, ...] = ()
+    prometheus: str = ""
+    jobs: Mapping[Source, str] = field(default_factory=lambda: JOBS)
+    credentials: Path = Path("/etc/fairlead-doctor")
+
+    def web(self, name: str) -> Web:
+        """Return the access to a server; OSError."""
+        return Web(mounted_access(self.credentials / name))
 
 
 class Examiner:
@@ -59,12 +83,13 @@ class Examiner:
         *,
         clock: Clock,
         metrics: Sequence[str] = (),
+        servers: Servers | None = None,
         pause_seconds: float = 0.0,
         counted: Callable[[], Mapping[str, int]] = dict,
         checks: Sequence[Check] = CHECKS,
         run: Runner = asyncio.to_thread,
     ) -> None:
-        """`read` sends a GET. `metrics` are pages as NAME=URL.
+        """`read` sends a GET. `metrics` are pages as NAME=URL; `servers` are asked as well.
 
         `counted` returns numbers of objects that the process knows, by plural. `run` runs a
         blocking call elsewhere.
@@ -72,6 +97,7 @@ class Examiner:
         self._read = read
         self._clock = clock
         self._targets = [target for each in metrics if (target := page_target(each)) is not None]
+        self._servers = servers or Servers()
         self._pause_seconds = pause_seconds
         self._counted = counted
         self._checks = checks
@@ -89,30 +115,67 @@ class Examiner:
             await asyncio.sleep(self._pause_seconds)
             return await self._read(path, query)
 
+        etcd, members, hidden = await self._etcd()
         before = self._before
         if before is None:
-            before, _ = await self._scrape(read)
+            before, _ = await self._scrape(read, members)
         reader = ClusterReader(self._counted())
         objects = await carry_out_async(reader.read(), read)
-        now, absent = await self._scrape(read)
+        now, absent = await self._scrape(read, members)
         scrapes, single = _pairs(before, now)
         kept = {key: each for key, each in before.items() if key not in now} | now
         self._before = dict(list(kept.items())[-_PAGES_MAX:])
         facts = Facts(
             nodes=reader.nodes, objects=objects, scrapes=scrapes,
-            flags=flags_of_objects(objects),
-            absent=_NO_RIGHT | reader.absent() | single | absent,
+            flags=flags_of_objects(objects), etcd=etcd,
+            absent=_NO_RIGHT | reader.absent() | single | absent | hidden,
         )  # fmt: skip
-        report = examine(self._checks, facts)
+        report = examine(self._checks, await self._with_prometheus(facts))
         return _examination(report, at=self._clock.now(), requests=budget.requests)
 
-    async def _scrape(self, read: ReadPath) -> tuple[dict[_Key, _Scrape], dict[Source, str]]:
+    async def _etcd(self) -> tuple[EtcdState | None, list[Target], dict[Source, str]]:
+        """Return what etcd says of itself, its pages of metrics, and why it is not seen."""
+        if not self._servers.etcd:
+            return None, [], {}
+
+        def ask() -> tuple[EtcdState | None, list[Target], dict[Source, str]]:
+            reader = EtcdReader(self._servers.etcd, self._servers.web("etcd"))
+            state = reader.read()
+            return state, reader.targets(state), reader.absent()
+
+        try:
+            return await self._run(ask)
+        except OSError as error:  # of a certificate, also in a thread
+            return None, [], {Source.ETCD_API: f"{Source.ETCD_API.value}: {str(error)[:200]}"}
+
+    async def _with_prometheus(self, facts: Facts) -> Facts:
+        """Return the facts with what Prometheus answers, where there is one."""
+        url, clock = self._servers.prometheus, asyncio.get_running_loop().time
+        if not url:
+            return facts
+
+        def ask() -> Facts:
+            reader = PrometheusAnswers(url, self._servers.web("prometheus"), clock,
+                                       self._servers.jobs)  # fmt: skip
+            more = reader.with_status(self._checks, facts)
+            return replace(more, answers=reader.read(self._checks, more))
+
+        try:
+            return await self._run(ask)
+        except OSError as error:
+            reason = f"{Source.RECORDED.value}: {str(error)[:200]}"
+            return replace(facts, absent={**facts.absent, Source.RECORDED: reason})
+
+    async def _scrape(
+        self, read: ReadPath, members: Sequence[Target]
+    ) -> tuple[dict[_Key, _Scrape], dict[Source, str]]:
         """Return the samples of each page that can be read, and why others cannot."""
         found: dict[_Key, _Scrape] = {}
         absent: dict[Source, str] = {}
-        keys = [(each.source, each.instance) for each in self._targets]
+        targets = [*self._targets, *members]
+        keys = [(each.source, each.instance) for each in targets]
         fetches: list[Callable[[], Awaitable[bytes]]] = [
-            partial(self._run, each.fetch) for each in self._targets
+            partial(self._run, each.fetch) for each in targets
         ]
         if not any(source is Source.APISERVER for source, _ in keys):
             keys.append((Source.APISERVER, _API_SERVER))

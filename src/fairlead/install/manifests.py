@@ -134,17 +134,28 @@ def templates() -> Mapping[str, str]:
         )
     boards = {name: json.dumps(board) for name, board in monitoring_boards().items()}
     found |= {
-        "prometheusrule.yaml": _for_monitoring(
-            "monitoring.coreos.com/v1",
-            "PrometheusRule",
-            "alerts",
-            {"spec": alert_groups(runbooks=_RUNBOOKS)},
-        ).replace(_RUNBOOKS, "{{ .Values.metrics.alerts.runbookUrl }}"),
+        "prometheusrule.yaml": _linked(
+            _for_monitoring(
+                "monitoring.coreos.com/v1",
+                "PrometheusRule",
+                "alerts",
+                {"spec": alert_groups(runbooks=_RUNBOOKS)},
+            )
+        ),
         "configmap-dashboards.yaml": _for_monitoring(
             "v1", "ConfigMap", "dashboards", {"data": boards}
         ),
     }
     return dict(sorted(found.items()))
+
+
+def _linked(rules: str) -> str:
+    """Return rules whose links there are when the values say where the runbooks are."""
+    return re.sub(
+        rf"^( *)runbook_url: {_RUNBOOKS}(.*)$",
+        r"\1{{- with .Values.metrics.alerts.runbookUrl }}\n\1runbook_url: {{ . }}\2\n\1{{- end }}",
+        rules, flags=re.MULTILINE,
+    )  # fmt: skip
 
 
 def _for_monitoring(version: str, kind: str, value: str, body: Manifest) -> str:

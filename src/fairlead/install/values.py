@@ -18,7 +18,6 @@ from msgspec import Meta, field
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
-from fairlead.doctor.monitoring.alerts import RUNBOOKS
 from fairlead.input.sections import Section, Tree, load
 
 REPLICAS_MAX = 10
@@ -147,10 +146,10 @@ class Alerts(Section, frozen=True):
     runbook_url: Annotated[
         str,
         Meta(
-            pattern=r"^https?://[^\s\"']*[^\s\"'/]$",
-            description="Folder that serves docs/reference.",
+            pattern=r"^(https?://[^\s\"']*[^\s\"'/])?$",
+            description="URL where you serve docs/reference, for runbook_url; empty: no links.",
         ),
-    ] = RUNBOOKS
+    ] = ""
     labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
         default_factory=dict[str, str]
     )
@@ -237,6 +236,18 @@ class Crds(Section, frozen=True):
     ] = True
 
 
+class DoctorSecrets(Section, frozen=True):
+    """Secrets for the servers of settings.doctor; the pods also start without them."""
+
+    etcd_secret_name: Annotated[
+        str, Meta(description="Secret with ca.crt, tls.crt and tls.key; empty: none.")
+    ] = ""
+    prometheus_secret_name: Annotated[
+        str,
+        Meta(description="Secret with ca.crt, and token or login (user:password); empty: none."),
+    ] = ""
+
+
 class Values(Section, frozen=True):
     """Everything that may be chosen."""
 
@@ -267,6 +278,7 @@ class Values(Section, frozen=True):
     ] = ""
     history: History = History()
     metrics: Metrics = Metrics()
+    doctor: DoctorSecrets = DoctorSecrets()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
     network_policy: NetworkPolicy = NetworkPolicy()
     webhook: Webhook = Webhook()

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from fairlead.charts import percent
 from fairlead.decide.words import duration
-from fairlead.sim.charts import percent
 from fairlead.sim.run import read_results
 from fairlead.sim.scenario import Scenario
 

@@ -6,8 +6,8 @@ import html
 from collections import defaultdict
 from collections.abc import Sequence
 
+from fairlead.charts import STYLE, Look, Series, distribution_chart, line_chart, number, percent
 from fairlead.decide.words import duration
-from fairlead.sim.charts import Series, distribution_chart, line_chart, number, percent
 from fairlead.sim.recorder import Recorder
 from fairlead.sim.scenario import LoadReport, Scenario, faults_of
 from fairlead.sim.summary import PerPod, Summary
@@ -16,20 +16,17 @@ from fairlead.sim.summary import PerPod, Summary
 SIZES = ((1, "1 GPU"), (8, "2 to 8"), (64, "9 to 64"), (512, "65 to 512"), (10**9, "over 512"))
 TENANTS_MAX = 8
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #888; }
+_STYLE = (
+    STYLE
+    + """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 780px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
 table { border-collapse: collapse; width: 100%; } td, th { padding: .2em .6em; text-align: left;
   border-bottom: 1px solid var(--line); }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
-figure { margin: 1.5em 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
-.grid { stroke: var(--line); } .tick { font-size: 11px; fill: currentColor; opacity: .75; }
-.legend { font-size: .85em; } .key { margin-right: 1.2em; white-space: nowrap; }
-.key i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
-.bad { border-left: 4px solid #d55e00; padding-left: .8em; } .soft { color: var(--soft); }
-code { overflow-wrap: anywhere; }
+.bad { border-left: 4px solid #d55e00; padding-left: .8em; } code { overflow-wrap: anywhere; }
 """
+)
 
 
 def render_report(
@@ -170,9 +167,9 @@ def _charts(recorder: Recorder) -> list[str]:
     out = Series("nodes out", [float(s.nodes_out) for s in samples])
     return [
         "<h2>Over time</h2>",
-        line_chart("GPU utilization", at, use, high=1.0, form=percent),
+        line_chart("GPU utilization", at, use, Look(high=1.0, form=percent)),
         line_chart("Jobs", at, jobs),
-        line_chart("Waiting GPUs by reason", at, by_reason, is_stacked=True),
+        line_chart("Waiting GPUs by reason", at, by_reason, Look(is_stacked=True)),
         line_chart("Nodes out", at, [out]) if any(out.values) else "",
         "<h2>Waiting times</h2>",
         distribution_chart("By GPUs of the job", _by_size(recorder)),

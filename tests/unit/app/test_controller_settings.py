@@ -117,6 +117,28 @@ topology:
     assert levels == (Level("rack", "net/rack"),)
 
 
+def test_servers_of_the_doctor_are_urls_without_a_user_and_jobs_have_patterns(
+    tmp_path: Path,
+) -> None:
+    text = """\
+doctor:
+  etcd: ["https://192.0.2.1:2379", "192.0.2.1:2379"]
+  prometheus: https://me:secret@p.example
+  prometheusJobs: [etcd=x, "etdc=x"]
+"""
+    with pytest.raises(CliError) as caught:
+        read(tmp_path, text)
+    assert [each.field for each in caught.value.problems] == [
+        "doctor.etcd", "doctor.prometheus", "doctor.prometheusJobs",
+    ]  # fmt: skip
+    with pytest.raises(CliError) as caught:
+        read(tmp_path, "doctor: {prometheusJobs: ['etcd=(']}\n")
+    assert "has no regular expression" in caught.value.problems[0].message
+    text = "doctor: {etcd: ['http://e:2379/'], prometheus: 'https://p/prefix', enabled: true}\n"
+    policy = read(tmp_path, text).policies(JobsPolicy()).doctor
+    assert (policy.etcd, policy.prometheus) == (("http://e:2379/",), "https://p/prefix")
+
+
 async def _placed(settings: ControllerSettings) -> list[str]:
     """Return which jobs have a place: two nodes, one busy; the head of the queue takes both."""
     clock, ids = LoopClock(EPOCH), random.Random(2)

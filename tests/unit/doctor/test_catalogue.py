@@ -15,6 +15,7 @@ from fairlead.doctor.registry import BY_ID, CHECKS
 ROOT = Path(__file__).parents[3]
 DESIGN = ROOT / "docs" / "design" / "doctor.md"
 HOWTO = ROOT / "docs" / "howto" / "doctor.md"
+DATA = Path(__file__).parent / "data"
 SCRIPT = ROOT / "src" / "fairlead" / "doctor" / "readers" / "node_facts.sh"
 #: Entries of the catalogue by subject; what the project added has other numbers or a letter.
 ENTRIES = {"ETCD": 20, "API": 30, "AUD": 12, "SCH": 9, "CA": 6, "DNS": 13, "IMG": 12, "KUB": 5,
@@ -60,22 +61,73 @@ def test_the_script_writes_facts_of_this_machine() -> None:
     assert all(re.fullmatch(r"fairlead\.[a-z_.]+", key) for key in own)
 
 
-def test_facts_of_a_runtime_come_from_the_section_of_kubernetes(tmp_path: Path) -> None:
-    containerd = tmp_path / "containerd"
-    containerd.write_text(
-        "#!/bin/sh\ncat <<'END'\nroot = '/'\n[plugins]\n"
-        "  [plugins.'io.containerd.transfer.v1.local']\n    max_concurrent_downloads = 7\n"
-        "  [plugins.'io.containerd.cri.v1.images']\n    max_concurrent_downloads = 3\n"
-        "    image_pull_progress_timeout = '5m0s'\nEND\n"
-    )
-    containerd.chmod(0o755)
+#: Both as `containerd config dump` and `ctr images ls` of these versions print them.
+DUMPS = {each: (DATA / f"containerd-{each}.toml").read_text() for each in ("1.6.20", "2.4.2")}
+SANDBOX = "registry.k8s.io/pause:3.10.2"
+IMAGES = f"""\
+REF TYPE DIGEST SIZE PLATFORMS LABELS
+docker.io/library/pause:other application/vnd.oci.image.manifest.v1+json sha256:7e80 1.4 MiB \
+linux/amd64 io.cri-containerd.image=managed
+{SANDBOX} application/vnd.oci.image.manifest.v1+json sha256:7e81 1.4 MiB \
+linux/amd64 io.cri-containerd.image=managed,io.cri-containerd.pinned=pinned
+sha256:91c3 application/vnd.oci.image.manifest.v1+json sha256:7e81 1.4 MiB \
+linux/amd64 io.cri-containerd.image=managed,io.cri-containerd.pinned=pinned
+"""
+
+
+def runtime_facts(directory: Path, dump: str) -> dict[str, str]:
+    """Return the facts of a node whose containerd has this configuration."""
+    for name, text in (("containerd", dump), ("ctr", IMAGES)):
+        program = directory / name
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+        program.chmod(0o755)
     done = subprocess.run(
         ["/bin/sh", SCRIPT], capture_output=True, text=True, timeout=60, check=False,
-        env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin"},
+        env={"PATH": f"{directory}:/usr/sbin:/usr/bin:/sbin:/bin"},
     )  # fmt: skip
-    facts = parse_node_facts(done.stdout)
-    assert facts["fairlead.containerd.max_concurrent_downloads"] == "3"
-    assert facts["fairlead.containerd.image_pull_progress_timeout"] == "5m0s"
+    assert done.stderr == ""
+    return parse_node_facts(done.stdout)
+
+
+def test_facts_of_a_runtime_come_from_real_dumps(tmp_path: Path) -> None:
+    new, old = (runtime_facts(tmp_path, DUMPS[each]) for each in ("2.4.2", "1.6.20"))
+    prefix = "fairlead.containerd."
+    assert {key.removeprefix(prefix): value for key, value in new.items() if prefix in key} == {
+        "max_concurrent_downloads": "3", "concurrent_layer_fetch_buffer": "0",
+        "image_pull_progress_timeout": "5m0s",
+    }  # fmt: skip
+    assert new["fairlead.pinned_sandbox_images"] == "1"
+    assert {key: value for key, value in old.items() if prefix in key} == {
+        f"{prefix}max_concurrent_downloads": "3"
+    }, "the others are of 1.7 and 2.2"
+    assert old["fairlead.pinned_sandbox_images"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # The transfer service pulls, with its own settings ...
+        ({"service": "10"}, "10"),
+        # ... unless one that it does not know makes containerd pull as before.
+        ({"cri": "7", "service": "10"}, "7"),
+        ({"use_local_image_pull = false": "use_local_image_pull = true", "service": "10"}, "3"),
+        ({"discard_unpacked_layers = false": "discard_unpacked_layers = true", "service": "10"},
+         "3"),
+        ({"image_pull_with_sync_fs = false": "image_pull_with_sync_fs = true", "service": "10"},
+         "3"),
+    ],
+)  # fmt: skip
+def test_settings_of_pulls_are_those_of_the_plugin_that_pulls(
+    changes: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    first, second, rest = DUMPS["2.4.2"].split("max_concurrent_downloads = 3")
+    dump = (f"{first}max_concurrent_downloads = {changes.pop('cri', '3')}{second}"
+            f"max_concurrent_downloads = {changes.pop('service', '3')}{rest}")  # fmt: skip
+    for before, after in changes.items():
+        assert before in dump
+        dump = dump.replace(before, after)
+    facts = runtime_facts(tmp_path, dump)
+    assert facts["fairlead.containerd.max_concurrent_downloads"] == expected
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)

@@ -22,7 +22,7 @@ from fairlead.doctor.check import Check, Level, Severity, Side
 from fairlead.doctor.checks.levels import critical, warning
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.alerts import OWN, RUNBOOKS, groups, of_checks
+from fairlead.doctor.monitoring.alerts import OWN, groups, of_checks
 from fairlead.doctor.monitoring.boards import boards, control_plane, model
 from fairlead.doctor.monitoring.query import JOBS as DEFAULT_JOBS
 from fairlead.doctor.monitoring.query import query_of
@@ -224,12 +224,14 @@ def test_the_runbook_of_every_alert_exists_on_its_page() -> None:
                     if line.startswith("## ")}
         for page in (ROOT / "docs" / "reference").glob("*.md")
     }  # fmt: skip
-    links = [rule["annotations"]["runbook_url"] for rule in rules_of(groups())]
+    links = [
+        rule["annotations"]["runbook_url"] for rule in rules_of(groups(runbooks="https://h/d"))
+    ]
     assert len(links) > 60
     for link in links:
         base, _, rest = link.rpartition("/")
         page, mark, anchor = rest.partition("#")
-        assert base == RUNBOOKS
+        assert base == "https://h/d"
         assert mark + anchor in headings[page], link
 
 
@@ -242,9 +244,20 @@ def test_the_runbooks_are_where_the_flag_and_the_chart_say(
     assert written == groups(runbooks=place)
     assert guarded(["doctor", "alerts", "--runbooks", "wiki"]) == 2
     assert "--runbooks: 'wiki' is not the URL" in capsys.readouterr().err
+    assert rules_of_chart(place) == written
+
+
+def test_without_a_place_no_alert_links_anywhere() -> None:
+    assert rules_of_chart("") == groups()
+    for rule in rules_of(groups()):
+        assert "runbook_url" not in rule["annotations"]
+        assert rule["annotations"]["action"], "what to do is in the rule itself"
+
+
+def rules_of_chart(place: str) -> dict[str, Any]:
     values = Values(metrics=Metrics(alerts=Alerts(enabled=True, runbook_url=place)))
     made = {each["kind"]: each for each in manifests(Install(values=values))}
-    assert made["PrometheusRule"]["spec"] == written
+    return made["PrometheusRule"]["spec"]
 
 
 @pytest.mark.parametrize(

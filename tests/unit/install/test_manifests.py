@@ -6,6 +6,7 @@ import re
 
 from fairlead.app.messages import ACCOUNT
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
+from fairlead.install.values import DoctorSecrets, Values
 from fairlead.webhook.configuration import PORT, SERVICE
 
 SPACE = "fairlead-system"
@@ -31,3 +32,27 @@ def test_every_object_has_its_template_once() -> None:
     labels = [label_of(manifest) for manifest, _ in all_objects(Install())]
     assert len(labels) == len(set(labels)) > 20
     assert not [label for label in labels if re.search("[{}]", label)]
+
+
+def test_secrets_of_the_doctor_are_mounted_where_its_settings_look_and_may_be_missing() -> None:
+    secrets = DoctorSecrets(etcd_secret_name="e", prometheus_secret_name="p")
+    values = Values(doctor=secrets)
+    (deployment,) = (
+        each for each in manifests(Install(values=values)) if each["kind"] == "Deployment"
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    paths = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    found = {
+        paths[each["name"]]: (each["secret"]["secretName"], each["secret"]["optional"])
+        for each in pod["volumes"] if "secret" in each
+    }  # fmt: skip
+    root = values.settings.doctor.credentials_directory
+    assert found == {f"{root}/etcd": ("e", True), f"{root}/prometheus": ("p", True)}
+    assert "secret" not in _volumes(Values())
+
+
+def _volumes(values: Values) -> list[str]:
+    return [
+        key for each in manifests(Install(values=values)) if each["kind"] == "Deployment"
+        for volume in each["spec"]["template"]["spec"]["volumes"] for key in volume
+    ]  # fmt: skip

@@ -304,8 +304,8 @@ def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
 )
 @click.option("--operator", is_flag=True, help="A PrometheusRule for the Prometheus operator.")
 @click.option("--runbooks", metavar="URL", default="",
-              help="Where docs/reference is served, for the links of the alerts. "
-              "[default: https://fairlead.dev/docs/reference]")  # fmt: skip
+              help="Where you serve docs/reference, for runbook_url. "
+              "[default: no links]")  # fmt: skip
 @click.option("-o", "--output", "output_", metavar="FORMAT", default="yaml", show_default=True,
               shell_complete=words("json", "yaml"), help="yaml or json.")  # fmt: skip
 @_SCRAPE
@@ -338,3 +338,36 @@ def dashboards(common_: Common, *, directory: str, jobs: tuple[str, ...]) -> int
     from fairlead.cli.doctor.monitoring import write_boards
 
     return write_boards(common_, directory, jobs)
+
+
+@doctor.command(
+    epilog="""Examples:
+
+    \b
+      fairlead doctor snapshot http://127.0.0.1:9090 > boards.html
+      fairlead doctor snapshot http://127.0.0.1:9090 --board control-plane --since 1d > etcd.html
+      fairlead doctor snapshot http://127.0.0.1:9090 --since 5h --until 3h > incident.html
+
+    Exit codes: 0, or 3 when the server does not answer.
+    """
+)
+@click.argument("url", metavar="URL")
+@click.option("--board", metavar="NAME", multiple=True,
+              shell_complete=words("jobs", "teams", "fleet", "controllers", "control-plane"),
+              help="jobs, teams, fleet, controllers or control-plane. [default: all]")  # fmt: skip
+@click.option("--since", metavar="DURATION", default="6h", show_default=True,
+              help="Draw from so long ago.")  # fmt: skip
+@click.option("--until", metavar="DURATION", default="0s", show_default=True,
+              help="Draw to so long ago.")  # fmt: skip
+@_access("the server", "token-file", "login-file", "ca-file")
+@_SCRAPE
+@common(output=False, cluster=False)
+def snapshot(common_: Common, *, url: str, **options: Any) -> int:
+    """Draw the boards from a Prometheus, as one HTML page for where there is no Grafana.
+
+    The page loads nothing and runs nothing, so it can be attached to a ticket. Each panel has its
+    query; one without data says so. At most 300 queries are sent, one at a time.
+    """
+    from fairlead.cli.doctor.monitoring import write_snapshot
+
+    return write_snapshot(common_, url, options)

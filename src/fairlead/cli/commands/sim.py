@@ -16,6 +16,7 @@ import msgspec
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.times import parse_time
+from fairlead.charts import percent
 from fairlead.cli.commands.history import LIMIT_MAX
 from fairlead.cli.common import Column, Common, Format, common, dump, now
 from fairlead.cli.completers import complete_profiles
@@ -26,7 +27,6 @@ from fairlead.decide.words import duration
 from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 from fairlead.input.sections import read_text
-from fairlead.sim.charts import percent
 from fairlead.sim.compare import cells, compare
 from fairlead.sim.kwok_stages import convert
 from fairlead.sim.report import figure_rows

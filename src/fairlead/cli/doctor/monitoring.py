@@ -1,20 +1,26 @@
-"""Writes the alert rules for Prometheus and the boards for Grafana."""
+"""Writes the alert rules for Prometheus, and the boards: for Grafana, or drawn."""
 
 from __future__ import annotations
 
 import json
-import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fairlead.cli.common import Common, Format, dump
-from fairlead.cli.doctor.access import check_url
+from fairlead.cli.common import Common, Format, dump, now
+from fairlead.cli.doctor.access import check_url, web_of
+from fairlead.cli.text import parse_duration
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.alerts import RUNBOOKS, groups
-from fairlead.doctor.monitoring.boards import boards
-from fairlead.doctor.monitoring.query import JOBS
+from fairlead.doctor.monitoring.alerts import groups
+from fairlead.doctor.monitoring.boards import Board, all_boards, boards
+from fairlead.doctor.output.snapshot import snapshot_page
+from fairlead.doctor.prometheus.ranges import BoardReader, Window
 from fairlead.doctor.readers.pages import METRIC_SOURCES
+from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.printable import printable
+from fairlead.input.suggest import nearest
 
 
 def write_alerts(
@@ -23,7 +29,7 @@ def write_alerts(
     """Write the rules to stdout, as a rule file or as an object of the Prometheus operator."""
     if runbooks:
         check_url(runbooks, "--runbooks")
-    rules = groups(jobs_of(jobs), runbooks or RUNBOOKS)
+    rules = groups(jobs_of(jobs), runbooks)
     if operator:
         rules = {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -49,20 +55,52 @@ def write_boards(common: Common, directory: str, jobs: Sequence[str]) -> int:
     return Exit.OK
 
 
+def write_snapshot(common: Common, url: str, options: Mapping[str, Any]) -> int:
+    """Write the boards with their data to stdout; 3 when the server does not answer."""
+    check_url(url, "URL")
+    chosen = _chosen(options["board"], all_boards(jobs_of(options["jobs"])))
+    end = now() - _ago(options["until"], "--until")
+    start = now() - _ago(options["since"], "--since")
+    if start >= end:
+        raise fail(Code.BAD_VALUE, "--since: must be longer ago than --until")
+    if start < 0:
+        raise fail(Code.BAD_VALUE, f"--since: '{options['since']}' ago there were no metrics")
+    window = Window.of(start, end)
+    common.note(f"asking Prometheus at {url}")
+    try:
+        answers = BoardReader(url, web_of(options), time.monotonic).read(chosen, window)
+    except OSError as error:
+        common.note(f"{url} could not be read: {printable(str(error), 300)}")
+        return 3
+    failed = sum(bool(each.failure) for each in answers.values())
+    if failed:
+        common.note(f"{failed} of {len(answers)} queries failed; the page says why")
+    common.emit(snapshot_page(chosen, answers, window, f"Prometheus at {url}"))
+    return Exit.OK
+
+
+def _chosen(names: Sequence[str], known: Sequence[Board]) -> tuple[Board, ...]:
+    """Return the boards of these names, all without any; CliError."""
+    uids = {board.uid.removeprefix("fairlead-"): board for board in known}
+    for name in names:
+        if name not in uids:
+            near = nearest(name, uids) or ", ".join(uids)
+            raise fail(Code.BAD_VALUE, f"--board: there is no board '{name}'",
+                       help=(f"--board {near}",))  # fmt: skip
+    return tuple(uids[name] for name in names or uids)
+
+
+def _ago(text: str, flag: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise fail(Code.BAD_VALUE, f"{flag}: {error}") from error
+
+
 def jobs_of(given: Sequence[str]) -> Mapping[Source, str]:
     """Return the pattern of the label `job` by source; CliError."""
-    jobs = dict(JOBS)
-    for text in given:
-        name, _, pattern = text.partition("=")
-        if name not in METRIC_SOURCES or not pattern:
-            known = ", ".join(METRIC_SOURCES)
-            raise fail(
-                Code.BAD_VALUE, f"--job: '{text}' is not SOURCE=REGEX",
-                help=(f"SOURCE is one of {known}",),
-            )  # fmt: skip
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise fail(Code.BAD_VALUE, f"--job: '{pattern}' is no pattern: {error}") from error
-        jobs[METRIC_SOURCES[name]] = pattern
-    return jobs
+    try:
+        return parse_jobs(given)
+    except ValueError as error:
+        help_ = f"SOURCE is one of {', '.join(METRIC_SOURCES)}"
+        raise fail(Code.BAD_VALUE, f"--job: {error}", help=(help_,)) from error

@@ -76,8 +76,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "IMG-08", "The sandbox image of a node is not pinned", N, sandbox_image, IS_CRITICAL,
         "Without it no container starts, and a registry that refuses the node takes all of it out.",
-        "sandbox = 'REGISTRY.INSIDE/pause:3.10' under pinned_images in containerd's configuration, "
-        "and the image on the machine image", "OpenAI 2018", unit="bool",
+        "sandbox = 'REGISTRY.INSIDE/pause:3.10' under pinned_images in containerd's configuration "
+        "(2.0 or newer; sandbox_image before that), and the image on the machine image",
+        "OpenAI 2018", unit="bool",
     ),
     Check(
         "IMG-11", "Images are on a slow disk", N, disk, IS_WARNING,
@@ -95,13 +96,15 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "IMG-04", "A runtime fetches few layers at a time", N, downloads, (warning(4),),
         "Images queue behind each other although the network is idle.",
-        "max_concurrent_downloads = 10 in containerd's configuration", "OpenAI 2018", Side.BELOW,
-        unit="layers",
+        "max_concurrent_downloads = 10 in containerd's configuration: under "
+        "io.containerd.transfer.v1.local from 2.1 on, before that under the plugin cri",
+        "OpenAI 2018; containerd, CheckLocalImagePullConfigs", Side.BELOW, unit="layers",
     ),
     Check(
         "IMG-06", "A runtime fetches a large layer over one connection", NK, whole_layers, IS_INFO,
         "One stream does not fill a fast network.",
-        "concurrent_layer_fetch_buffer = 8388608 in containerd's configuration (2.2 or newer)",
+        "concurrent_layer_fetch_buffer = 8388608 in containerd's configuration (2.2 or newer), "
+        "under io.containerd.transfer.v1.local",
         "containerd #10450", unit="bool",
     ),
     Check(

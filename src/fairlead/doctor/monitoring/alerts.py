@@ -15,8 +15,6 @@ from fairlead.doctor.registry import CHECKS
 _MINUTES = {Severity.CRITICAL: 5, Severity.WARNING: 15, Severity.INFO: 60}
 
 
-#: Where the generated pages of docs/reference are served; a chart value and a flag change it.
-RUNBOOKS = "https://fairlead.dev/docs/reference"
 CHECKS_PAGE, ALERTS_PAGE = "doctor-checks.md", "alerts.md"
 
 
@@ -235,10 +233,10 @@ def of_checks(
     )  # fmt: skip
 
 
-def groups(jobs: Mapping[Source, str] = JOBS, runbooks: str = RUNBOOKS) -> dict[str, Any]:
+def groups(jobs: Mapping[Source, str] = JOBS, runbooks: str = "") -> dict[str, Any]:
     """Return all rules as a rule file of Prometheus has them, which is a PrometheusRule's spec.
 
-    `runbooks` is the URL of the folder of the pages that the rules link to.
+    `runbooks` is the URL where docs/reference is served, which the rules link to; "": no links.
     """
     named = {"fairlead": OWN, "fairlead-control-plane": of_checks(jobs=jobs)}
     return {"groups": [{"name": name, "rules": _rules(each, runbooks)}
@@ -256,7 +254,7 @@ def _rules(alerts: Sequence[Alert], runbooks: str) -> list[dict[str, Any]]:
                 "summary": each.summary,
                 "description": each.why,
                 "action": each.fix,
-                "runbook_url": f"{runbooks.rstrip('/')}/{each.runbook}",
+                **({"runbook_url": f"{runbooks.rstrip('/')}/{each.runbook}"} if runbooks else {}),
                 **({"check": f"fairlead doctor --explain {each.check}"} if each.check else {}),
             },
         }

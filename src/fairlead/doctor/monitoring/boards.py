@@ -16,11 +16,14 @@ from fairlead.doctor.monitoring.query import JOBS, query_of
 from fairlead.doctor.registry import CHECKS
 
 #: Units of Grafana for those of checks; others are plain numbers.
-_UNITS = {"s": "s", "bytes": "bytes", "bytes/s": "Bps", "/s": "ops", "share": "percentunit"}
+_UNITS = {"s": "s", "bytes": "bytes", "bytes/s": "Bps", "/s": "ops", "share": "percentunit",
+          "hours": "h"}  # fmt: skip
 _COLOURS = {Severity.INFO: "blue", Severity.WARNING: "orange", Severity.CRITICAL: "red"}
 #: Grafana's schema of dashboards; newer versions convert older ones.
 _SCHEMA = 39
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8
+#: What Grafana puts a window of some scrapes in for.
+SPAN = "$__rate_interval"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -45,8 +48,14 @@ class Board:
     title: str
     rows: tuple[tuple[str, tuple[Panel, ...]], ...]
 
+    @property
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the lines of all panels."""
+        for _, panels in self.rows:
+            for panel in panels:
+                yield from panel.lines
 
-_RATE = "$__rate_interval"
+
 JOBS_BOARD = Board("fairlead-jobs", "Fairlead / Jobs", (
     ("Now", (
         Panel("Jobs by state", (("sum by (state) (fairlead_jobs)", "{{state}}"),),
@@ -63,15 +72,15 @@ JOBS_BOARD = Board("fairlead-jobs", "Fairlead / Jobs", (
     ("What is done about them", (
         Panel("Placements", ((
             'sum by (result) (rate(fairlead_actions_total{controller="scheduler"}'
-            f"[{_RATE}]))", "{{result}}",
+            f"[{SPAN}]))", "{{result}}",
         ),), "Writes of the scheduler by how they ended.", "ops"),
         Panel("Starts, ends and restarts", ((
             'sum by (action) (rate(fairlead_actions_total{controller="jobs"}'
-            f"[{_RATE}]))", "{{action}}",
+            f"[{SPAN}]))", "{{action}}",
         ),), "Writes of the jobs controller.", "ops"),
         Panel("Time of a decision, p99", ((
             "histogram_quantile(0.99, sum by (controller, le) "
-            f"(rate(fairlead_decide_duration_seconds_bucket[{_RATE}])))", "{{controller}}",
+            f"(rate(fairlead_decide_duration_seconds_bucket[{SPAN}])))", "{{controller}}",
         ),), unit="s"),
     )),
 ))  # fmt: skip
@@ -80,7 +89,7 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
         Panel("Leaders", (("sum(fairlead_leader)", "leaders"),), "One, but for an election.",
               levels=(Level(Severity.CRITICAL, 1),), side=Side.BELOW),
         Panel("Restarts after faults", ((
-            f"sum by (service) (increase(fairlead_service_crashes_total[{_RATE}]))", "{{service}}",
+            f"sum by (service) (increase(fairlead_service_crashes_total[{SPAN}]))", "{{service}}",
         ),), levels=(Level(Severity.WARNING, 0),)),
         Panel("Objects set aside",
               (("sum by (reader, kind) (fairlead_objects_set_aside)", "{{reader}} {{kind}}"),),
@@ -97,15 +106,15 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
     )),
     ("What they do", (
         Panel("Decisions", ((
-            f"sum by (controller) (rate(fairlead_decide_duration_seconds_count[{_RATE}]))",
+            f"sum by (controller) (rate(fairlead_decide_duration_seconds_count[{SPAN}]))",
             "{{controller}}",
         ),), unit="ops"),
         Panel("Writes by result", ((
-            f"sum by (controller, result) (rate(fairlead_actions_total[{_RATE}]))",
+            f"sum by (controller, result) (rate(fairlead_actions_total[{SPAN}]))",
             "{{controller}} {{result}}",
         ),), unit="ops"),
         Panel("Events dropped",
-              ((f"sum(rate(fairlead_events_dropped_total[{_RATE}]))", "events"),), unit="ops"),
+              ((f"sum(rate(fairlead_events_dropped_total[{SPAN}]))", "events"),), unit="ops"),
     )),
     ("Doctor", (
         Panel("Findings", (
@@ -123,11 +132,11 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
     ("Webhook", (
         Panel("Time of an answer", tuple((
             f"histogram_quantile({q}, sum by (le) "
-            f"(rate(fairlead_webhook_request_duration_seconds_bucket[{_RATE}])))", name,
+            f"(rate(fairlead_webhook_request_duration_seconds_bucket[{SPAN}])))", name,
         ) for q, name in ((0.5, "p50"), (0.99, "p99"))), unit="s"),
         Panel("Answers", ((
             "sum by (path, outcome) "
-            f"(rate(fairlead_webhook_request_duration_seconds_count[{_RATE}]))",
+            f"(rate(fairlead_webhook_request_duration_seconds_count[{SPAN}]))",
             "{{path}} {{outcome}}",
         ),), unit="ops"),
         Panel("Certificate ends in", ((
@@ -211,19 +220,19 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
     ("Buying", (
         Panel("From demand to the first launch call", tuple((
             f"histogram_quantile({q}, sum by (le) "
-            f"(rate(fairlead_fleet_demand_to_launch_seconds_bucket[{_RATE}])))", name,
+            f"(rate(fairlead_fleet_demand_to_launch_seconds_bucket[{SPAN}])))", name,
         ) for q, name in ((0.5, "p50"), (0.99, "p99"))),
             "Also counts the time for which all pools were full.", "s"),
         Panel("Launches refused", ((
             "sum by (pool, reason) "
-            f"(increase(fairlead_pool_launches_refused_total[{_RATE}]))", "{{pool}} {{reason}}",
+            f"(increase(fairlead_pool_launches_refused_total[{SPAN}]))", "{{pool}} {{reason}}",
         ),)),
         Panel("Calls to providers", ((
-            f"sum by (provider, outcome) (rate({_CALLS}_count[{_RATE}]))",
+            f"sum by (provider, outcome) (rate({_CALLS}_count[{SPAN}]))",
             "{{provider}} {{outcome}}",
         ),), unit="ops"),
         Panel("Time of a call, p99", ((
-            f"histogram_quantile(0.99, sum by (call, le) (rate({_CALLS}_bucket[{_RATE}])))",
+            f"histogram_quantile(0.99, sum by (call, le) (rate({_CALLS}_bucket[{SPAN}])))",
             "{{call}}",
         ),), unit="s"),
     )),
@@ -267,10 +276,14 @@ def control_plane(checks: Iterable[Check] = CHECKS, jobs: Mapping[Source, str] =
     return Board("fairlead-control-plane", "Fairlead / Control plane", shown)
 
 
+def all_boards(jobs: Mapping[Source, str] = JOBS) -> tuple[Board, ...]:
+    """Return all boards."""
+    return JOBS_BOARD, TEAMS_BOARD, FLEET_BOARD, CONTROLLERS_BOARD, control_plane(jobs=jobs)
+
+
 def boards(jobs: Mapping[Source, str] = JOBS) -> dict[str, dict[str, Any]]:
     """Return the model of each board, as Grafana imports it, by file name."""
-    all_ = (JOBS_BOARD, TEAMS_BOARD, FLEET_BOARD, CONTROLLERS_BOARD, control_plane(jobs=jobs))
-    return {f"{board.uid}.json": model(board) for board in all_}
+    return {f"{board.uid}.json": model(board) for board in all_boards(jobs)}
 
 
 def model(board: Board) -> dict[str, Any]:

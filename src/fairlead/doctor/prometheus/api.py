@@ -22,14 +22,15 @@ class BadAnswer(Exception):
 class PrometheusApi:
     """Asks one server through `get`, which takes a path with its query; BadAnswer, OSError."""
 
-    def __init__(self, get: Get) -> None:
+    def __init__(self, get: Get, requests_max: int = REQUESTS_MAX) -> None:
         self._get = get
+        self._requests_max = requests_max
         self.requests = 0
 
     def page(self, path: str) -> bytes:
         """Return the body of an answer."""
-        if self.requests >= REQUESTS_MAX:
-            raise BadAnswer(f"more than {REQUESTS_MAX} requests were needed")
+        if self.requests >= self._requests_max:
+            raise BadAnswer(f"more than {self._requests_max} requests were needed")
         self.requests += 1
         return self._get(path)
 

@@ -34,15 +34,27 @@ fact() { [ -z "$2" ] || printf 'fairlead.%s = %s\n' "$1" "$2"; }
   fact rdma_devices "$(ls /sys/class/infiniband | grep -c .)"
 
   # The container runtime: settings, limits, the disk of its images, pinned images of sandboxes.
+  # Of pulls the transfer service has its own, where the section of Kubernetes hands them to it.
   if config=$(containerd config dump); then
+    config=$(echo "$config" | tr -d "\"' ")
+    setting() {
+      echo "$config" | awk -F= -v name="$1" '
+        /^\[/ { cri = /cri/; service = /io\.containerd\.transfer/ }
+        cri && $1 == name && own == "" { own = $2 }
+        service && $1 == name { other = $2 }
+        cri && /^use_local_image_pull=false/ { hands = 1 }
+        cri && /^(disable_snapshot_annotations=false|discard_unpacked_layers=true)/ { keeps = 1 }
+        cri && /^image_pull_with_sync_fs=true/ { keeps = 1 }
+        cri && $1 == "max_concurrent_downloads" && $2 != 3 { keeps = 1 }
+        END { print hands && !keeps && other != "" ? other : own }'
+    }
     for name in max_concurrent_downloads image_pull_progress_timeout \
       concurrent_layer_fetch_buffer; do
-      fact containerd.$name "$(echo "$config" | tr -d "\"' " |
-        awk -F= -v name=$name '/^\[/ { cri = /cri/ } cri && $1 == name { print $2; exit }')"
+      fact containerd.$name "$(setting $name)"
     done
     pid=$(pidof containerd) && fact containerd_memlock \
       "$(awk '/^Max locked memory/ { print $4 }' "/proc/${pid%% *}/limits")"
-    root=$(echo "$config" | tr -d "\"' " | awk -F= '$1 == "root" { print $2; exit }')
+    root=$(echo "$config" | awk -F= '$1 == "root" { print $2; exit }')
     fact containerd_disk "$(findmnt -no SOURCE,FSTYPE -T "$root" | tr -s ' ')"
     source=$(findmnt -no SOURCE -T "$root")
     if [ -b "$source" ]; then
@@ -50,7 +62,8 @@ fact() { [ -z "$2" ] || printf 'fairlead.%s = %s\n' "$1" "$2"; }
       fact containerd_disk_rotational "$(lsblk -sno ROTA "$source" | tail -n 1 | tr -d ' ')"
     fi
   fi
-  if images=$(ctr -n k8s.io images ls); then
-    fact pinned_sandbox_images "$(echo "$images" | grep pause | grep -c pinned=pinned)"
+  if [ -n "$config" ]; then sandbox=$(setting sandbox)$(setting sandbox_image); fi
+  if [ -n "$sandbox" ] && images=$(ctr -n k8s.io images ls); then
+    fact pinned_sandbox_images "$(echo "$images" | grep -F "$sandbox" | grep -c pinned=pinned)"
   fi
 } 2>/dev/null

@@ -29,12 +29,28 @@ from fairlead.doctor.prometheus.answers import (
 )
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.reader import PrometheusReader
+from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.doctor.registry import MORE_SAMPLES
 from fairlead.input.printable import printable
 
 SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0
 Answers = dict[str, "tuple[Reading, ...] | NotSeen"]
+
+
+def parse_jobs(given: Sequence[str]) -> dict[Source, str]:
+    """Return the pattern of the label `job` by source, from SOURCE=REGEX; ValueError."""
+    jobs = dict(JOBS)
+    for text in given:
+        name, _, pattern = text.partition("=")
+        if name not in METRIC_SOURCES or not pattern:
+            raise ValueError(f"'{text}' is not SOURCE=REGEX")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"'{pattern}' is no pattern: {error}") from error
+        jobs[METRIC_SOURCES[name]] = pattern
+    return jobs
 
 
 class PrometheusAnswers:
@@ -67,7 +83,7 @@ class PrometheusAnswers:
         try:
             facts = replace(facts, series=reader.series())
             return replace(facts, scrape_jobs=reader.scrape_jobs())
-        except (BadAnswer, OSError, ValueError) as error:
+        except (BadAnswer, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"{Source.RECORDED.value}: {self._origin}: {str(error)[:300]}"
             return replace(facts, absent={**facts.absent, Source.RECORDED: reason})
 

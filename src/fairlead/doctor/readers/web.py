@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import Any
 
 from fairlead.input.printable import printable
@@ -65,6 +66,26 @@ class Access:
         if self.login:
             return f"Basic {base64.b64encode(self.login.encode()).decode()}"
         return ""
+
+
+def mounted_access(directory: Path) -> Access:
+    """Return the access that the files of a mounted Secret give; OSError for one unreadable.
+
+    Those of a Secret of type kubernetes.io/tls (ca.crt, tls.crt, tls.key), token and login. A file
+    that is not there gives nothing.
+    """
+
+    def path(name: str) -> str:
+        file = directory / name
+        return str(file) if file.exists() else ""
+
+    def text(name: str) -> str:
+        content = (directory / name).read_bytes().strip() if path(name) else b""
+        if not all(0x20 <= each < 0x7F for each in content):
+            raise OSError(f"{directory / name}: not one line of ASCII text")
+        return content.decode()
+
+    return Access(text("token"), text("login"), path("ca.crt"), path("tls.crt"), path("tls.key"))
 
 
 class _Within(urllib.request.BaseHandler):
