@@ -31,19 +31,17 @@ _GPUS = 8
 
 @st.composite
 def some_nodes(draw: st.DrawFn) -> list[Node]:
-    nodes: list[Node] = []
-    for i in range(draw(st.integers(1, 7))):
-        nodes.append(
-            make_node(
-                f"n{i}",
-                gpus=_GPUS,
-                labels={"rack": draw(st.sampled_from(["r1", "r2"]))},
-                taints=draw(st.sampled_from([(), (), (SPARE,)])),
-                ready=draw(st.sampled_from([True, True, True, False])),
-                unschedulable=draw(st.sampled_from([False, False, False, True])),
-            )
+    return [
+        make_node(
+            f"n{i}",
+            gpus=_GPUS,
+            labels={"rack": draw(st.sampled_from(["r1", "r2"]))},
+            taints=draw(st.sampled_from([(), (), (SPARE,)])),
+            ready=draw(st.sampled_from([True, True, True, False])),
+            unschedulable=draw(st.sampled_from([False, False, False, True])),
         )
-    return nodes
+        for i in range(draw(st.integers(1, 7)))
+    ]
 
 
 @st.composite

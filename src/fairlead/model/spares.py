@@ -15,7 +15,6 @@ from fairlead.api.names import TAINT_SPARE
 _EFFECT = "NoSchedule"
 #: The value by which the fleet controller knows the taints that it put itself.
 _OF_POOL = "pool"
-SPARE_OF_POOL = Taint(TAINT_SPARE, _EFFECT, _OF_POOL)
 _TOLERATION = Toleration(TAINT_SPARE, "Exists", "", _EFFECT)
 
 
@@ -30,6 +29,12 @@ def is_spare_of_pool(taints: Iterable[Taint]) -> bool:
         taint.key == TAINT_SPARE and taint.effect == _EFFECT and taint.value == _OF_POOL
         for taint in taints
     )
+
+
+def with_taint(taints: Iterable[Taint], *, is_spare: bool) -> tuple[Taint, ...]:
+    """Return the taints of a node once the fleet controller has made it a spare, or no spare."""
+    others = tuple(t for t in taints if t.key != TAINT_SPARE or t.effect != _EFFECT)
+    return (*others, Taint(TAINT_SPARE, _EFFECT, _OF_POOL)) if is_spare else others
 
 
 def with_spares(own: Sequence[Toleration]) -> tuple[Toleration, ...]:

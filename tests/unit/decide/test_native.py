@@ -89,7 +89,7 @@ def test_a_gang_with_a_member_on_a_direct_node_is_not_native() -> None:
 def test_a_gang_with_a_member_on_a_spare_is_pinned_and_tolerates_the_taint() -> None:
     placement = make_placement(["a", "b"])
     job = make_job("train", count=2, placement=placement)
-    assert not native.is_native(job, placement, POLICY, {}, {"b": None})
+    assert not native.is_native(job, placement, POLICY, {}, spares=("b",))
     world = begun(policy=changed(POLICY, binding=Binding.PINNED))
     spare = Taint(names.TAINT_SPARE, "NoSchedule", "pool")
     for pod in world.pods.values():

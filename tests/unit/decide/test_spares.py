@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fairlead.api import names
 from fairlead.api.core import Node, Taint, Toleration
-from fairlead.api.job import Job
 from fairlead.api.topology import Topology
-from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.actions import ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
@@ -19,8 +18,8 @@ SPARE = Taint(names.TAINT_SPARE, "NoSchedule", "pool")
 EVERYTHING = (Toleration(operator="Exists"), Toleration(names.TAINT_SPARE, "Exists"))
 
 
-def spare(name: str, **kwargs: object) -> Node:
-    return make_node(name, taints=[SPARE], **kwargs)
+def spare(name: str, rack: str = "") -> Node:
+    return make_node(name, taints=[SPARE], labels={"rack": rack} if rack else {})
 
 
 def test_a_job_gets_no_spare_whatever_it_tolerates() -> None:
@@ -70,10 +69,9 @@ def test_a_gang_that_lost_all_nodes_starts_again_on_spares() -> None:
 
 
 def test_a_spare_of_the_required_domain_is_taken_and_no_other() -> None:
-    near, far = {"rack": "r1"}, {"rack": "r2"}
     topology = Topology(key="rack", required=True)
     gang = wounded("a", "lost", gpus=8, topology=topology)
-    nodes = [make_node("a", labels=near), spare("f", labels=far), spare("n", labels=near)]
+    nodes = [make_node("a", labels={"rack": "r1"}), spare("f", rack="r2"), spare("n", rack="r1")]
     action, _ = outcome(nodes, gang)
     assert placed(action) == ["a", "n"]
     action, decision = outcome(nodes[:2], gang)
@@ -84,9 +82,9 @@ def test_a_spare_of_the_required_domain_is_taken_and_no_other() -> None:
 def test_slices_take_spares_of_their_domain() -> None:
     topology = Topology(slice_level="rack", slice_size=2)
     gang = wounded("a", "lost", "c", "d", gpus=8, topology=topology)
-    racks = ({"rack": "r1"}, {"rack": "r2"})
-    nodes = [make_node("a", labels=racks[0]), spare("s", labels=racks[0]),
-             make_node("c", labels=racks[1]), make_node("d", labels=racks[1])]  # fmt: skip
+    first, second = {"rack": "r1"}, {"rack": "r2"}
+    nodes = [make_node("a", labels=first), spare("s", rack="r1"),
+             make_node("c", labels=second), make_node("d", labels=second)]  # fmt: skip
     action, _ = outcome(nodes, gang)
     assert placed(action) == ["a", "s", "c", "d"]
 
@@ -99,10 +97,9 @@ def test_an_elastic_gang_replaces_lost_members_by_spares_and_grows_by_none() -> 
 
 
 def test_a_gang_that_gives_up_healthy_nodes_gets_no_spares() -> None:
-    near, far = {"rack": "r1"}, {"rack": "r2"}
     topology = Topology(key="rack", required=True)
     gang = wounded("a", "lost", gpus=8, topology=topology)
-    nodes = [make_node("a", labels=near), spare("s", labels=far), spare("t", labels=far)]
+    nodes = [make_node("a", labels={"rack": "r1"}), spare("s", rack="r2"), spare("t", rack="r2")]
     state = PlacementState.of(nodes, [gang])
     policy = PlacementPolicy(repair_hold_seconds=0)
     (action,) = decide(state, policy, EPOCH + 1).actions

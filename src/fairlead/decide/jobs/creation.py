@@ -44,7 +44,7 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
         assert job.status.placement is not None
         placement = job.status.placement
         if not pods.members and native.is_native(
-            job, placement, view.policy, view.bindings, view.spares
+            job, placement, view.policy, view.bindings, spares=view.spares
         ):
             return (*actions, CreatePodGroup(job))  # a gang's pods come after its group
         group = ""

@@ -32,6 +32,7 @@ def is_native(
     placement: Placement,
     policy: JobsPolicy,
     labelled: Mapping[str, Binding],
+    *,
     spares: Collection[str] = (),
 ) -> bool:
     """True when kube-scheduler is to place this gang, asked before its first pod is made.
