@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from tests.simulation.test_machines import BOUGHT
 from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_fleet_spares import has_spares, places, spares
 
@@ -16,9 +18,15 @@ from fairlead.api import names
 from fairlead.api.core import Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.resources import NODES
+from fairlead.cloud.simulated import CloudRates
+from fairlead.model.requests import Constraints
+from fairlead.model.spares import is_spare
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
 from fairlead.sim.spare_checker import SpareChecker
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import simulate
+from fairlead.sim.world_options import PoolShape
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 SPARE = (Taint(names.TAINT_SPARE, "NoSchedule", "pool"),)
@@ -116,6 +124,27 @@ async def recover(world: FleetWorld) -> None:
 async def lose_one(world: FleetWorld, among: Sequence[str], rng: random.Random) -> None:
     if found := [name for name in await with_machine(world) if name in among]:
         await lose(world, rng.choice(found))
+
+
+KEPT = replace(
+    BOUGHT, workload=WorkloadOptions(12, 2 * HOUR, members_max=2, run_seconds_median=300.0),
+    pools=(PoolShape("pool", 12, spares=2, idle_seconds=300),), cloud=CloudRates(),
+    node_failures_per_day=600.0,
+)  # fmt: skip
+
+
+def test_repairs_take_spares_in_a_rough_world_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcome = simulate(KEPT, 1)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 12
+
+    def admits(_: Constraints, taint: Taint) -> bool:
+        return is_spare((taint,))  # planted: any job may run on spares
+
+    monkeypatch.setattr("fairlead.model.labels._admits", admits)
+    with pytest.raises(PromiseBroken, match=r"^11: attempt 1 of .* is placed on spare"):
+        simulate(KEPT, 1)
 
 
 class History:
