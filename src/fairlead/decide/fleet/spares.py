@@ -92,11 +92,10 @@ class _Spread:
         by_domains: dict[tuple[_Domain, ...], list[PoolNode]] = {}
         for node in nodes:
             by_domains.setdefault(self._domains(node), []).append(node)
+        pick = max if count_as > 0 else min
         out: list[PoolNode] = []
         while by_domains and len(out) < min(count, _CHANGES_MAX):
-            best = (
-                max(by_domains, key=self._lack) if count_as > 0 else min(by_domains, key=self._lack)
-            )
+            best = pick(by_domains, key=self._lack)
             out.append(by_domains[best].pop(0))
             self._spares.update(dict.fromkeys(best, count_as))
             if not by_domains[best]:
