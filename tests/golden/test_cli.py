@@ -12,6 +12,8 @@ import pytest
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
+from fairlead.api import names
+from fairlead.api.core import Taint
 from fairlead.api.fleet import Fleet
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.node_pool import (
@@ -44,6 +46,7 @@ from fairlead.cli.views import history as history_view
 from fairlead.cli.views import jobs as jobs_view
 from fairlead.cli.views import nodes as nodes_view
 from fairlead.cli.views.plan import plan_lines, submitted_line
+from fairlead.testing.builders import make_node
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,6 +158,34 @@ def test_a_pool_whose_machines_another_autoscaler_owns() -> None:
     table = render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool]))
     why = fleet_view.pool_why(pool, Fleet(), NOW)
     check("tables/fleet-balloons.txt", f"{table}\n{why}")
+
+
+def test_a_pool_with_spares() -> None:
+    text = "1 node, kept for repairs: h100-000009"
+    pool = NodePool(
+        ObjectMeta(name="h100"),
+        NodePoolSpec(
+            Provider(ProviderType.AWS), NodeTemplate({"cpu": "96"}), max=64,
+            mode=PoolMode.ACTIVE, spare_nodes=2,
+        ),
+        NodePoolStatus(
+            nodes=11, ready=11, wanted=12, launching=1, idle=1, spares=1,
+            decisions=(PoolDecision(ago(60), "Spare", "Wanted", text, {"nodes": 1}),),
+        ),
+    )  # fmt: skip
+    labels = {names.POOL: "h100"}
+    spares = [
+        make_node(name, labels=labels, taints=[Taint(names.TAINT_SPARE, "NoSchedule", value)])
+        for name, value in (("h100-000009", "pool"), ("h100-000010", ""))
+    ]
+    text = "\n".join((
+        render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool])),
+        fleet_view.pool_why(pool, Fleet(), NOW),
+        *(fleet_view.node_why(node, {"h100": pool}, Fleet(), NOW) for node in spares),
+        render_table(nodes_view.COLUMNS, nodes_view.node_rows(
+            nodes_view.node_uses(spares, (), (), NOW), NOW)),
+    ))  # fmt: skip
+    check("tables/fleet-spares.txt", text)
 
 
 def test_a_pool_with_a_price_idle_nodes_and_a_launch_without_an_answer() -> None:

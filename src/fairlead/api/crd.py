@@ -150,6 +150,7 @@ def _node_pool() -> dict[str, Any]:
         _column("Nodes", "integer", ".status.nodes", "Nodes of the pool."),
         _column("Ready", "integer", ".status.ready", "Nodes that can take work."),
         _column("Wanted", "integer", ".status.wanted", "Nodes that are asked for."),
+        _column("Spares", "integer", ".status.spares", "Nodes kept for repairs.", priority=1),
         _column("Launching", "integer", ".status.launching", "Machines without a node yet."),
         _column("Max", "integer", ".spec.max", "Most nodes of the pool."),
         _column("Message", "string", ".status.message", "What holds the pool back.", priority=1),

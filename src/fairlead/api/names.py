@@ -50,6 +50,7 @@ TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 TAINT_LOCAL = f"{GROUP}/local"
 TAINT_JOINING = f"{GROUP}/joining"  # a new node takes no work before Fairlead lifts it
 TAINT_RETURNING = f"{GROUP}/returning"  # nor does one that comes back after an outage
+TAINT_SPARE = f"{GROUP}/spare"  # the node replaces lost nodes of running gangs, and takes no others
 
 # Well-known labels of others.
 HOSTNAME = "kubernetes.io/hostname"

@@ -209,6 +209,16 @@ class NodePoolSpec(Wire, frozen=True):
             maximum=INT32_MAX,
         ),
     ] = msgspec.field(default=0, name="headroomGPUs")
+    spare_nodes: Annotated[
+        int,
+        bounded(
+            "Nodes that stand ready and are used only to replace lost nodes of running gangs; once "
+            "one is used, another takes its place. They count in max, beside the headroom, which "
+            "any job may use, and all other jobs have max less these. Default 0.",
+            ge=0,
+            maximum=NODES_MAX,
+        ),
+    ] = 0
     weight: Annotated[
         int,
         bounded("Pools with more weight are bought from first. Default 0.", minimum=-INT32_MAX,
@@ -253,6 +263,11 @@ class NodePoolSpec(Wire, frozen=True):
         gpus = self.gpus_per_node if self.headroom_gpus else 0
         of_gpus = -(-self.headroom_gpus // gpus) if gpus else 0
         return max(self.headroom_nodes, of_gpus)
+
+    @property
+    def limit(self) -> int:
+        """The most nodes that the pool may have now."""
+        return self.max if self.hold is None else self.hold
 
     @property
     def price_micros(self) -> int:
@@ -343,8 +358,9 @@ class NodePoolStatus(Wire, frozen=True):
     launching: Annotated[int, bounded("Machines without a node yet.")] = 0
     joining: Annotated[int, bounded("Nodes that do not take work yet.")] = 0
     idle: Annotated[int, bounded("Nodes that can take work and have none.")] = 0
+    spares: Annotated[int, bounded("Idle nodes that only replace lost nodes of running gangs.")] = 0
     leaving: Annotated[int, bounded("Nodes that are being removed.")] = 0
-    wanted: Annotated[int, bounded("Nodes that demand, headroom and limits ask for.")] = 0
+    wanted: Annotated[int, bounded("Nodes that demand, headroom, spares and limits ask for.")] = 0
     message: Annotated[str, bounded("What holds the pool back; empty when nothing does.")] = ""
     recorded: Annotated[int | None, bounded("Machines of the pool by our own records.")] = None
     launch_number: Annotated[int, bounded("Launches so far; names the next token.")] = 0

@@ -123,6 +123,14 @@ def _sizes(spec: NodePoolSpec) -> Iterator[StatusCause]:
     if spec.headroom_nodes > spec.max:
         why = f"must be at most spec.max, {spec.max}"
         yield _invalid("spec.headroomNodes", spec.headroom_nodes, why)
+    if spec.spare_nodes > spec.limit:
+        field = "spec.max" if spec.hold is None else "spec.hold"
+        yield _invalid(
+            "spec.spareNodes", spec.spare_nodes, f"must be at most {field}, {spec.limit}"
+        )
+    elif spec.spare_nodes and spec.provider.type is ProviderType.EXTERNAL:
+        why = "must be 0: the other autoscaler would remove spares, which are idle nodes"
+        yield _invalid("spec.spareNodes", spec.spare_nodes, why)
     try:
         gpus = spec.max * spec.gpus_per_node if spec.headroom_gpus else 0
     except quantity.QuantityError:
@@ -303,7 +311,7 @@ def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:
         if taint.effect not in _EFFECTS:
             text = f'Unsupported value: "{taint.effect}": supported values: {", ".join(_EFFECTS)}'
             yield StatusCause("FieldValueNotSupported", text, f"{field}.effect")
-        if taint.key in (names.TAINT_JOINING, names.TAINT_RETURNING):
+        if taint.key in (names.TAINT_JOINING, names.TAINT_RETURNING, names.TAINT_SPARE):
             why = "Fairlead adds and lifts this taint itself; leave it out"
             yield _invalid(f"{field}.key", taint.key, why)
 

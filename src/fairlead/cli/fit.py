@@ -36,6 +36,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.requests import request_of
+from fairlead.model.spares import is_spare
 from fairlead.model.topology import Level
 
 T = TypeVar("T")
@@ -196,7 +197,9 @@ def _taints(api: Api, job: Job) -> tuple[str, ...]:
             for node in nodes
             if spec.node_selector.items() <= node.metadata.labels.items()
             for taint in node.spec.taints
-            if taint.effect != "PreferNoSchedule" and taint.key not in tolerated
+            if taint.effect != "PreferNoSchedule"
+            and taint.key not in tolerated
+            and not is_spare((taint,))
         }
         if taints and "" not in tolerated:
             return tuple(

@@ -34,6 +34,7 @@ from fairlead.decide.adoption.view import AdoptionPolicy, Reading
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.spares import with_spares
 from fairlead.model.teams import with_team
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -240,12 +241,12 @@ def release_patch(action: ReleaseMember) -> dict[str, Any]:
     pinned = to_wire(pinned_affinity(pod.spec.affinity, action.node))
     required = pinned["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    spec: dict[str, Any] = {"schedulingGates": None, "affinity": affinity}
+    # Tolerations can only be added to a pod that exists.
+    given = with_spares(())
     placement = job.status.placement
     if placement is not None and placement.team:
         labels[names.TEAM] = placement.team
-        # Tolerations can only be added to a pod that exists.
-        given = with_team((), placement.team, may_borrow=placement.may_borrow)
-        new = [t for t in given if t not in pod.spec.tolerations]
-        spec["tolerations"] = to_wire((*pod.spec.tolerations, *new))
+        given += with_team((), placement.team, may_borrow=placement.may_borrow)
+    tolerations = (*pod.spec.tolerations, *(t for t in given if t not in pod.spec.tolerations))
+    spec = {"schedulingGates": None, "affinity": affinity, "tolerations": to_wire(tolerations)}
     return {"metadata": {"labels": labels}, "spec": spec}

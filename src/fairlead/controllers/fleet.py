@@ -44,6 +44,7 @@ from fairlead.decide.fleet.actions import (
     CreateFleet,
     DeleteNode,
     Mark,
+    SetSpare,
     Terminate,
     Unmark,
     WriteFleet,
@@ -351,7 +352,7 @@ class FleetController:
                 return pool.metadata.key
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
-            case Mark() | Unmark() | Admit() | AwaitTurn() | Announce() | DeleteNode():
+            case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():
                 return ("", f"node/{action.node.metadata.name}")
             case _:
                 assert_never(action)
@@ -390,7 +391,7 @@ class FleetController:
                 return await self._terminate(pool, instances)
             case DeleteNode(node):
                 return await self._objects.delete(NODES, node.metadata.key, uid=node.metadata.uid)
-            case Mark() | Unmark() | Admit() | AwaitTurn() | Announce():
+            case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce():
                 return await self._objects.patch(NODES, action.node.metadata, node_patch(action))
             case _:
                 assert_never(action)
@@ -468,7 +469,7 @@ class FleetController:
         match action:
             case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
                 self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
-            case Mark() | Unmark() | Admit() | AwaitTurn() | Announce() | DeleteNode():
+            case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():
                 self._set_aside.note(NODES, action.node.metadata, Stage.ACT, error)
             case CreateFleet() | WriteFleet():
                 raise error

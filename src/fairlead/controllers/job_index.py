@@ -27,6 +27,7 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import DependencyState, JobView, NodeOutage, Owned, PodRefusal, Probe
 from fairlead.decide.pinning import Binding, node_of, own_binding
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.spares import is_spare
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change
 from fairlead.runtime.reader import MirrorReader, follow
@@ -97,6 +98,7 @@ class JobIndex:
         self._by_node = JobsByNode()
         #: How members are bound on the nodes that say it.
         self._bindings: dict[str, Binding] = {}
+        self._spares: dict[str, None] = {}
         #: By key and uid of the job: parts in another namespace are not its parts.
         self._parts: dict[tuple[ObjectKey, str], JobParts] = {}
         #: By key of the job; exactly those with a placement.
@@ -162,6 +164,7 @@ class JobIndex:
                 self._health.unready_since, self._by_node.gone_since, placed.nodes, parts.pods.nodes
             ),
             bindings=self._bindings,
+            spares=self._spares,
             cordoned=self._health.cordoned,
             closing=self._health.closing,
             pod_refusal=pod_refusal,
@@ -251,6 +254,9 @@ class JobIndex:
             self._bindings[change.key[1]] = binding
         else:
             self._bindings.pop(change.key[1], None)
+        self._spares.pop(change.key[1], None)
+        if change.new is not None and is_spare(change.new.spec.taints):
+            self._spares[change.key[1]] = None
 
     def _on_health(self, name: str) -> None:
         if name in self._health:

@@ -1,19 +1,22 @@
-"""What the fleet controller writes on nodes: marks, startup taints, maintenance windows."""
+"""What the fleet controller writes on nodes: marks, taints, maintenance windows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, assert_never
 
 from fairlead.api import names
+from fairlead.api.core import Taint
 from fairlead.api.meta import to_wire
-from fairlead.decide.fleet.actions import Admit, Announce, AwaitTurn, Mark, Unmark
+from fairlead.decide.fleet.actions import Admit, Announce, AwaitTurn, Mark, SetSpare, Unmark
+from fairlead.model.spares import with_taint
 
 #: Who cordons the nodes that are to be removed.
 OWNER = "fairlead-fleet"
 _STARTUP_TAINTS = (names.TAINT_JOINING, names.TAINT_RETURNING)
 
 
-def node_patch(action: Mark | Unmark | Admit | AwaitTurn | Announce) -> dict[str, Any]:
+def node_patch(action: Mark | Unmark | Admit | AwaitTurn | SetSpare | Announce) -> dict[str, Any]:
     """Return the merge patch of a node that an action is."""
     match action:
         case Mark(why=why):
@@ -26,11 +29,17 @@ def node_patch(action: Mark | Unmark | Admit | AwaitTurn | Announce) -> dict[str
         case Announce(window=window):
             notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window or None)
             return {"metadata": {"annotations": notes}}
-        case Admit(node=node):
-            kept = [to_wire(t) for t in node.spec.taints if t.key not in _STARTUP_TAINTS]
-            return {"spec": {"taints": kept or None}}
+        case Admit(node=node, is_spare=is_spare):
+            kept = tuple(t for t in node.spec.taints if t.key not in _STARTUP_TAINTS)
+            return _taints(with_taint(kept, is_spare=True) if is_spare else kept)
+        case SetSpare(node=node, is_spare=is_spare):
+            return _taints(with_taint(node.spec.taints, is_spare=is_spare))
         case AwaitTurn(node=node):
             own = {"key": names.TAINT_RETURNING, "effect": "NoSchedule"}
             return {"spec": {"taints": [*map(to_wire, node.spec.taints), own]}}
         case _:
             assert_never(action)
+
+
+def _taints(taints: Iterable[Taint]) -> dict[str, Any]:
+    return {"spec": {"taints": [to_wire(taint) for taint in taints] or None}}

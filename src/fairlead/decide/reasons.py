@@ -394,6 +394,8 @@ REASONS: dict[Reason, ReasonInfo] = {
 
 #: Facts that are amounts of the fact `resource`, in base units.
 AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
+#: How many spares would hold the job beside other nodes: a fact that any reason may have.
+SPARES = "spares"
 
 _RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 
@@ -428,4 +430,9 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
     for name, seconds in shown.items():
         if name.endswith("_seconds") and isinstance(seconds, int | float):
             shown[name] = duration(seconds)
-    return singular(REASONS[reason].template.format_map(shown))
+    text = singular(REASONS[reason].template.format_map(shown))
+    count = shown.get(SPARES)
+    if count is None:
+        return text
+    spares = "1 node is a spare" if count == 1 else f"{count} nodes are spares"
+    return f"{text}; {spares}, kept for repairs"

@@ -142,6 +142,12 @@ class GangRequest:
         return replace(self, roles=roles)
 
     @property
+    def taking_spares(self) -> GangRequest:
+        """The same gang, as if all its members might run on spares."""
+        roles = tuple(replace(r, member=_taking_spares(r.member)) for r in self.roles)
+        return replace(self, roles=roles)
+
+    @property
     def unsliced(self) -> GangRequest:
         """The same gang, as if its members need not be together in slices."""
         return replace(self, topology=replace(self.topology, slice_level=ANYWHERE, slice_size=1))
@@ -172,6 +178,10 @@ def _confined(member: MemberClass) -> MemberClass:
 
 def _instant(member: MemberClass) -> MemberClass:
     return replace(member, constraints=replace(member.constraints, hold_seconds=None))
+
+
+def _taking_spares(member: MemberClass) -> MemberClass:
+    return replace(member, constraints=replace(member.constraints, takes_spares=True))
 
 
 def _size(member: MemberClass) -> tuple[int, ...]:

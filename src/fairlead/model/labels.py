@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from fairlead.api.bounds import label_integer
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
-from fairlead.api.names import TEAM
+from fairlead.api.names import TAINT_SPARE, TEAM
 from fairlead.model.requests import Constraints
+from fairlead.model.spares import is_spare
 from fairlead.model.teams import owner_of
 
 Bools = npt.NDArray[np.bool_]
@@ -51,9 +52,14 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return bool(toleration.key) and toleration.value == taint.value
 
 
-def _admits(toleration: Toleration, taint: Taint) -> bool:
-    """Like `tolerates`, but a toleration of everything does not open the nodes of every team."""
-    return tolerates(toleration, taint) and (bool(toleration.key) or taint.key != TEAM)
+def _admits(constraints: Constraints, taint: Taint) -> bool:
+    """True when a pod tolerates the taint. Tolerations of everything do not open the nodes of every
+    team, and none opens spares.
+    """
+    if taint.key == TAINT_SPARE:
+        return constraints.takes_spares and is_spare((taint,))
+    given = constraints.tolerations
+    return any(tolerates(t, taint) and (t.key or taint.key != TEAM) for t in given)
 
 
 class _Column:
@@ -207,6 +213,15 @@ class LabelTable:
             )
         return tiers[self._taints]
 
+    @property
+    def has_spares(self) -> bool:
+        """True while some node may be a spare."""
+        return any(map(is_spare, self._taint_sets))
+
+    def spares(self) -> Bools:
+        """Return bool[N]: which nodes are spares."""
+        return self.by_taints(is_spare) > 0
+
     def avoided(self, constraints: Constraints) -> Slots | None:
         """Return int64[N]: how many taints of each node ask such a pod to stay away; None: none."""
         if len(self._soft_sets) == 1:
@@ -232,7 +247,7 @@ class LabelTable:
         table = np.ones((3, count), dtype=np.bool_)
         for taints, number in self._taint_sets.items():
             for taint in taints:
-                if any(_admits(t, taint) for t in constraints.tolerations):
+                if _admits(constraints, taint):
                     continue
                 table[1 if is_condition_taint(taint) else 0, number] = False
                 if taint.effect == "NoExecute":

@@ -18,6 +18,7 @@ from fairlead.api.quantity import resources_to_base
 from fairlead.model.balloons import is_balloon
 from fairlead.model.gangs import JobKey
 from fairlead.model.node_health import is_ready
+from fairlead.model.spares import is_spare, is_spare_of_pool
 
 _LASTING = "DaemonSet"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -36,6 +37,9 @@ class PoolNode:
     is_joining: bool
     #: It has the taint that it got while it was not ready, and waits for its turn.
     is_returning: bool
+    #: It has the taint of spares; and the fleet controller put it there.
+    is_spare: bool
+    is_spare_of_pool: bool
     #: Its devices, in base units: what device plugins have registered of it.
     devices: tuple[tuple[str, int], ...]
     #: Why the fleet controller will remove it; "": it is not marked.
@@ -112,6 +116,7 @@ class PoolNodes:
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
             names.TAINT_JOINING in taints, names.TAINT_RETURNING in taints,
+            is_spare(node.spec.taints), is_spare_of_pool(node.spec.taints),
             devices_of(node.status.allocatable),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
             notes.get(names.MAINTENANCE_ANNOUNCED, ""),

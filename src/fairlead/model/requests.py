@@ -57,6 +57,8 @@ class Constraints:
     hold_seconds: float | None = None
     #: The reservation that it uses (`model/reserved_nodes.py`); "" for none.
     reservation: str = ""
+    #: True for a member that replaces a lost one: it may run on spares (`model/spares.py`).
+    takes_spares: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

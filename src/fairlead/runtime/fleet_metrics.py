@@ -82,7 +82,7 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
     )
     wanted = GaugeMetricFamily(
         "fairlead_pool_wanted_nodes",
-        "Nodes that demand, headroom and limits ask for.",
+        "Nodes that demand, headroom, spares and limits ask for.",
         labels=["pool", "mode"],
     )
     limit = GaugeMetricFamily(
@@ -105,6 +105,11 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
     idle = GaugeMetricFamily(
         "fairlead_pool_idle_nodes", "Nodes that can take work and have none.", labels=["pool"]
     )
+    spares = GaugeMetricFamily(
+        "fairlead_pool_spare_nodes",
+        "Idle nodes that only replace lost nodes of running gangs, and how many are wanted.",
+        labels=["pool", "state"],
+    )
     idle_cost = GaugeMetricFamily(
         "fairlead_pool_idle_cost_per_hour",
         "What those nodes cost, by pricePerHour of the pool.",
@@ -118,6 +123,8 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
         limit.add_metric([name], spec.max if spec.hold is None else spec.hold)
         avoided.add_metric([name], len(status.unavailable))
         idle.add_metric([name], status.idle)
+        for state, count in (("ready", status.spares), ("wanted", spec.spare_nodes)):
+            spares.add_metric([name, state], count)
         if spec.price_micros:
             idle_cost.add_metric([name], status.idle * spec.price_micros / 1e6)
         is_judged = any(condition.type == VALID for condition in status.conditions)
@@ -125,7 +132,7 @@ def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
         if (counts := status.balloons) is not None:
             for state in ("wanted", "standing", "waiting"):
                 balloons.add_metric([name, state], getattr(counts, state))
-    return (nodes, wanted, limit, avoided, invalid, balloons, idle, idle_cost)
+    return (nodes, wanted, limit, avoided, invalid, balloons, idle, spares, idle_cost)
 
 
 def _phases(status: NodePoolStatus) -> dict[str, int]:

@@ -62,7 +62,7 @@ class Found:
     `unfit` counts the jobs that no empty cluster of its size could hold; `budgeted` the starts of
     jobs whose team has a budget, `bound` the placements that a topology binds, `dated` the attempts
     that began while nodes had maintenance windows, `moved` the requests to
-    move. A world that `is_cut_off` had no time to end.
+    move, `spares` those that repairs took. A world that `is_cut_off` had no time to end.
     """
 
     number: int
@@ -73,6 +73,7 @@ class Found:
     bound: int = 0
     dated: int = 0
     moved: int = 0
+    spares: int = 0
     writes: int = 0
     machines: int = 0
     machine_hours: float = 0.0
@@ -127,6 +128,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_teams(options, number)
     options = _with_pools(options, number)
     options = _with_topology(options, number)
+    options = _with_spares(options, number)
     options = _with_limits(options, number)  # the jobs that budgets are drawn for have them
     options = _with_budgets(options, number)
     options = _with_strict_order(options, number)
@@ -186,6 +188,13 @@ def _with_pools(options: WorldOptions, number: int) -> WorldOptions:
         groups=options.groups if nodes else 0,
         settle_seconds_max=options.settle_seconds_max + more,
     )  # fmt: skip
+
+
+def _with_spares(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world some of whose pools keep spares, or as it was."""
+    rng = random.Random(f"spares/{number}")  # noqa: S311 # a simulation, no secret
+    pools = tuple(replace(p, spares=min(rng.choice((0, 1, 2)), p.max // 2)) for p in options.pools)
+    return replace(options, pools=pools)
 
 
 def _with_topology(options: WorldOptions, number: int) -> WorldOptions:
@@ -346,7 +355,10 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     if (fleet := world.fleet) is None:
         return found
     hours = (fleet.use.seconds / 3600, fleet.use.idle_seconds / 3600)
-    return replace(found, machines=fleet.use.launched, machine_hours=hours[0], idle_hours=hours[1])
+    return replace(
+        found, machines=fleet.use.launched, machine_hours=hours[0], idle_hours=hours[1],
+        spares=fleet.spares.taken,
+    )  # fmt: skip
 
 
 def _give_up(_signal: int, _frame: FrameType | None) -> None:
@@ -412,7 +424,8 @@ def summary(done: list[Found]) -> str:
         f"{sum(found.budgeted for found in done)} starts were judged by a budget, "
         f"{sum(found.bound for found in done)} placements by a topology, "
         f"{sum(found.dated for found in done)} by maintenance windows, "
-        f"{sum(found.moved for found in done)} requests to move"
+        f"{sum(found.moved for found in done)} requests to move, "
+        f"{sum(found.spares for found in done)} spares taken"
     )
     if cut_off := sum(found.is_cut_off for found in done):
         lines.append(f"{cut_off} of them had not ended when the time was up, and show nothing")

@@ -19,7 +19,7 @@ from fairlead.sim.world_options import WorldOptions
 
 def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
     """Return why a job can never run in a world; "" if it can."""
-    nodes = options.nodes + sum(pool.max for pool in options.pools)
+    nodes = options.nodes + sum(pool.max - pool.spares for pool in options.pools)
     held = resources_to_base(options.profile.node.resources)
     for role in body["spec"]["roles"]:
         count = int(role.get("minCount", role.get("count", 1)))

@@ -8,7 +8,8 @@ and every committed write:
 * a pool never has more machines than its `max`, and no more are coming than jobs wait for;
 * in a day no more than half of the fleet and of a pool are ended, and no machine under a job or
   under a person's cordon;
-* a machine that never becomes a node is ended, unless a budget of the ledger holds it back.
+* a machine that never becomes a node is ended, unless a budget of the ledger holds it back;
+* spares only replace lost nodes (`spare_checker.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvid
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.machines import Instance, Inventory
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.spare_checker import SpareChecker
 from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
 
 T = TypeVar("T")
@@ -54,7 +56,8 @@ def pool_body(shape: PoolShape, resources: Mapping[str, Any]) -> dict[str, Any]:
         "spec": {
             "provider": {"type": "Simulated"}, "template": {"resources": dict(resources)},
             "max": shape.max, "min": shape.min, "headroomNodes": shape.headroom,
-            "weight": shape.weight, "mode": "Active", "domains": domains,
+            "spareNodes": shape.spares, "weight": shape.weight, "mode": "Active",
+            "domains": domains,
             "scaleUp": {"readySeconds": shape.ready_seconds, "unavailableSeconds": 60,
                         "nodesPerLaunchMax": shape.per_launch_max},
             "scaleDown": {"idleSeconds": shape.idle_seconds},
@@ -130,6 +133,7 @@ class FleetChecker:
 
     def __init__(self, options: WorldOptions, now: Callable[[], float]) -> None:
         self.use = MachineUse()
+        self.spares = SpareChecker()
         self._pools = {pool.name: pool for pool in options.pools}
         # One replica notes when a launch was answered, another one judges that it is late.
         jumps = options.clock_jumps_per_day > 0
@@ -173,7 +177,7 @@ class FleetChecker:
         while len(self._lacked) > 1 and self._lacked[1][0] < now - ready - _STALE_SECONDS:
             self._lacked.popleft()
         wanted = max(members for _, members in self._lacked)
-        wanted += sum(each.headroom + each.min for each in self._pools.values())
+        wanted += sum(p.headroom + p.spares + p.min for p in self._pools.values())
         if len(fresh) > wanted:
             raise PromiseBroken(f"10: {len(fresh)} machines are coming for {wanted} at most")
 
@@ -220,6 +224,7 @@ class FleetChecker:
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Note where a job has its place, or how many members wait for one."""
         self._advance()
+        self.spares.job(new, key, now)
         placement = new.status.placement if new is not None and not new.is_finished else None
         nodes = frozenset(n for role in (placement.roles if placement else ()) for n in role.nodes)
         before = self._nodes_of.pop(key, frozenset())
@@ -247,6 +252,7 @@ class FleetChecker:
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note the node of a machine, and whether it takes work."""
         self._advance()
+        self.spares.node(new, name, now)
         machine = self._machines.get(new.spec.provider_id) if new is not None else None
         if machine is None or new is None:
             return

@@ -231,7 +231,7 @@ def world_options(
 
 def _pool_shape(pool: PoolSpec) -> PoolShape:
     return PoolShape(
-        pool.name, pool.max, pool.min, pool.headroom_nodes, pool.weight,
+        pool.name, pool.max, pool.min, pool.headroom_nodes, pool.spare_nodes, pool.weight,
         ready_seconds=pool.ready_seconds, idle_seconds=pool.idle_seconds,
         per_launch_max=pool.nodes_per_launch_max,
     )  # fmt: skip

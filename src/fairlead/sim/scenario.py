@@ -87,6 +87,7 @@ class PoolSpec(_Data, frozen=True):
     max: int
     min: int = 0
     headroom_nodes: int = 0
+    spare_nodes: int = 0
     weight: int = 0
     idle_seconds: int = 600
     ready_seconds: int = 1800
@@ -312,6 +313,7 @@ def _pool_mistakes(cluster: ClusterSpec) -> Iterator[str]:
             yield f"{where}.max: {pool.max}; accepted: 1 to 100,000"
         for name, value, most in (
             ("min", pool.min, pool.max), ("headroomNodes", pool.headroom_nodes, pool.max),
+            ("spareNodes", pool.spare_nodes, pool.max),
             ("idleSeconds", pool.idle_seconds, 2**31 - 1),
         ):  # fmt: skip
             if not 0 <= value <= most:

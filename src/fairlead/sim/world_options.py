@@ -38,6 +38,7 @@ class PoolShape:
     max: int
     min: int = 0
     headroom: int = 0
+    spares: int = 0
     weight: int = 0
     domains: int = 0
     domain_max: int = 100_000

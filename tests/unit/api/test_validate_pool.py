@@ -31,11 +31,15 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_fields() -> None:
         min=200,
         hold=500,
         headroomNodes=101,
+        spareNodes=501,
         provider={"type": "Exec", "reference": "bin/buy"},
         template={
             "resources": {"cpu": "much", "no name": 1},
             "labels": {"fairlead.dev/pool": "x", "ok": "not ok!"},
-            "taints": [{"key": "fairlead.dev/joining", "effect": "Never"}],
+            "taints": [
+                {"key": "fairlead.dev/joining", "effect": "Never"},
+                {"key": "fairlead.dev/spare", "effect": "NoSchedule"},
+            ],
         },
         domains=[{"name": "a"}, {"name": "a"}, {"name": ""}],
     )
@@ -44,6 +48,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_fields() -> None:
         "spec.min",
         "spec.hold",
         "spec.headroomNodes",
+        "spec.spareNodes",
         "spec.provider.reference",
         "spec.template.resources.cpu",
         "spec.template.resources.no name",
@@ -51,6 +56,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_fields() -> None:
         "spec.template.labels.ok",
         "spec.template.taints[0].effect",
         "spec.template.taints[0].key",
+        "spec.template.taints[1].key",
         "spec.domains[1].name",
         "spec.domains[2].name",
     ]
@@ -207,6 +213,13 @@ def test_there_is_one_fleet_and_its_overrides_have_names_and_ends() -> None:
         "spec.overrides[1].name",
         "spec.overrides[1].expiresAt",
     ]
+
+
+def test_spares_are_within_the_size_and_of_machines_that_fairlead_owns() -> None:
+    assert fields(pool(spareNodes=100)) == []
+    assert fields(pool(spareNodes=101)) == ["spec.spareNodes"]
+    assert fields(pool(spareNodes=6, hold=5)) == ["spec.spareNodes"]
+    assert fields(pool(spareNodes=1, provider={"type": "External"})) == ["spec.spareNodes"]
 
 
 def test_all_mistakes_of_a_pool_that_another_autoscaler_owns_come_at_once() -> None:

@@ -127,11 +127,11 @@ def test_a_pool_that_code_of_ours_raises_over_is_left_alone_until_it_changes(
 ) -> None:
     plan = purchases._offers_of
 
-    def broken(view: FleetView, census: Census) -> list[Offer]:
+    def broken(view: FleetView, census: Census, spares: int) -> list[Offer]:
         is_bad = census.view.name == "bad" and not census.view.pool.spec.headroom_nodes
         if is_bad and not census.view.mistakes:
             raise ValueError("planted")
-        return plan(view, census)
+        return plan(view, census, spares)
 
     monkeypatch.setattr(purchases, "_offers_of", broken)
 

@@ -23,10 +23,12 @@ from fairlead.testing.builders import make_job, make_node
 TEMPLATE = NodeTemplate({"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8"})
 
 
-def pool(name: str = "h100", most: int = 64, *, is_active: bool = True, zones: int = 0) -> NodePool:
+def pool(
+    name: str = "h100", most: int = 64, *, is_active: bool = True, zones: int = 0, spares: int = 0
+) -> NodePool:
     spec = NodePoolSpec(
         Provider(ProviderType.SIMULATED), TEMPLATE, most,
-        mode=PoolMode.ACTIVE if is_active else PoolMode.DRY_RUN,
+        mode=PoolMode.ACTIVE if is_active else PoolMode.DRY_RUN, spare_nodes=spares,
         domains=tuple(PoolDomain(f"z{i}") for i in range(zones)),
     )  # fmt: skip
     return NodePool(ObjectMeta(name), spec)
@@ -45,6 +47,11 @@ def test_a_gang_larger_than_the_cluster_is_held_by_the_nodes_and_a_pool() -> Non
 @pytest.mark.parametrize("pools", [(), (pool(most=7),), (pool(most=7, zones=2),)])
 def test_without_a_pool_that_is_large_enough_nothing_holds_it(pools: tuple[NodePool, ...]) -> None:
     assert holding(10, *pools) == {}
+
+
+def test_the_spares_of_a_pool_hold_no_gang() -> None:
+    assert holding(10, pool(most=10, spares=2)) == {"h100": 8}
+    assert holding(10, pool(most=9, spares=2)) == {}
 
 
 def test_a_gang_that_the_nodes_hold_needs_no_pool() -> None:

@@ -9,7 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, PodCondition
+from fairlead.api.core import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    PodCondition,
+    Taint,
+)
 from fairlead.api.core import NodeSelectorRequirement as Requirement
 from fairlead.api.job import Job
 from fairlead.api.podgroups import GroupApi
@@ -23,6 +30,7 @@ from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.model.labels import tolerates
 from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_node, make_placement
 
 from .jobs_world import World, new_job
@@ -76,6 +84,18 @@ def test_a_gang_with_a_member_on_a_direct_node_is_not_native() -> None:
     job = make_job("train", count=2, placement=placement)
     assert native.is_native(job, placement, POLICY, {})
     assert not native.is_native(job, placement, POLICY, {"b": Binding.DIRECT})
+
+
+def test_a_gang_with_a_member_on_a_spare_is_pinned_and_tolerates_the_taint() -> None:
+    placement = make_placement(["a", "b"])
+    job = make_job("train", count=2, placement=placement)
+    assert not native.is_native(job, placement, POLICY, {}, spares=("b",))
+    world = begun(policy=changed(POLICY, binding=Binding.PINNED))
+    spare = Taint(names.TAINT_SPARE, "NoSchedule", "pool")
+    for pod in world.pods.values():
+        assert any(tolerates(toleration, spare) for toleration in pod.spec.tolerations)
+    for pod in begun().pods.values():  # which kube-scheduler may place anywhere
+        assert not any(tolerates(toleration, spare) for toleration in pod.spec.tolerations)
 
 
 def test_a_gang_stays_as_it_began_when_labels_of_nodes_change() -> None:

@@ -14,6 +14,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.app.messages import FleetLine
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.words import duration, plural
+from fairlead.model.spares import is_spare, is_spare_of_pool
 
 NONE = "-"
 _DECISIONS_SHOWN_MAX = 5
@@ -50,13 +51,14 @@ def pool_rows(pools: Iterable[NodePool]) -> list[Row]:
 
 
 def _changes(status: NodePoolStatus) -> str:
-    """Return how many nodes come and go, such as "3 launching, 1 leaving"."""
+    """Return how many nodes come, go and stand by, such as "3 launching, 1 leaving, 2 spares"."""
     counts = status.balloons or BalloonCounts()
     changes = (
         (status.launching, "launching"), (status.joining, "joining"), (status.leaving, "leaving"),
         (counts.standing, "held by balloons"),
     )  # fmt: skip
-    return ", ".join(f"{count:,} {word}" for count, word in changes if count) or NONE
+    shown = [f"{count:,} {word}" for count, word in changes if count]
+    return ", ".join([*shown, *([plural(status.spares, "spare")] if status.spares else [])]) or NONE
 
 
 def fleet_note(fleet: Fleet) -> str:
@@ -120,6 +122,11 @@ def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
         cost = status.idle * pool.spec.price_micros / 1_000_000
         price = f", {cost:,.2f} an hour by its price" if cost else ""
         lines.append(f"  idle       {plural(status.idle, 'node')} of {status.nodes}{price}")
+    if status.spares or pool.spec.spare_nodes:
+        lines.append(
+            f"  spares     {plural(status.spares, 'node')} of {pool.spec.spare_nodes} wanted, "
+            f"kept for repairs"
+        )
     for mark in status.unavailable:
         left = parse_time(mark.until) - now
         if left > 0:
@@ -149,6 +156,9 @@ def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float
         lines.append("  joins: it takes work once it is ready and its turn has come")
     elif any(taint.key == names.TAINT_RETURNING for taint in node.spec.taints):
         lines.append("  was not ready: it takes work again once it is and its turn has come")
+    elif is_spare(node.spec.taints):
+        by = "" if is_spare_of_pool(node.spec.taints) else ", by a person's taint"
+        lines.append(f"  is a spare{by}: kept to replace a lost node of a running gang")
     elif pool.is_external:
         lines.append("  its machine is another autoscaler's: Fairlead neither buys nor removes it")
     elif node.spec.unschedulable:

@@ -14,6 +14,7 @@ from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import fold_names
 from fairlead.cli.views.plan import role_amounts
 from fairlead.decide.words import duration
+from fairlead.model.spares import is_spare
 from fairlead.model.windows import read_window
 
 NONE = "-"
@@ -40,6 +41,7 @@ class NodeState(Enum):
     """What a node can be used for, from best to worst."""
 
     READY = "ready"
+    SPARE = "spare"
     TAINTED = "tainted"
     MAINTENANCE = "maintenance"
     CORDONED = "cordoned"
@@ -81,6 +83,8 @@ def state_of(node: Node, now: float) -> tuple[NodeState, str, float | None]:
         who = node.metadata.annotations.get(names.CORDONED_BY, "")
         reason = f"by {who or 'hand'}"
         return NodeState.CORDONED, reason, parse_time(since) if since else None
+    if is_spare(node.spec.taints):
+        return NodeState.SPARE, "kept for repairs", None
     keeping = [t for t in node.spec.taints
                if t.effect != "PreferNoSchedule" and t.key not in _STANDARD_TAINTS]  # fmt: skip
     if keeping:

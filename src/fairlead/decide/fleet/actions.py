@@ -68,9 +68,13 @@ class Unmark:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Lift the startup taint of a node, so that it takes work, for the first time or again."""
+    """Lift the startup taint of a node, so that it takes work, for the first time or again.
+
+    `is_spare`: that of a spare takes its place in the same write.
+    """
 
     node: Node
+    is_spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,14 @@ class AwaitTurn:
     """Taint a node that is not ready, so that it waits for its turn once it is ready again."""
 
     node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpare:
+    """Make a node a spare, or an ordinary one again."""
+
+    node: Node
+    is_spare: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +109,5 @@ class DeleteNode:
 
 Action: TypeAlias = (
     WritePool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
-    | AwaitTurn | Announce | DeleteNode
+    | AwaitTurn | SetSpare | Announce | DeleteNode
 )  # fmt: skip

@@ -15,6 +15,8 @@ from fairlead.model.pool_nodes import PoolNode, devices_of
 #: Lists are late and may miss machines. One that is missing for longer does not exist: so long
 #: after its launch, and so long after a list that had it.
 LAG_SECONDS_MAX = 120.0
+#: A node that is ready again sooner was not away.
+AWAY_SECONDS = 60.0
 #: A list that lacks the machines of more of a pool's nodes than this is not believed, and of more
 #: than so many.
 GONE_SHARE_MAX, GONE_LEAST = 0.5, 3
@@ -47,6 +49,10 @@ class Census:
     joining: list[PoolNode] = field(default_factory=list[PoolNode])
     #: Nodes that are not ready and whose machine the provider has no more.
     gone: dict[str, PoolNode] = field(default_factory=dict[str, PoolNode])
+    #: Spares that could replace a node now: idle, ready, and not to go.
+    spares: list[PoolNode] = field(default_factory=list[PoolNode])
+    #: Nodes that worked once and that nothing uses or can use: cordoned, or not ready for a while.
+    out: list[PoolNode] = field(default_factory=list[PoolNode])
     #: What a node of the pool has once its device plugins are up.
     devices: tuple[tuple[str, int], ...] = field(init=False)
 
@@ -62,6 +68,17 @@ class Census:
             return True
         found = dict(node.devices)
         return all(found.get(name, 0) >= count for name, count in self.devices)
+
+    @property
+    def spares_wanted(self) -> int:
+        """How many spares there should be: those that people made, too."""
+        by_hand = sum(not node.is_spare_of_pool for node in self.spares)
+        return max(self.view.pool.spec.spare_nodes, by_hand)
+
+    @property
+    def spares_lacking(self) -> int:
+        """How many spares there should be beyond those that there are."""
+        return max(0, self.view.pool.spec.spare_nodes - len(self.spares))
 
     @property
     def size(self) -> int:
@@ -142,6 +159,10 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
             census.joining.append(node)
             if node.is_returning and not view.nodes.is_used(node.name):
                 _come(census, census.domain_of(node.instance), 1)
+        if node.is_spare and is_idle(view, census, node):
+            census.spares.append(node)
+        elif _is_out(view, census, node):
+            census.out.append(node)
         if not node.is_ready and node.instance not in census.instances:
             census.gone[node.name] = node
         elif node.removal and not view.nodes.is_used(node.name):
@@ -149,6 +170,21 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
     if len(census.gone) > max(GONE_LEAST, len(census.nodes) * GONE_SHARE_MAX):
         census.gone.clear()
     return census
+
+
+def is_idle(view: FleetView, census: Census, node: PoolNode) -> bool:
+    """True for a node that could take work at once, that has none, and that is not to go."""
+    is_free = node.name in view.nodes.idle_since and node.instance not in census.leaving
+    return is_free and node.is_usable and not node.removal and census.is_whole(node)
+
+
+def _is_out(view: FleetView, census: Census, node: PoolNode) -> bool:
+    if view.nodes.is_used(node.name) or node.removal or node.is_joining:
+        return False
+    if node.instance not in census.instances or node.instance in census.awaited:
+        return False
+    since = view.nodes.unready.get(node.name, view.instant)
+    return node.is_cordoned or view.instant >= since + AWAY_SECONDS
 
 
 def has_joined(view: FleetView, census: Census, node: PoolNode | None) -> bool:

@@ -3,7 +3,7 @@
     census     what each pool has, what is coming and going
     sight      can what is seen be trusted? (`decide/rails/`)
     demand     what waiting gangs need beyond what is there and coming
-    joins      which new nodes may take work now
+    joins      which new nodes may take work now, and which nodes are spares
     surplus    what should be removed, and what the rails allow
 
 The status of a pool is written before its provider is called, and the ledger before a machine is
@@ -31,6 +31,7 @@ from fairlead.decide.fleet.actions import (
     CreateFleet,
     DeleteNode,
     Mark,
+    SetSpare,
     Terminate,
     Unmark,
     WriteFleet,
@@ -44,6 +45,7 @@ from fairlead.decide.fleet.decisions import (
     await_turn,
     removal_end,
     sight_changed,
+    spares_changed,
     unmarked,
 )
 from fairlead.decide.fleet.demand import Demand
@@ -52,6 +54,7 @@ from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, take
 from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.quiet import end_quiet, quiet_of, stays_quiet
 from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away
+from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.rails.ledger import Account, Ledger, PoolBudget
@@ -129,8 +132,9 @@ class _Cycle:
         findings = self._look(censuses)
         is_buying = not any(finding.blindness in _NO_BUYING for finding in findings)
         purchases = plan_purchases(view, everything, is_buying=is_buying)
-        self._join(censuses)
-        if not any(finding.blindness in NO_TAINTS for finding in findings):
+        may_taint = not any(finding.blindness in NO_TAINTS for finding in findings)
+        self._join(censuses, purchases.demand.needed, may_taint=may_taint)
+        if may_taint:
             self._await_turns(censuses)
         plans = [plan for plan in purchases.plans if not plan.pool.is_external]
         external = [
@@ -208,7 +212,8 @@ class _Cycle:
 
     # Joins
 
-    def _join(self, censuses: Sequence[Census]) -> None:
+    def _join(self, censuses: Sequence[Census], needed: set[str], *, may_taint: bool) -> None:
+        """Let nodes take work, and see to it that each pool has its spares."""
         view, memory = self.view, self.memory
         memory.bucket = memory.bucket.after(
             self.elapsed, view.state.table.node_count, self.policy.joins,
@@ -225,7 +230,16 @@ class _Cycle:
             if count:
                 said = admitted(count, len(waiting), tokens=tokens, at=format_time(view.now))
                 self._note(census.view.name, said)
-            self.actions.extend(Admit(node.node) for node in waiting[:count])
+            admits, changes = waiting[:count], SpareChanges()
+            if pool.is_active and not census.view.mistakes and may_taint:
+                changes = change_spares(view, census, admits, needed)
+                needed.update(node.name for node in changes.made)
+            for said in spares_changed(changes, format_time(view.now)):
+                self._note(census.view.name, said)
+            self.actions += [Admit(n.node, is_spare=n in changes.admitted) for n in admits]
+            self.actions += [SetSpare(node.node, is_spare=True) for node in changes.made]
+            ended = (*changes.used, *changes.surplus)
+            self.actions += [SetSpare(node.node, is_spare=False) for node in ended]
 
     def _await_turns(self, censuses: Sequence[Census]) -> None:
         """Taint nodes that are not ready, a few at a time."""

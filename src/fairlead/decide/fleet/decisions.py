@@ -20,6 +20,7 @@ from fairlead.api.node_pool import (
     Unavailable,
 )
 from fairlead.decide.fleet.actions import Announce
+from fairlead.decide.fleet.spares import SpareChanges
 from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
 from fairlead.decide.words import plural
 from fairlead.model.pool_nodes import PoolNode
@@ -139,6 +140,22 @@ def await_turn(count: int, at: str) -> PoolDecision:
     """Return that nodes which are not ready are to wait for their turn once they are."""
     text = f"{plural(count, 'node')} will wait for their turn once they are ready again"
     return PoolDecision(at, AWAIT_TURN, "NotReady", text, {"nodes": count})
+
+
+def spares_changed(changes: SpareChanges, at: str) -> tuple[PoolDecision, ...]:
+    """Return which nodes became spares, and which are ordinary nodes again; () when none did."""
+    out: list[PoolDecision] = []
+    for action, reason, nodes, what in (
+        ("Spare", "Wanted", [*changes.admitted, *changes.made], "kept for repairs"),
+        ("Unspare", "InUse", changes.used, "in use, so no spare any more"),
+        ("Unspare", "Surplus", changes.surplus, "more spares than wanted"),
+    ):
+        if nodes:
+            shown = ", ".join(node.name for node in nodes[:_IDS_SHOWN_MAX])
+            more = ", ..." if len(nodes) > _IDS_SHOWN_MAX else ""
+            text = f"{plural(len(nodes), 'node')}, {what}: {shown}{more}"
+            out.append(PoolDecision(at, action, reason, text, {"nodes": len(nodes)}))
+    return tuple(out)
 
 
 def sight_changed(before: FleetStatus, after: FleetStatus, at: str) -> tuple[PoolDecision, ...]:

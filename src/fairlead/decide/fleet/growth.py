@@ -49,7 +49,7 @@ def pools_that_hold(
 
 
 def _room(pool: NodePool) -> int:
-    return pool.spec.max if pool.spec.hold is None else pool.spec.hold
+    return max(0, pool.spec.limit - pool.spec.spare_nodes)
 
 
 def _offers(pool: NodePool) -> list[Offer]:

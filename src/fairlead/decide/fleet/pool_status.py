@@ -47,7 +47,7 @@ _PASSED_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Buy:
-    """Nodes to buy in a domain, and the jobs that need them; none: headroom, min or hold."""
+    """Nodes to buy in a domain, and the jobs that need them; none: headroom, spares, min, hold."""
 
     domain: str
     count: int
@@ -119,6 +119,7 @@ def status_of(
         launching=census.launching,
         joining=len(census.joining),
         idle=sum(node.is_usable and not view.nodes.is_used(node.name) for node in nodes),
+        spares=len(census.spares),
         leaving=len(census.leaving),
         wanted=plan.wanted,
         launches=launches,
@@ -214,7 +215,7 @@ def _launches(
             jobs = jobs_shown(buy.jobs)
             kept.append(Launch(token, buy.domain, count, at, jobs))
             where = f" in {buy.domain}" if buy.domain else ""
-            why = f"for {', '.join(jobs[:3])}" if jobs else "for headroom, min or hold"
+            why = f"for {', '.join(jobs[:3])}" if jobs else "for headroom, spares, min or hold"
             text = f"{plural(count, 'node')}{where} {why}"
             facts: Facts = {"token": token, "jobs": len(buy.jobs), **_facts(plan, buy)}
             decided.append(PoolDecision(at, "Launch", "Demand" if jobs else "Size", text, facts))

@@ -1,4 +1,4 @@
-"""How large each pool should be, and what is bought for it: demand, headroom, limits, holds."""
+"""How large each pool should be, and what is bought for it: demand, headroom, spares, limits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ class Purchases:
 
 def plan_purchases(view: FleetView, censuses: Sequence[Census], *, is_buying: bool) -> Purchases:
     """Return the plan of each pool, in their order. Without `is_buying` nothing is bought."""
-    offers = {census.view.name: _offers(view, census) for census in censuses}
     coming: dict[tuple[str, str], int] = {}
+    offers: dict[str, list[Offer]] = {}
     for census in censuses:
-        for domain in census.coming.keys() | census.marked.keys():
-            count = census.coming.get(domain, 0) + len(census.marked.get(domain, ()))
+        left = census.spares_lacking  # the first nodes that join are spares
+        for domain in sorted(census.coming.keys() | census.marked.keys()):
+            joins = census.coming.get(domain, 0)
+            spares = min(left, joins)
+            left -= spares
+            count = joins - spares + len(census.marked.get(domain, ()))
             coming[census.view.name, domain] = count
+        offers[census.view.name] = _offers(view, census, spares=left)
     active = _ordered([c for c in censuses if _is_acted_on(c)], offers)
     demand = _demand(view, active, coming)
     demand.needed |= kept_for_next(view, demand)
@@ -68,17 +73,18 @@ def _ordered(censuses: Sequence[Census], offers: dict[str, list[Offer]]) -> list
     return sorted(found, key=lambda offer: (-offer.weight, offer.price_micros))
 
 
-def _offers(view: FleetView, census: Census) -> list[Offer]:
+def _offers(view: FleetView, census: Census, *, spares: int) -> list[Offer]:
+    """Return what a pool offers, room for so many spares aside; PoolFault."""
     with about(census.view.name):
-        return _offers_of(view, census)
+        return _offers_of(view, census, spares)
 
 
-def _offers_of(view: FleetView, census: Census) -> list[Offer]:
+def _offers_of(view: FleetView, census: Census, spares: int) -> list[Offer]:
     pool, name = census.view.pool, census.view.name
     if census.view.mistakes:
         return []
-    limit = pool.spec.max if pool.spec.hold is None else pool.spec.hold
-    room, sizes = max(0, limit - census.occupied), census.domain_sizes(with_leaving=True)
+    room = max(0, pool.spec.limit - census.occupied - spares)
+    sizes = census.domain_sizes(with_leaving=True)
     avoided = {u.domain for u in pool.status.unavailable if parse_time(u.until) > view.now}
     avoided.update(launch.domain for launch in census.overdue)
     domains: Sequence[PoolDomain | None] = pool.spec.domains or (None,)
@@ -104,12 +110,13 @@ def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -
     spec = pool.spec
     asked = used + sum(coming_used.values()) + bought
     headroom = 0 if census.view.mistakes else spec.headroom
-    wanted = min(max(asked + headroom, spec.min), spec.max)
+    kept = headroom + census.spares_wanted + len(census.out)  # nodes that are out are neither
+    wanted = min(max(asked + kept, spec.min), spec.max)
     if spec.hold is not None:
         wanted = spec.hold
     lacking = wanted - census.size - bought
     if lacking > 0 and not census.view.mistakes:
-        buys = _fill(_offers(view, census), buys, lacking)
+        buys = _fill(_offers(view, census, spares=0), buys, lacking)
     returning = {
         domain: max(0, count - census.coming.get(domain, 0))
         for domain, count in coming_used.items()
@@ -133,7 +140,7 @@ def _bought(pool: NodePool, demand: Demand) -> list[Buy]:
 
 
 def _fill(offers: Sequence[Offer], buys: Sequence[Buy], lacking: int) -> list[Buy]:
-    """Add nodes for headroom, min and hold, in the first domains that have room."""
+    """Add nodes for headroom, spares, min and hold, in the first domains that have room."""
     counts = {buy.domain: buy.count for buy in buys}
     known = {buy.domain: buy for buy in buys}
     of_pool = max((offer.pool_room for offer in offers), default=0)

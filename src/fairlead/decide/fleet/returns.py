@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import AWAY_SECONDS, Census
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.rails.sight import Blindness
 from fairlead.model.pool_nodes import PoolNode
 
-#: A node that is ready again sooner was not away: it takes work at once.
-AWAY_SECONDS = 60.0
 #: Nodes that get the taint in one decision: each is a write, in a bad moment.
 TAINTED_MAX = 50
 #: While the API server is in trouble, no node gets the taint.

@@ -60,9 +60,10 @@ def _why_failed(census: Census, node: PoolNode | None) -> str:
 
 
 def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection[str]) -> bool:
-    """True for a node that works, that nothing uses, and that no person has cordoned."""
+    """True for a node that works, that nothing uses or keeps, and that no person has cordoned."""
     since = view.nodes.idle_since.get(node.name)
-    if since is None or node.name in needed or node.instance in census.leaving:
+    is_kept = node.name in needed or node.is_spare
+    if since is None or is_kept or node.instance in census.leaving:
         return False
     is_ours = not node.is_cordoned or bool(node.removal)
     seconds = census.view.pool.spec.scale_down.idle_seconds

@@ -43,7 +43,9 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
     if group not in view.pod_groups:
         assert job.status.placement is not None
         placement = job.status.placement
-        if not pods.members and native.is_native(job, placement, view.policy, view.bindings):
+        if not pods.members and native.is_native(
+            job, placement, view.policy, view.bindings, spares=view.spares
+        ):
             return (*actions, CreatePodGroup(job))  # a gang's pods come after its group
         group = ""
     if len(pods.members) < job.member_count:

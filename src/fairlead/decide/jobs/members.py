@@ -45,6 +45,7 @@ from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
+from fairlead.model.spares import with_spares
 from fairlead.model.teams import with_team
 
 PEERS_VOLUME = "fairlead-peers"
@@ -195,7 +196,9 @@ class PodFactory:
 def _bound(spec: PodSpec, node: str, binding: Binding) -> PodSpec:
     if binding is Binding.DIRECT:
         return replace(spec, node_name=node)
-    return replace(spec, node_name="", affinity=pinned_affinity(spec.affinity, node))
+    affinity = pinned_affinity(spec.affinity, node)
+    tolerations = with_spares(spec.tolerations)
+    return replace(spec, node_name="", affinity=affinity, tolerations=tolerations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ topology, and not big. Its work for a group grows with the square of the members
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairlead.api import names
@@ -28,10 +28,16 @@ TEMPLATE = "gang"
 
 
 def is_native(
-    job: Job, placement: Placement, policy: JobsPolicy, labelled: Mapping[str, Binding]
+    job: Job,
+    placement: Placement,
+    policy: JobsPolicy,
+    labelled: Mapping[str, Binding],
+    *,
+    spares: Collection[str] = (),
 ) -> bool:
     """True when kube-scheduler is to place this gang, asked before its first pod is made.
 
+    Not one with a member on a spare: it would have to tolerate all of them, and might take others.
     From then on its PodGroup decides: labels of nodes may change, and no gang is of two kinds.
     """
     if policy.groups is None or job.spec.topology is not None:
@@ -39,7 +45,9 @@ def is_native(
     if not 2 <= job.member_count <= policy.native_members_max:
         return False
     nodes = {node for role in placement.roles for node in role.nodes}
-    return all(policy.binding_on(node, labelled) is Binding.NATIVE for node in nodes)
+    return all(
+        policy.binding_on(node, labelled) is Binding.NATIVE and node not in spares for node in nodes
+    )
 
 
 def group_name(job: Job, attempt: int) -> str:

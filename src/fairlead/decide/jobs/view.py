@@ -119,6 +119,8 @@ class JobView(msgspec.Struct, frozen=True):
     probe: Probe | None = None
     #: How members are bound on the nodes that say it by their label.
     bindings: Mapping[str, Binding] = msgspec.field(default_factory=dict)
+    #: Nodes that are spares.
+    spares: Collection[str] = ()
     counts_written_at: float = 0.0
     #: A pod that was asked for, without an answer, may come until then.
     late_until: float = 0.0

@@ -1,14 +1,19 @@
 """Place a gang again for its next attempt: members keep their nodes, only those on lost nodes move.
 
+These may go to spares (`model/spares.py`), and do so first where as many devices are free. A whole
+gang that gives up its healthy nodes takes no spares, nor do members beyond those of the attempt
+before.
+
 The gang's claim stays booked for the whole decision, old places and new ones, so other jobs in this
 decision cannot use the capacity that the repair frees: the write may still fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import le
 
 import numpy as np
 
@@ -120,8 +125,11 @@ def _largest(
 
 
 def _plan_again(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope) -> Plan | None:
-    if not scope.nodes_lost and scope.counts == [role.count for role in gang.roles]:
+    counts = [role.count for role in gang.roles]
+    if not scope.nodes_lost and scope.counts == counts:
         return Plan(scope.slots)
+    if scope.replaces(counts) and capacity.state.table.labels.has_spares:
+        gang = gang.taking_spares
     if scope.kept_count:
         return plan_repair(capacity, gang, scope)
     return _plan_elsewhere(capacity, gang, scope)
@@ -181,6 +189,10 @@ class RepairScope:
     def kept_count(self) -> int:
         """Members that keep their nodes."""
         return sum(self.kept_counts)
+
+    def replaces(self, counts: Sequence[int]) -> bool:
+        """True when nodes are lost, and an attempt of so many members only replaces these."""
+        return bool(self.nodes_lost) and all(map(le, counts, self.counts))
 
     def seats(self, gang: GangRequest) -> tuple[tuple[Ints, ...], tuple[Bools, ...]]:
         """Return `slots` and `kept` for a gang of this size: lost members are left out, the last

@@ -241,17 +241,18 @@ def _pack_role(
 
 
 def _tiered(key: Ints, table: NodeTable, role: RoleRequest) -> Ints:
-    """Return a key by which members go to nodes that ask them to stay away last, and to those that
-    they prefer first where as many devices are free; a team's to its own nodes before all.
+    """Return a key by which members go to nodes that ask them to stay away last, and to spares and
+    nodes that they prefer first where as many devices are free; a team's to its own before all.
     """
     constraints = role.member.constraints
     avoided = table.labels.avoided(constraints)
     if avoided is not None:
         key = key + (np.minimum(avoided, _AVOIDED_MAX) << _AVOIDED_BITS)
-    if constraints.preferred:
-        below = (1 << BITS_BELOW_DEVICES) - 1
+    if constraints.preferred or constraints.takes_spares:
+        below, labels = (1 << BITS_BELOW_DEVICES) - 1, table.labels
+        others = ~labels.spares() if constraints.takes_spares else np.zeros_like(key)
         order = np.lexsort(
-            (key & below, -table.labels.scores(constraints), key >> below.bit_length())
+            (key & below, -labels.scores(constraints), others, key >> below.bit_length())
         )
         key = np.empty(len(order), dtype=np.int64)
         key[order] = np.arange(len(order))

@@ -20,7 +20,7 @@ from fairlead.decide.placement.domains import domains_of
 from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
-from fairlead.decide.reasons import Reason
+from fairlead.decide.reasons import SPARES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
@@ -41,6 +41,13 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
     if isinstance(gang, InvalidGang):
         return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
     gang = gang.accepting
+    verdict = _judge_empty(state, gang)
+    return verdict and _with_spares(
+        state, EmptyCapacity(state, available_only=False), gang, verdict
+    )
+
+
+def _judge_empty(state: ClusterState, gang: GangRequest) -> Verdict | None:
     for role in gang.roles:
         verdict = _judge_shape(state, role)
         if verdict is not None:
@@ -77,6 +84,32 @@ def judge_present(
 
     `capacity` is where it was tried, with what is kept for the jobs of the reservations.
     """
+    verdict = _judge_present(state, capacity, gang, reservations=reservations)
+    return _with_spares(state, capacity, gang.accepting, verdict)
+
+
+def _with_spares(
+    state: ClusterState, capacity: Capacity, gang: GangRequest, verdict: Verdict
+) -> Verdict:
+    """Return a verdict that says how many spares have room, where the gang fits only with them."""
+    table = state.table
+    if not table.labels.has_spares or _would_fit(capacity, table, gang):
+        return verdict
+    gang = gang.taking_spares
+    if not _would_fit(capacity, table, gang):
+        return verdict
+    is_open = sum(capacity.fits(role.member) for role in gang.roles) > 0
+    count = int((table.labels.spares() & is_open).sum())
+    return replace(verdict, facts={**verdict.facts, SPARES: count}) if count else verdict
+
+
+def _judge_present(
+    state: ClusterState,
+    capacity: PresentCapacity,
+    gang: GangRequest,
+    *,
+    reservations: Sequence[Reservation],
+) -> Verdict:
     table = state.table
     if gang.topology.is_patient:
         patient, gang = gang, replace(gang, topology=gang.topology.accepting)

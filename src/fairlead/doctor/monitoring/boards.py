@@ -204,8 +204,10 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
             'sum by (pool) (fairlead_pool_nodes{phase!="leaving"}) / '
             "(max by (pool) (fairlead_pool_limit_nodes) > 0)", "{{pool}}",
         ),), "Pools at 100 % buy no more.", "percentunit"),
-        Panel("Idle nodes", (("max by (pool) (fairlead_pool_idle_nodes)", "{{pool}}"),),
-              "Ready, and without a pod of a job."),
+        Panel("Idle nodes, and spares of these", (
+            ("max by (pool) (fairlead_pool_idle_nodes)", "{{pool}}"),
+            ("max by (pool, state) (fairlead_pool_spare_nodes)", "{{pool}}: spares {{state}}"),
+        ), "Ready, and without a pod of a job."),
         Panel("Cost of idle nodes an hour",
               (("max by (pool) (fairlead_pool_idle_cost_per_hour)", "{{pool}}"),),
               "By the prices that the pools state."),
