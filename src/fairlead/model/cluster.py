@@ -451,16 +451,13 @@ class ClusterState:
         if claim is None and not sent:
             waits = phase_of(entry.job) is Phase.QUEUED
             return JobUse(entry.team_name, waits=waits, user=entry.user)
-        nodes = sent
+        nodes, amounts, gpus = sent, (), 0
         if claim is not None:
             nodes = sent.union(node for _, _, nodes in claim.roles for node in nodes)
-        held = ((name, claim.amount(name) if claim is not None else 0)
-                for name in self.table.resources if counts(name))  # fmt: skip
-        gpus = claim.gpus if claim is not None else 0
-        return JobUse(
-            entry.team_name, nodes, tuple((name, amount) for name, amount in held if amount),
-            user=entry.user, gpus=max(gpus, self._gpus_sent(entry)),
-        )  # fmt: skip
+            held = ((name, claim.amount(name)) for name in self.table.resources if counts(name))
+            amounts, gpus = tuple(each for each in held if each[1]), claim.gpus
+        gpus = max(gpus, self._gpus_sent(entry))
+        return JobUse(entry.team_name, nodes, amounts, user=entry.user, gpus=gpus)
 
     def _gpus_sent(self, entry: JobEntry) -> int:
         """Return the GPUs of a placement whose write has an unknown outcome."""
