@@ -27,8 +27,10 @@ from fairlead.api.node_pool import (
     PoolMode,
     Provider,
     ProviderType,
+    ScaleDown,
     Unavailable,
 )
+from fairlead.api.placement import Nomination, Preemption, RolePlacement
 from fairlead.api.times import parse_time
 from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
 from fairlead.app.run_file import Running
@@ -46,7 +48,7 @@ from fairlead.cli.views import history as history_view
 from fairlead.cli.views import jobs as jobs_view
 from fairlead.cli.views import nodes as nodes_view
 from fairlead.cli.views.plan import plan_lines, submitted_line
-from fairlead.testing.builders import make_node
+from fairlead.testing.builders import make_job, make_node
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,11 +183,29 @@ def test_a_pool_with_spares() -> None:
     text = "\n".join((
         render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool])),
         fleet_view.pool_why(pool, Fleet(), NOW),
-        *(fleet_view.node_why(node, {"h100": pool}, Fleet(), NOW) for node in spares),
+        *(fleet_view.node_why(node, {"h100": pool}, Fleet(), jobs=[], now=NOW) for node in spares),
         render_table(nodes_view.COLUMNS, nodes_view.node_rows(
             nodes_view.node_uses(spares, (), (), NOW), NOW)),
     ))  # fmt: skip
     check("tables/fleet-spares.txt", text)
+
+
+def test_a_pool_that_is_consolidated() -> None:
+    pool = NodePool(
+        ObjectMeta(name="h100"),
+        NodePoolSpec(
+            Provider(ProviderType.AWS), NodeTemplate({"cpu": "96"}), max=64, mode=PoolMode.ACTIVE,
+            scale_down=ScaleDown(consolidates=True),
+        ),
+        NodePoolStatus(nodes=9, ready=9, wanted=9, consolidates_to=2),
+    )  # fmt: skip
+    asked = Preemption(requested_at=ago(20), moves=True, empties=("h100-7", "h100-8"))
+    kept = Nomination((RolePlacement("worker", ("h100-1", "h100-2")),), nominated_at=ago(20))
+    job = make_job("train-1", count=2, status={"preemption": asked, "nomination": kept})
+    node = make_node("h100-7", labels={names.POOL: "h100"})
+    why = fleet_view.node_why(node, {"h100": pool}, Fleet(), jobs=[job], now=NOW)
+    plan = fleet_view.plan_text([pool], Fleet(), [job], NOW)
+    check("tables/fleet-consolidation.txt", f"{plan}\n{why}")
 
 
 def test_a_pool_with_a_price_idle_nodes_and_a_launch_without_an_answer() -> None:

@@ -16,13 +16,14 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.verdict import Decision
 from fairlead.sim.explore import options_of
-from fairlead.sim.faults import ROUGH
+from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
 
 from .test_balloons import BalloonWorld, gang, holds, play, pool_body
+from .test_consolidation import world_of
 
 #: Of a number of decisions one is made again.
 EVERY = 5
@@ -101,9 +102,17 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
         evaluations_max=1, judgements_max=2, writes_max=3, placements_max=2, fresh_jobs_max=3
     )
     load = replace(BUSY.workload, jobs=30)
-    simulate(replace(BUSY, policy=narrow, workload=load), 1)
+    simulate(replace(BUSY, policy=narrow, workload=load), 3)
     assert met["replayed"] > 100, met
     assert min(met["PlaceJob"], met["tried"], met["failed"]) > 20, met
+
+
+def test_decisions_that_empty_nodes_are_made_again_from_their_files(
+    met: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "EVERY", 1)
+    world_of(PERFECT, seed=1, kills=0.0)
+    assert met["PreemptJob"] >= 3, met
 
 
 @pytest.mark.parametrize("number", [3, 8, 10])

@@ -24,6 +24,7 @@ MAINTENANCE = f"{GROUP}/maintenance"  # on a node: START/END, two RFC 3339 times
 MAINTENANCE_ANNOUNCED = (
     f"{GROUP}/maintenance-announced"  # on a node: MAINTENANCE as its provider announced it
 )
+MIRROR_POD = "kubernetes.io/config.mirror"  # on pods that a kubelet runs by itself
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
 DEFRAGMENT = f"{GROUP}/defragment"  # on jobs: "true" has running gangs moved for it
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements

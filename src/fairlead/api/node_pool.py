@@ -155,6 +155,14 @@ class ScaleDown(Wire, frozen=True):
         bounded("A node that has been idle for longer is surplus. Default 600.", ge=0,
                 maximum=INT32_MAX),
     ] = 600  # fmt: skip
+    consolidates: Annotated[
+        bool,
+        bounded(
+            "True: while no job waits for room, running jobs are moved off nodes that they use "
+            "little, to nodes that are in use anyway, each after a checkpoint; the nodes then go "
+            "as idle ones. Default false."
+        ),
+    ] = False
 
 
 class Disruption(Wire, frozen=True):
@@ -362,6 +370,13 @@ class NodePoolStatus(Wire, frozen=True):
     leaving: Annotated[int, bounded("Nodes that are being removed.")] = 0
     wanted: Annotated[int, bounded("Nodes that demand, headroom, spares and limits ask for.")] = 0
     message: Annotated[str, bounded("What holds the pool back; empty when nothing does.")] = ""
+    consolidates_to: Annotated[
+        Annotated[int, bounded(ge=0)] | None,
+        bounded(
+            "Jobs may be moved off nodes of the pool while more than so many are in use. Absent: "
+            "they may not (scaleDown.consolidates)."
+        ),
+    ] = None
     recorded: Annotated[int | None, bounded("Machines of the pool by our own records.")] = None
     launch_number: Annotated[int, bounded("Launches so far; names the next token.")] = 0
     launches: Annotated[

@@ -4,7 +4,8 @@
     nomination    these nodes are kept for the job; others, its victims, still have to leave them
     preemption    the job is a victim and gives its placement back
 
-A victim that has a nomination of its own moves: its next attempt is placed there.
+A victim that has a nomination of its own moves: its next attempt is placed there. It may move for
+no other job, so that nodes of a pool empty.
 
 The scheduler alone writes them (docs/design/preemption.md).
 """
@@ -88,11 +89,11 @@ class Nomination(Wire, frozen=True):
 
 
 class Preemption(Wire, frozen=True):
-    """A request to give the placement back, for the sake of another job."""
+    """A request to give the placement back, for the sake of another job or to empty nodes."""
 
-    namespace: Annotated[str, Doc(description="Namespace of the job that needs the nodes.")]
-    name: Annotated[str, Doc(description="Name of the job that needs the nodes.")]
-    uid: Annotated[str, Doc(description="Uid of that job.")]
+    namespace: Annotated[str, Doc(description="Namespace of the job that needs the nodes.")] = ""
+    name: Annotated[str, Doc(description="Name of the job that needs the nodes.")] = ""
+    uid: Annotated[str, Doc(description="Uid of that job; empty: no job needs them.")] = ""
     priority: Annotated[int, Doc(description="Its priority.")] = 0
     requested_at: Annotated[Instant | None, Doc(description="When it was requested.")] = None
     checkpoint_step: Annotated[
@@ -102,3 +103,7 @@ class Preemption(Wire, frozen=True):
     moves: Annotated[
         bool, Doc(description="The job is moved: its nomination is its next place.")
     ] = False
+    empties: Annotated[
+        tuple[str, ...],
+        Doc(description="Nodes that the job leaves so that they can be removed, for no other job."),
+    ] = ()

@@ -191,6 +191,9 @@ def _external(spec: NodePoolSpec) -> Iterator[StatusCause]:
     if spec.domains:
         why = "must be empty: the other autoscaler chooses; make a pool for each zone"
         yield _invalid("spec.domains", len(spec.domains), why)
+    if spec.scale_down.consolidates:
+        why = "must be false: Fairlead removes none of the machines"
+        yield _invalid("spec.scaleDown.consolidates", "true", why)
     if not any(_is_some(*each) for each in spec.template.resources.items()):
         why = "Required value: what a balloon asks for, such as cpu and memory"
         yield StatusCause("FieldValueRequired", why, "spec.template.resources")

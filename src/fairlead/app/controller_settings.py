@@ -102,8 +102,15 @@ class PlacementSettings(Section, frozen=True):
              "moved."),
     ] = 1800  # fmt: skip
     moves_max: Annotated[
-        int, Meta(ge=1, le=1000, description="Gangs that are moved at a time, for one job.")
-    ] = 8
+        int,
+        Meta(ge=1, le=1000, description="Gangs that are moved at a time, for one job or to empty "
+             "nodes of pools."),
+    ] = 8  # fmt: skip
+    consolidation_horizon_seconds: Annotated[
+        int,
+        Meta(ge=0, le=YEAR, description="In node pools that are consolidated, gangs are moved off "
+             "a node only if what they lose is less than keeping the node for so long; 0: never."),
+    ] = 3_600  # fmt: skip
 
 
 class JobsSettings(Section, frozen=True):

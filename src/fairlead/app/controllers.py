@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.core import PriorityClass
-from fairlead.api.resources import FLEETS, NODE_POOLS
+from fairlead.api.resources import FLEETS
 from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
@@ -162,6 +162,7 @@ class Controllers:
             shared.nodes,
             shared.priority_classes,
             shared.teams,
+            shared.pools,
             shared.quotas,
         )
 
@@ -208,30 +209,28 @@ class Controllers:
 
     async def _run_fleet(self) -> None:
         """Run the fleet controller, and the balloon controller on the nodes that it indexes."""
-        reader, balloons = self._begin("fleet"), self._policies.balloons
+        reader, balloons, pools = self._begin("fleet"), self._policies.balloons, self.mirrors.pools
         nodes = PoolNodes(balloons.namespace)
-        own: list[Mirror[Any]] = [
-            Mirror(
-                self._client, resource, clock=self._clock, log=self._log,
-                rng=self._context.streams(f"own-mirrors/{resource.plural}"),
-            )
-            for resource in (NODE_POOLS, FLEETS)
-        ]  # fmt: skip
+        fleets = Mirror(
+            self._client, FLEETS, clock=self._clock, log=self._log,
+            rng=self._context.streams(f"own-mirrors/{FLEETS.plural}"),
+        )  # fmt: skip
         controller = FleetController(
-            self._client, self.world, *own, providers=self._providers, history=self._history,
-            events=self._events, clock=self._clock, policy=self._policies.fleet, reader=reader,
-            reports=self.mirrors.reports, metrics=self._metrics.fleet, log=self._log, nodes=nodes,
+            self._client, self.world, pools, fleets, providers=self._providers,
+            history=self._history, events=self._events, clock=self._clock,
+            policy=self._policies.fleet, reader=reader, reports=self.mirrors.reports,
+            metrics=self._metrics.fleet, log=self._log, nodes=nodes,
         )  # fmt: skip
         also = [controller.observe]
         if balloons.namespace:
             beside = BalloonController(
-                self._client, self.world, own[0], nodes, policy=balloons, clock=self._clock,
+                self._client, self.world, pools, nodes, policy=balloons, clock=self._clock,
                 reader=reader,
             )  # fmt: skip
             also.append(self._loop(beside).run)
         self._metrics.fleet.watch(controller.source)
         try:
-            await self._run(controller, reader, own=own, also=also)
+            await self._run(controller, reader, own=[fleets], also=also)
         finally:
             self._metrics.fleet.watch(None)
 

@@ -26,6 +26,7 @@ from fairlead.api import names
 from fairlead.api.core import Container, Node, Pod, PodSpec, PodStatus, PodTemplate, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
 from fairlead.api.placement import Placement
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
@@ -44,7 +45,7 @@ FORMAT, VERSION = "fairlead.dev/decision", 1
 #: Larger files are refused, as are larger answers of a server.
 FILE_BYTES_MAX = 512 << 20
 #: Annotations that the planner reads.
-_ANNOTATIONS = (names.SUBMITTED_BY, names.MAINTENANCE)
+_ANNOTATIONS = (names.SUBMITTED_BY, names.MAINTENANCE, names.MIRROR_POD)
 #: Kind and field of `Objects`.
 _KINDS: dict[str, tuple[str, type[Any]]] = {
     "PriorityClass": ("priority_classes", PriorityClass),
@@ -53,8 +54,9 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
     "Job": ("jobs", Job),
     "Pod": ("pods", Pod),
     "ResourceQuota": ("quotas", ResourceQuota),
+    "NodePool": ("pools", NodePool),
 }
-_Object: TypeAlias = Node | Job | Pod | PriorityClass | Team | ResourceQuota
+_Object: TypeAlias = Node | Job | Pod | PriorityClass | Team | ResourceQuota | NodePool
 
 
 class Write(msgspec.Struct, frozen=True, rename="camel"):
@@ -80,6 +82,7 @@ class _Recall(msgspec.Struct, frozen=True, rename="camel"):
     left_alone: list[ObjectKey] = []
     no_victims: list[ObjectKey] = []
     sought: list[ObjectKey] = []
+    tried_nodes: list[str] | None = None
     tried: list[list[ObjectKey] | None] = []
     failed: list[tuple[int, ObjectKey, int]] = []
 
@@ -194,8 +197,8 @@ def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
         _Recall(
             recall.unwritten,
             [_Remembered(key, v.reason, dict(v.facts)) for key, v in recall.verdicts.items()],
-            list(recall.left_alone), list(recall.no_victims), recall.sought, recall.tried,
-            recall.failed,
+            list(recall.left_alone), list(recall.no_victims), recall.sought,
+            recall.tried_nodes, recall.tried, recall.failed,
         ),
         list(writes), digest_of(writes),
     ))  # fmt: skip
@@ -283,7 +286,7 @@ def _recall(given: _Recall) -> Recall:
     return Recall(
         given.unwritten, {each.job: Verdict(each.reason, each.facts) for each in given.verdicts},
         dict.fromkeys(given.left_alone), dict.fromkeys(given.no_victims), given.sought,
-        given.tried, given.failed,
+        given.tried_nodes, given.tried, given.failed,
     )  # fmt: skip
 
 
@@ -305,6 +308,10 @@ def _reduced(each: _Object) -> _Object:
         case Pod():
             status = PodStatus(phase=each.status.phase)
             return replace(each, metadata=metadata, spec=_reduced_spec(each.spec), status=status)
+        case NodePool():
+            spec = replace(each.spec, provider=Provider(each.spec.provider.type))
+            status = NodePoolStatus(consolidates_to=each.status.consolidates_to)
+            return NodePool(metadata, spec, status)
         case _:
             return replace(each, metadata=metadata)
 

@@ -15,6 +15,7 @@ from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     CLUSTER_REPORTS,
     JOBS,
+    NODE_POOLS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -63,7 +64,8 @@ class SharedMirrors:
         self.nodes = make(NODES)
         self.jobs = make(JOBS)
         self.pods = make(PODS)
-        self._own: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods]
+        self.pools = make(NODE_POOLS)
+        self._own: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods, self.pools]
         if priority_classes is None:
             priority_classes = make(PRIORITY_CLASSES)
             self._own.append(priority_classes)

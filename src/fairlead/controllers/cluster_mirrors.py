@@ -1,4 +1,4 @@
-"""The mirrors of the whole cluster: jobs, pods, nodes, priority classes, teams, quotas."""
+"""The mirrors of the whole cluster: jobs, pods, nodes, priority classes, teams, pools, quotas."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
+from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     JOBS,
+    NODE_POOLS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -31,6 +33,7 @@ class ClusterMirrors:
     nodes: Mirror[Node]
     priority_classes: Mirror[PriorityClass]
     teams: Mirror[Team]
+    pools: Mirror[NodePool]
     #: None where there are no quotas, as in the embedded cluster.
     quotas: Mirror[ResourceQuota] | None = None
 
@@ -46,5 +49,6 @@ class ClusterMirrors:
             nodes=Mirror(client, NODES, clock=clock, rng=rng),
             priority_classes=Mirror(client, PRIORITY_CLASSES, clock=clock, rng=rng),
             teams=Mirror(client, TEAMS, clock=clock, rng=rng),
+            pools=Mirror(client, NODE_POOLS, clock=clock, rng=rng),
             quotas=quotas,
         )

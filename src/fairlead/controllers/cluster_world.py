@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
+from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
@@ -136,6 +137,7 @@ class ClusterWorld:
         self._reader = None if self.set_aside.is_strict else MirrorReader(self.set_aside)
         self._follow(mirrors.priority_classes, self._priority_class_changed)
         self._follow(mirrors.teams, self._team_changed)
+        self._follow(mirrors.pools, self._pool_changed)
         # Apart, so that a node which the state cannot take in keeps its health.
         self._follow(mirrors.nodes, self._node_health_changed)
         self._follow(mirrors.nodes, self._node_changed)
@@ -156,6 +158,9 @@ class ClusterWorld:
 
     def _team_changed(self, change: Change[Team]) -> None:
         self.state.team_changed(change.key[1], change.new)
+
+    def _pool_changed(self, change: Change[NodePool]) -> None:
+        self.state.pools.set_pool(change.key[1], change.new)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         if change.new is None:

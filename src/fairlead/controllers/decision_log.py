@@ -81,6 +81,7 @@ class DecisionLog:
             "pods": mirrors.pods,
             "priority_classes": mirrors.priority_classes,
             "teams": mirrors.teams,
+            "pools": mirrors.pools,
         }
         if mirrors.quotas is not None:
             self._mirrors["quotas"] = mirrors.quotas

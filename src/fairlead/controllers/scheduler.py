@@ -108,7 +108,8 @@ class SchedulerController:
         """Return what it reads."""
         seen = self._world.mirrors
         quotas = () if seen.quotas is None else (seen.quotas,)
-        return (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, seen.teams, *quotas)
+        cluster = (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, seen.teams, seen.pools)
+        return (*cluster, *quotas)
 
     @property
     def jobs(self) -> Mirror[Job]:

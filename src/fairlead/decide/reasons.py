@@ -51,6 +51,7 @@ class Reason(Enum):
     RESERVED = "Reserved"
     PREEMPTED = "Preempted"
     MOVED = "Moved"
+    CONSOLIDATED = "Consolidated"
     PLACE_WITHDRAWN = "PlaceWithdrawn"
     PENDING_EVALUATION = "PendingEvaluation"
     DEPENDENCY = "Dependency"
@@ -175,6 +176,12 @@ REASONS: dict[Reason, ReasonInfo] = {
         Outcome.WAITING,
         30,
         "moves to other nodes, which are kept for it, to make room for job {job}",
+    ),
+    Reason.CONSOLIDATED: ReasonInfo(
+        Outcome.WAITING,
+        30,
+        "moves to other nodes, which are kept for it, so that {nodes} nodes of its pool can be "
+        "removed: {shown}",
     ),
     Reason.BEHIND_EARLIER_JOB: ReasonInfo(
         Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"

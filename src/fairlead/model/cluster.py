@@ -12,7 +12,6 @@ object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeAlias
 
@@ -28,13 +27,15 @@ from fairlead.api.times import parse_time
 from fairlead.model.balloons import is_balloon
 from fairlead.model.claims import Claim, claim_of
 from fairlead.model.completion import ends_at
+from fairlead.model.consolidation import ConsolidatingPools
 from fairlead.model.fits import FitTable
+from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
 from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
 from fairlead.model.nodes import NodeTable, counts
-from fairlead.model.phase import OPEN, Phase, phase_of
+from fairlead.model.phase import Phase, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import Neighbours, RequestReader
@@ -80,21 +81,6 @@ class JobEntry(msgspec.Struct, frozen=True, dict=True):
         return ends_at(self.job)
 
 
-@dataclass(frozen=True, slots=True)
-class _Forfeit:
-    """A placement that counts as given back. `is_final`: until the job ends or is gone."""
-
-    uid: str
-    is_final: bool
-
-    def is_over(self, job: Job) -> bool:
-        """True once the job shows it, or has become another one."""
-        if self.uid != job.metadata.uid or job.is_finished:
-            return True
-        has_begun = job.spec.adopts is None and phase_of(job) in OPEN
-        return not self.is_final and (job.status.placement is None or has_begun)
-
-
 #: Called with a job that changed and its entry; None when the job is gone.
 JobObserver: TypeAlias = Callable[[JobKey, JobEntry | None], None]
 
@@ -123,6 +109,7 @@ class ClusterState:
         self.terms = TermTable()
         self.ledger = Ledger(self.table, self.reader, self.terms, self._pod_counts)
         self.quotas = QuotaTable()
+        self.pools = ConsolidatingPools()
         self.teams = TeamTable()
         self.uses = TeamUses()
         #: Teams whose sums are restored, and that held nothing then; until time is taken in.
@@ -132,7 +119,7 @@ class ClusterState:
         self.jobs: dict[JobKey, JobEntry] = {}
         #: Rises with each change of `JobEntry.ends_at`.
         self.ends_version = 0
-        self._forfeits: dict[JobKey, _Forfeit] = {}
+        self._forfeits: dict[JobKey, Forfeit] = {}
         #: What `reserve_uncertain` was called with.
         self._uncertain: dict[JobKey, Placement] = {}
         #: Some node has a maintenance window or is reserved: it matters how long jobs may run.
@@ -200,10 +187,12 @@ class ClusterState:
         if self.terms or states_rules(pod.spec):
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
+        self.pools.set_pod(pod)
         self.ledger.set_pod(pod)
 
     def pod_deleted(self, key: JobKey) -> None:
         """Take in that a pod is gone."""
+        self.pools.remove_pod(key)
         self._hold(("pod", key), ())
         self.ledger.remove_pod(key)
 
@@ -254,7 +243,7 @@ class ClusterState:
         if version != self.teams.namespaces_version:
             self.uses.forget_pods()
             for namespace, claim, node in self.ledger.uncovered():
-                self._pod_counts(namespace, claim, node, 1)
+                self._charge_pod(namespace, claim, node, 1)
         if not has_changed:
             return
         reserved = reserved_by(self.teams)
@@ -265,6 +254,10 @@ class ClusterState:
         self._take_in_again()
 
     def _pod_counts(self, namespace: str, claim: str, node: str, sign: int) -> None:
+        self.pools.add_uncovered(node, sign)
+        self._charge_pod(namespace, claim, node, sign)
+
+    def _charge_pod(self, namespace: str, claim: str, node: str, sign: int) -> None:
         """Count a pod that no claim covers for the team of its namespace, or with -1 no more."""
         team = self.teams.resolve(claim, namespace) if len(self.teams) else ""
         if isinstance(team, str) and team:
@@ -371,7 +364,7 @@ class ClusterState:
         entry = self.jobs.get(key)
         if entry is None or entry.job.metadata.resource_version != job.metadata.resource_version:
             return
-        forfeit = _Forfeit(job.metadata.uid, is_final)
+        forfeit = Forfeit(job.metadata.uid, is_final)
         if forfeit.is_over(job) or self._forfeits.get(key) == forfeit:
             return
         self._forfeits[key] = forfeit

@@ -21,7 +21,6 @@ from fairlead.model.node_health import is_ready
 from fairlead.model.spares import is_spare, is_spare_of_pool
 
 _LASTING = "DaemonSet"
-_MIRROR = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +208,11 @@ class PoolNodes:
         self.unready.pop(before.name, None)
 
 
+def is_static(pod: Pod) -> bool:
+    """True for the mirror of a pod that a kubelet runs by itself."""
+    return names.MIRROR_POD in pod.metadata.annotations
+
+
 def devices_of(resources: Mapping[str, Amount]) -> tuple[tuple[str, int], ...]:
     """Return the devices among resources, those that have a vendor's name, sorted by it."""
     found = resources_to_base({name: text for name, text in resources.items() if "/" in name})
@@ -223,6 +227,6 @@ def _facts(balloon: Pod) -> tuple[object, ...]:
 
 
 def _counts(pod: Pod) -> bool:
-    if pod.is_terminal or _MIRROR in pod.metadata.annotations:
+    if pod.is_terminal or is_static(pod):
         return False
     return not any(owner.kind == _LASTING for owner in pod.metadata.owner_references)

@@ -61,8 +61,9 @@ class Found:
 
     `unfit` counts the jobs that no empty cluster of its size could hold; `budgeted` the starts of
     jobs whose team has a budget, `bound` the placements that a topology binds, `dated` the attempts
-    that began while nodes had maintenance windows, `moved` the requests to
-    move, `spares` those that repairs took. A world that `is_cut_off` had no time to end.
+    that began while nodes had maintenance windows, `moved` the requests to move for others,
+    `emptied` those to empty nodes, `spares` the spares that repairs took. A world that `is_cut_off`
+    had no time to end.
     """
 
     number: int
@@ -74,6 +75,7 @@ class Found:
     dated: int = 0
     moved: int = 0
     spares: int = 0
+    emptied: int = 0
     writes: int = 0
     machines: int = 0
     machine_hours: float = 0.0
@@ -135,6 +137,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_maintenance(options, number)
     options = _with_moves(options, number)
     options = _with_elastic(options, number)
+    options = _with_consolidation(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -282,6 +285,23 @@ def _with_elastic(options: WorldOptions, number: int) -> WorldOptions:
     return replace(options, workload=replace(options.workload, elastic_share=share))
 
 
+def _with_consolidation(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world whose node pools are consolidated, or as it was."""
+    rng = random.Random(f"consolidation/{number}")  # noqa: S311 # a simulation, no secret
+    if not options.pools or rng.random() < 0.5:
+        return options
+    policy = replace(
+        options.policy, move_min_run_seconds=rng.choice((0.0, 60.0, 600.0)),
+        moves_max=rng.choice((1, 3, 8)),
+        consolidation_horizon_seconds=rng.choice((600.0, 3600.0, 36_000.0)),
+    )  # fmt: skip
+    pools = tuple(replace(pool, consolidates=rng.random() < 0.8) for pool in options.pools)
+    workload = replace(  # whose last jobs go on for long
+        options.workload, run_seconds_median=rng.choice((60.0, 300.0)), run_seconds_max=3600.0
+    )
+    return replace(options, pools=pools, policy=policy, workload=workload)
+
+
 def gpu_hours_of(options: WorldOptions, seed: int) -> dict[str, float]:
     """Return what the jobs of each team need: of one attempt each."""
     seconds = dict.fromkeys(options.workload.teams, 0.0)
@@ -350,6 +370,7 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     found = Found(
         number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
         bound=world.topology.checked, dated=world.maintenance.judged, moved=world.preemptions.moves,
+        emptied=world.preemptions.consolidation.requests,
         writes=world.writes, met=world.faults_met,
     )  # fmt: skip
     if (fleet := world.fleet) is None:
@@ -424,7 +445,8 @@ def summary(done: list[Found]) -> str:
         f"{sum(found.budgeted for found in done)} starts were judged by a budget, "
         f"{sum(found.bound for found in done)} placements by a topology, "
         f"{sum(found.dated for found in done)} by maintenance windows, "
-        f"{sum(found.moved for found in done)} requests to move, "
+        f"{sum(found.moved for found in done)} requests to move for others and "
+        f"{sum(found.emptied for found in done)} to empty nodes, "
         f"{sum(found.spares for found in done)} spares taken"
     )
     if cut_off := sum(found.is_cut_off for found in done):

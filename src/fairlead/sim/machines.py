@@ -60,7 +60,8 @@ def pool_body(shape: PoolShape, resources: Mapping[str, Any]) -> dict[str, Any]:
             "domains": domains,
             "scaleUp": {"readySeconds": shape.ready_seconds, "unavailableSeconds": 60,
                         "nodesPerLaunchMax": shape.per_launch_max},
-            "scaleDown": {"idleSeconds": shape.idle_seconds},
+            "scaleDown": {"idleSeconds": shape.idle_seconds,
+                          "consolidates": shape.consolidates},
         },
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 A victim has lower priority, or borrows nodes of the other job's team. One that gives way again and
 again while it borrows, and gets on no further, borrows less and less often. One that is moved has
 no higher priority, and a whole place that is kept for it from the request on until it is placed.
+Where it is moved for no job, it empties nodes (`consolidation_checker.py`).
 
 It knows the objects only: who is nominated for which nodes, who gives its place back for whom. The
 priorities are those of the classes that jobs name.
@@ -21,8 +22,12 @@ from fairlead.api.placement import Nomination, Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.consolidation_checker import ConsolidationChecker
 from fairlead.sim.team_model import TeamModel, is_healthy
+from fairlead.sim.world_options import WorldOptions
 
+#: What a gang is moved for that empties nodes.
+_NO_JOB = "no job"
 #: A write that its author decided on earlier comes at most this much later.
 _STALE_SECONDS = 150.0
 #: A pod that should have gone so long ago counts as staying.
@@ -91,11 +96,12 @@ class PreemptionChecker:
         teams: TeamModel | None = None,
         *,
         clock_error_seconds: float = 0.0,
+        options: WorldOptions | None = None,
     ) -> None:
         """`priorities` are the values of the PriorityClasses, 0 for a job without one.
 
         `teams` is fed before this checker is. The clocks of the controllers are wrong by at most
-        `clock_error_seconds`.
+        `clock_error_seconds`. `options` say which pools are consolidated; None: there are none.
         """
         self.preemptions = 0
         self.nominations = 0
@@ -114,6 +120,9 @@ class PreemptionChecker:
         #: By node: from when on pods that are being deleted may count as staying, and until when
         #: controllers may not have seen that they are gone.
         self._late: defaultdict[str, dict[ObjectKey, tuple[float, float]]] = defaultdict(dict)
+        self.consolidation = ConsolidationChecker(
+            options or WorldOptions(), clock_error_seconds=clock_error_seconds
+        )
         self._late_seconds = _LATE_SECONDS - clock_error_seconds
         self._clock_error_seconds = clock_error_seconds
 
@@ -122,6 +131,8 @@ class PreemptionChecker:
         model = self._jobs.get(key)
         if new is None or (model is not None and model.uid != new.metadata.uid):
             self._jobs.pop(key, None)
+            if model is not None:
+                self.consolidation.held(key, model.nodes, frozenset(), now)
             model = None
         if new is None:
             return
@@ -142,6 +153,7 @@ class PreemptionChecker:
         model.turns += bool(nodes) != bool(model.nodes)
         if taken := nodes - model.nodes:
             self._contests(key, taken, now)
+        self.consolidation.held(key, model.nodes, nodes, now)
         if nodes != model.nodes:
             model.held_since = {node: model.held_since.get(node, now) for node in nodes}
         model.nodes = nodes
@@ -160,6 +172,7 @@ class PreemptionChecker:
 
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note since when a node can start no pods, or none of jobs that take long."""
+        self.consolidation.node(new, name)
         is_out = new is None or not is_healthy(new) or MAINTENANCE in new.metadata.annotations
         changed_hands = self._teams.owned_since.get(name) == now
         if is_out or changed_hands or self._is_unavailable.get(name, False):
@@ -276,11 +289,16 @@ class PreemptionChecker:
 
     def _preemption(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         preemption = new.status.preemption
-        if preemption is None or model.gives_way_to == preemption.uid:
-            model.gives_way_to = preemption.uid if preemption is not None else ""
+        for_whom = "" if preemption is None else preemption.uid or _NO_JOB
+        if preemption is None or model.gives_way_to == for_whom:
+            model.gives_way_to = for_whom
             model.is_moved = preemption is not None and preemption.moves
             return
-        model.gives_way_to, model.is_moved = preemption.uid, preemption.moves
+        model.gives_way_to, model.is_moved = for_whom, preemption.moves
+        if for_whom == _NO_JOB:
+            self.consolidation.asked(key, new, model.nodes, now)
+            self._check_whole(key, new)
+            return
         other = self._jobs.get((preemption.namespace, preemption.name))
         if other is None or other.uid != preemption.uid:
             return  # deleted since this was decided
@@ -303,11 +321,15 @@ class PreemptionChecker:
     def _check_move(self, key: ObjectKey, model: _JobModel, other: _JobModel, new: Job) -> None:
         """5: a job moves for one of at least its priority, as a whole, and was not moved before."""
         self.moves += 1
-        placement, nomination = new.status.placement, new.status.nomination
         if other.priority < model.priority:
             raise PromiseBroken(
                 f"5: {key} of priority {model.priority} moves for one of {other.priority}"
             )
+        self._check_whole(key, new)
+
+    def _check_whole(self, key: ObjectKey, new: Job) -> None:
+        """5: a whole place is kept for a gang that moves."""
+        placement, nomination = new.status.placement, new.status.nomination
         held = [(r.role, len(r.nodes)) for r in placement.roles] if placement else []
         kept = [(r.role, len(r.nodes)) for r in nomination.roles] if nomination else []
         if held != kept:

@@ -211,7 +211,7 @@ class World:
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
         self.strict = StrictOrderChecker(self.teams.model, priorities, self.checkers.free)
         self.preemptions = PreemptionChecker(
-            priorities, self.teams.model, clock_error_seconds=clock_error
+            priorities, self.teams.model, clock_error_seconds=clock_error, options=options
         )
         self.scheduler = StockScheduler(self._service, self.client)
         self.tool = TrainingOperator(self.client)

@@ -45,6 +45,7 @@ class PoolShape:
     ready_seconds: int = 900
     idle_seconds: int = 600
     per_launch_max: int = 100
+    consolidates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

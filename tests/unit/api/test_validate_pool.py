@@ -228,13 +228,14 @@ def test_all_mistakes_of_a_pool_that_another_autoscaler_owns_come_at_once() -> N
     bad = pool(
         provider={**provider, "reference": "group", "options": {"region": "eu"}},
         template={"resources": {"pods": 110, "cpu": 0}, "labels": {"fairlead.dev/pool": "x"}},
-        domains=[{"name": "a"}], headroomNodes=101,
+        domains=[{"name": "a"}], headroomNodes=101, scaleDown={"consolidates": True},
     )  # fmt: skip
     assert fields(bad) == [
         "spec.headroomNodes",
         "spec.provider.reference",
         "spec.provider.options[region]",
         "spec.domains",
+        "spec.scaleDown.consolidates",
         "spec.template.resources",
         "spec.template.labels.fairlead.dev/pool",
     ]

@@ -127,7 +127,8 @@ class Cluster:
 
 
 def _admitted(status: str) -> Condition:
-    return Condition(type=ADMITTED, status=status)
+    reason = Reason.PREEMPTED.value if status == "False" else ""
+    return Condition(type=ADMITTED, status=status, reason=reason)
 
 
 def cluster(nodes: int, *jobs: Job, policy: PlacementPolicy = POLICY) -> Cluster:

@@ -15,6 +15,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "kind": "unfinished", "event": "ended", "ahead": 3, "attempt": 2,
     "backoff_seconds": 4, "job": "prep", "state": "Succeeded",
     "wanted": "Succeeded", "members_kept": 3, "members": 4, "nodes_lost": 1, "nodes_used": 4,
+    "shown": "n1, n2",
     "resource": "nvidia.com/gpu", "asked": 64, "free": 44, "total": 72, "short": 20,
     "largest": 8, "members_fit": 2, "topology_key": "rack", "domains": 5, "nodes": 9,
     "cause": "cancelled by its user", "nodes_unavailable": 2, "role": "worker",

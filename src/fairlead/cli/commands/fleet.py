@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import click
 import msgspec
 
 from fairlead.api.fleet import FLEET_NAME, Fleet
-from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
+from fairlead.api.job import Job
+from fairlead.api.node_pool import NodePool
+from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.past import past_decisions
@@ -64,7 +68,8 @@ def fleet(common_: Common) -> int:
 def plan(common_: Common) -> int:
     """Show what each pool does next, or would do if it were not in dry run, and why."""
     api = common_.connect()
-    common_.emit(plan_text(api.list(NODE_POOLS), _fleet(api)))
+    pools = api.list(NODE_POOLS)
+    common_.emit(plan_text(pools, _fleet(api), _jobs(api, pools), now()))
     return Exit.OK
 
 
@@ -83,7 +88,8 @@ def why(common_: Common, *, name: str) -> int:
         near = nearest(name, [*pools, *nodes])
         help_ = (f"fairlead fleet why {near}",) if near else ("fairlead fleet",)
         raise fail(Code.BAD_VALUE, f"there is no node or pool '{name}'", help=help_)
-    common_.emit(node_why(nodes[name], pools, _fleet(api), now()))
+    jobs = _jobs(api, pools.values())
+    common_.emit(node_why(nodes[name], pools, _fleet(api), jobs=jobs, now=now()))
     return Exit.OK
 
 
@@ -148,6 +154,11 @@ def resume(common_: Common) -> int:
     api.patch(FLEETS, FLEET_NAME, {"spec": {"freeze": None}})
     common_.note("The fleet resumes")
     return Exit.OK
+
+
+def _jobs(api: Api, pools: Iterable[NodePool]) -> Sequence[Job]:
+    """Return the jobs, which may move where a pool is consolidated; else none."""
+    return api.list(JOBS) if any(pool.spec.scale_down.consolidates for pool in pools) else ()
 
 
 def _fleet(api: Api) -> Fleet:

@@ -18,6 +18,7 @@ from fairlead.model.spares import is_spare, is_spare_of_pool
 
 NONE = "-"
 _DECISIONS_SHOWN_MAX = 5
+_NODES_SHOWN_MAX = 3
 
 COLUMNS: tuple[Column, ...] = (
     Column("POOL"),
@@ -72,11 +73,34 @@ def fleet_note(fleet: Fleet) -> str:
     return ""
 
 
-def plan_text(pools: Iterable[NodePool], fleet: Fleet) -> str:
-    """Return what each pool does next, line by line."""
+def plan_text(pools: Iterable[NodePool], fleet: Fleet, jobs: Iterable[Job], now: float) -> str:
+    """Return what each pool does next, line by line, and which jobs move so that nodes can go."""
     lines = [note] if (note := fleet_note(fleet)) else []
     lines += [f"{_name(pool)}: {_plan(pool)}" for pool in sorted(pools, key=_name)]
+    lines += [
+        f"{', '.join(emptied)}: {'empties' if len(emptied) == 1 else 'empty'}; {_move(job, now)}"
+        for job in sorted(jobs, key=lambda job: job.metadata.key)
+        if (emptied := _emptied_by(job))
+    ]
     return "\n".join(lines or ["no node pools"]) + "\n"
+
+
+def _emptied_by(job: Job) -> tuple[str, ...]:
+    """Return the nodes that a job is to leave so that they can be removed."""
+    preemption = job.status.preemption
+    return () if preemption is None else preemption.empties
+
+
+def _move(job: Job, now: float) -> str:
+    """Return where a job moves, such as "default/a moves to node-2, asked for 10s ago"."""
+    nomination, preemption = job.status.nomination, job.status.preemption
+    roles = nomination.roles if nomination is not None else ()
+    kept = sorted({node for role in roles for node in role.nodes})
+    more = f" and {len(kept) - _NODES_SHOWN_MAX} more" if len(kept) > _NODES_SHOWN_MAX else ""
+    text = f"{'/'.join(job.metadata.key)} moves to {', '.join(kept[:_NODES_SHOWN_MAX])}{more}"
+    if preemption is None or preemption.requested_at is None:
+        return text
+    return f"{text}, asked for {duration(now - parse_time(preemption.requested_at))} ago"
 
 
 def _plan(pool: NodePool) -> str:
@@ -95,6 +119,9 @@ def _plan(pool: NodePool) -> str:
         )
     else:
         doing = f"has the {plural(status.wanted, 'node')} that it wants"
+    if status.consolidates_to is not None:
+        least = plural(status.consolidates_to, "node")
+        doing += f"; moves jobs off nodes that they use little, down to {least} in use"
     return f"{doing}; {status.message}" if status.message else doing
 
 
@@ -138,12 +165,15 @@ def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float) -> str:
-    """Return why a node is there, is kept, or will be removed."""
+def node_why(
+    node: Node, pools: Mapping[str, NodePool], fleet: Fleet, *, jobs: Iterable[Job], now: float
+) -> str:
+    """Return why a node is there, is kept, or will be removed; `jobs` are those that may move."""
     name, pool = node.metadata.name, pools.get(node.metadata.labels.get(names.POOL, ""))
     if pool is None:
         return f"Node {name} belongs to no node pool: Fairlead neither bought nor removes it\n"
     lines = [f"Node {name} belongs to pool {_name(pool)}"]
+    moving = [job for job in jobs if name in _emptied_by(job)]
     grant = next((g for g in fleet.status.grants if g.node == name), None)
     mark = node.metadata.annotations.get(names.REMOVAL, "")
     if grant is not None:
@@ -163,6 +193,8 @@ def node_why(node: Node, pools: Mapping[str, NodePool], fleet: Fleet, now: float
         lines.append("  its machine is another autoscaler's: Fairlead neither buys nor removes it")
     elif node.spec.unschedulable:
         lines.append("  is cordoned by a person, so it is neither used nor removed")
+    elif moving:
+        lines += [f"  empties, so that it can be removed: {_move(job, now)}" for job in moving]
     else:
         lines.append(f"  is kept: the pool wants {plural(pool.status.wanted, 'node')}")
     for each in pool.status.decisions:

@@ -34,6 +34,8 @@ REFUSALS = frozenset(
 
 #: Of a job in these phases no place is kept any more.
 _ENDS_MOVE = (Phase.FINISHED, Phase.STOPPING, Phase.CANCELLING, Phase.HELD)
+#: Nodes to be emptied that a verdict names.
+_NODES_SHOWN_MAX = 3
 
 
 class ReleaseCause(Enum):
@@ -185,10 +187,13 @@ def is_given_up(status: JobStatus) -> bool:
 
 
 def preempted_verdict(status: JobStatus) -> Verdict | None:
-    """Return for which job this one gives its place back; None when it does not."""
+    """Return for what this job gives its place back; None when it does not."""
     found = status.preemption
     if found is None:
         return None
+    if not found.uid:
+        shown = ", ".join(found.empties[:_NODES_SHOWN_MAX])
+        return Verdict(Reason.CONSOLIDATED, {"nodes": len(found.empties), "shown": shown})
     job = f"{found.namespace}/{found.name}"
     if found.moves:
         return Verdict(Reason.MOVED, {"job": job})

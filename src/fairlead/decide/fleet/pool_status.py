@@ -70,6 +70,8 @@ class PoolPlan:
     #: Something would be bought, but what is seen cannot be trusted, or the fleet is frozen.
     is_held_back: bool
     lacking: int
+    #: Down to how many nodes in use jobs may be moved off nodes; None: they may not.
+    consolidates_to: int | None = None
     #: Of a pool whose machines another autoscaler owns; None: of any other.
     balloons: BalloonCounts | None = None
     #: No scheduler would bind balloons on its nodes.
@@ -127,12 +129,24 @@ def status_of(
         unavailable=tuple(u for u in avoided if not _is_stale(u, view.now)),
         balloons=plan.balloons,
         recorded=_recorded(census, old, believes_cloud=believes_cloud, ended=ended),
+        consolidates_to=_consolidates_to(plan, findings, rulings),
     )
     held = balloons_changed(old.balloons, status.balloons, at)
     status, decided = with_decisions(
         status, (*decided, *hopeless, *removed(plan, rulings, at), *held, *noted)
     )
     return replace(status, message=_message(plan, status, findings, rulings)), decided
+
+
+def _consolidates_to(
+    plan: PoolPlan, findings: Sequence[Finding], rulings: Sequence[Ruling]
+) -> int | None:
+    """Return the plan's answer where nodes that become idle would go: the fleet is seen and not
+    frozen, and no removal of the pool waits for a budget.
+    """
+    name = plan.census.view.name
+    waits = any(r.removal.charge.pool == name and r.outcome is Outcome.WAIT for r in rulings)
+    return None if findings or waits or not plan.is_acted_on else plan.consolidates_to
 
 
 def refused(

@@ -69,7 +69,8 @@ class WithdrawNomination:
 
 @dataclass(frozen=True, slots=True)
 class PreemptJob:
-    """Request that the job gives its place back for another one; compare-and-swap.
+    """Request that the job gives its place back, for another one or so that nodes empty;
+    compare-and-swap.
 
     With a nomination it moves there.
     """

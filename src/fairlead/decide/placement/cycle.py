@@ -7,6 +7,7 @@
                finds places; `repair.py` next attempts
     preempt    `preempt.py`: of the gangs that do not fit, which get the room of others;
                `victim_search.py` and `victims.py` find the cheapest whole gangs for it
+    empty      `consolidation.py`: in quiet times, which gangs move so that nodes can go
     explain    `verdicts.py`: why the others wait; `unplaceable.py` finds the reason
     decide     `outcome.py` makes the writes
 
@@ -28,12 +29,14 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
 )
 from fairlead.decide.placement.capacity import PresentCapacity
+from fairlead.decide.placement.consolidation import Consolidation
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.held import held_nodes
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.outcome import (
     changed_verdict,
+    move_job,
     nominate_job,
     place_job,
     preempt_job,
@@ -108,6 +111,7 @@ class _Cycle:
         self._nominate()
         self._leave(self._explain.run())
         self._preempt()
+        self._consolidate()
         if self._state.queue.has_unseen:
             again_at = self._context.now + self._context.policy.deep_refresh_seconds
             self._context.wakes.append(again_at)
@@ -168,6 +172,16 @@ class _Cycle:
         for entry in self._preempting.withdrawals():
             if entry.age.job_key not in written:
                 self._actions.append(WithdrawPreemption(entry.job))
+
+    def _consolidate(self) -> None:
+        """Request of gangs to move so that nodes of pools empty, when there is nothing else."""
+        if self._actions:
+            return
+        found = Consolidation(self._context, self._preempting.search).find()
+        names = self._state.cluster.table.names
+        for key, plan in found.places.items():
+            job, leaves = self._state.jobs[key].job, found.nodes[key]
+            self._actions.append(move_job(job, leaves, self._at, place=plan, names=names))
 
     def _release(self, key: ObjectKey) -> None:
         # A member that another scheduler may be about to bind keeps its place until it is gone.

@@ -104,6 +104,18 @@ def preempt_job(
     return PreemptJob(job, preemption, Nomination(_roles(job, place, names), nominated_at=at))
 
 
+def move_job(
+    job: Job, empties: tuple[str, ...], at: str, *, place: Plan, names: list[str]
+) -> PreemptJob:
+    """Return the request that a job moves to a place, and so leaves nodes that are to empty."""
+    progress = job.status.progress
+    preemption = Preemption(
+        requested_at=at, moves=True, empties=empties,
+        checkpoint_step=progress.checkpoint_step if progress is not None else None,
+    )  # fmt: skip
+    return PreemptJob(job, preemption, Nomination(_roles(job, place, names), nominated_at=at))
+
+
 def asked_verdict(action: PreemptJob) -> Verdict:
     """Return what a victim's event says."""
     verdict = preempted_verdict(status_after(action))

@@ -37,6 +37,9 @@ class PlacementPolicy:
     move_min_run_seconds: float = 1800.0
     #: Gangs that are moved at a time.
     moves_max: int = 8
+    #: A gang leaves a node that is to empty only if what it loses is less than keeping the node for
+    #: so long costs.
+    consolidation_horizon_seconds: float = 3600.0
     #: Places kept for jobs that preempt, per decision; the next one goes on.
     nominations_max: int = 8
     #: A verdict near the head of the queue is made again at most this often.

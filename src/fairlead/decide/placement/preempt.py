@@ -440,6 +440,8 @@ class Preempting:
     def _is_wanted(self, job: Job) -> bool:
         preemption, jobs = job.status.preemption, self.context.state.jobs
         assert preemption is not None
+        if not preemption.uid:
+            return self._has_next_place(job)
         other = jobs.get((preemption.namespace, preemption.name))
         if other is None or other.job.metadata.uid != preemption.uid:
             return False
@@ -447,6 +449,15 @@ class Preempting:
         if key in self.made:
             return any(victim.uid == job.metadata.uid for victim in self.made[key].victims)
         return key not in self.dropped and _names(nomination, job)
+
+    def _has_next_place(self, job: Job) -> bool:
+        """True while members could start where a job is to move."""
+        table, ledger = self.context.cluster.table, self.context.cluster.ledger
+        kept = ledger.nomination(job.metadata.key)
+        slots = [table.slot(node) for _, _, nodes in (kept.roles if kept else ()) for node in nodes]
+        return bool(slots) and all(
+            slot is not None and table.ready[slot] and not table.cordoned[slot] for slot in slots
+        )
 
     def verdict(self, standing: Standing) -> Verdict:
         """Return why a nominated job waits."""

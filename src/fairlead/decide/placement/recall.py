@@ -28,6 +28,8 @@ class Recall:
     no_victims: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
     #: The first jobs of the groups that had their turn to look for borrowers of their team's nodes.
     sought: list[ObjectKey] = field(default_factory=list[ObjectKey])
+    #: Nodes that earlier searches have tried to empty; None: the decision tried none.
+    tried_nodes: list[str] | None = None
     #: For each pass of the fit stage: None where it looked at all groups that may fit, else the
     #: first jobs of the groups whose turn it was.
     tried: list[list[ObjectKey] | None] = field(default_factory=list["list[ObjectKey] | None"])

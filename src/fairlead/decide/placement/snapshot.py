@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
+from fairlead.api.node_pool import NodePool
 from fairlead.api.placement import Placement
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
@@ -45,6 +46,7 @@ class Objects:
     priority_classes: tuple[PriorityClass, ...] = ()
     teams: tuple[Team, ...] = ()
     quotas: tuple[ResourceQuota, ...] = ()
+    pools: tuple[NodePool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ def _state(snapshot: Snapshot) -> PlacementState:
         cluster.priority_class_changed(each.metadata.name, each)
     for team in objects.teams:
         cluster.team_changed(team.metadata.name, team)
+    for pool in objects.pools:
+        cluster.pools.set_pool(pool.metadata.name, pool)
     _take(objects.nodes, cluster.node_changed, contains=contains)
     _take(objects.jobs, cluster.job_changed, contains=contains)
     _take(objects.pods, cluster.pod_changed, contains=contains)

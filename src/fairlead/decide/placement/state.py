@@ -15,6 +15,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.placement import Placement
+from fairlead.decide.placement.emptying_memory import EmptyingMemory
 from fairlead.decide.placement.job_limits import QueueLimits
 from fairlead.decide.placement.order import LaneKey, Order, age_of
 from fairlead.decide.placement.patience import Patience
@@ -55,6 +56,8 @@ class PlacementState:
         self.run_times = RunTimes()
         #: Since when room is kept for waiting jobs.
         self.kept_since: dict[JobKey, float] = {}
+        #: Which nodes the latest decisions have tried to empty.
+        self.emptying = EmptyingMemory()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, QueueEntry] = {}
         #: Jobs whose placement must be released.
@@ -96,10 +99,11 @@ class PlacementState:
     def is_settled(self) -> bool:
         """True while there is no job to decide on: no change of a node or a pod can matter.
 
-        A stage that acts on jobs which do not wait adds what it acts on here. Never true where
-        there are teams: what they use is integrated from decision to decision.
+        A stage that acts on jobs which do not wait adds what it acts on here: with node pools that
+        are consolidated, those that run. Never true where there are teams: what they use is
+        integrated from decision to decision.
         """
-        if len(self.cluster.teams):
+        if len(self.cluster.teams) or self.cluster.pools.kept_nodes:
             return False
         waiting = self.queue or self.held or self.unresolved or self.nominees
         due = self.releasable or self.repairable or self.preempted

@@ -137,7 +137,7 @@ class VictimSearch:
                 break
             if not self.gives_way(claim, lane) or not self._may_be_victim(claim):
                 continue
-            run = self._run(claim)
+            run = self.run(claim)
             if self._borrows_from(claim, lane.team):
                 borrowed.add(claim.key)
             protected_until = run.began_at + context.policy.preemption_min_run_seconds
@@ -155,7 +155,8 @@ class VictimSearch:
         ]  # fmt: skip
         return candidates, retry_at
 
-    def _run(self, claim: Claim) -> Run:
+    def run(self, claim: Claim) -> Run:
+        """Return the attempt that holds nodes, and what it would cost to stop it."""
         entry = self.context.state.jobs[claim.key]
         entry.run = entry.run or run_of(entry.job, claim)
         return entry.run
@@ -183,10 +184,10 @@ class VictimSearch:
         claims, retry_at = self._movable(lane)
         if not claims:
             return None, retry_at
-        runs = [self._run(claim) for claim in claims]
+        runs = [self.run(claim) for claim in claims]
         bound = silent_seconds(runs, context.now)
         found_movers = (
-            self._mover(claim, run.lost_gpu_seconds(context.now, bound))
+            self.mover_of(claim, run.lost_gpu_seconds(context.now, bound))
             for claim, run in zip(claims, runs, strict=True)
         )
         movers = [mover for mover in found_movers if mover is not None]
@@ -199,9 +200,10 @@ class VictimSearch:
     def mover(self, key: ObjectKey) -> Mover | None:
         """Return a gang that has been chosen to move; None for one that is of no use any more."""
         claim = self.context.cluster.ledger.claim(key)
-        return None if claim is None else self._mover(claim, 0.0)
+        return None if claim is None else self.mover_of(claim, 0.0)
 
-    def _mover(self, claim: Claim, lost: float) -> Mover | None:
+    def mover_of(self, claim: Claim, lost: float) -> Mover | None:
+        """Return a gang that may move; None for one that does not have the size of its job."""
         context, entry = self.context, self.context.state.jobs[claim.key]
         gang = of_size(entry.gang, [(role, len(nodes)) for role, _, nodes in claim.roles])
         if gang is None:
@@ -215,20 +217,28 @@ class VictimSearch:
         context, retry_at = self.context, float("inf")
         found = list[Claim]()
         for claim in context.cluster.ledger.claims_by_priority():
-            entry = context.state.jobs[claim.key]
             if claim.priority > lane.priority:
                 break
-            is_kept = entry.job.status.nomination is not None or claim.is_adopted
-            if is_kept or not isinstance(entry.gang, GangRequest) or self._is_borrowing(claim):
+            since = self.moves_from(claim)
+            if since is None:
                 continue
-            if not self._may_be_victim(claim):
-                continue
-            until = self._run(claim).began_at + context.policy.move_min_run_seconds
-            if context.now < until:
-                retry_at = min(retry_at, until)
+            if context.now < since:
+                retry_at = min(retry_at, since)
             else:
                 found.append(claim)
         return found, retry_at
+
+    def moves_from(self, claim: Claim) -> float | None:
+        """Return since when a gang may be moved; None for one that may not, however long it runs:
+        one of another tool, one that borrows nodes, one that is leaving or waits for nodes.
+        """
+        context, entry = self.context, self.context.state.jobs[claim.key]
+        is_kept = entry.job.status.nomination is not None or claim.is_adopted
+        if is_kept or not isinstance(entry.gang, GangRequest) or self._is_borrowing(claim):
+            return None
+        if not self._may_be_victim(claim):
+            return None
+        return self.run(claim).began_at + context.policy.move_min_run_seconds
 
     def _is_borrowing(self, claim: Claim) -> bool:
         uses = self.context.cluster.uses
