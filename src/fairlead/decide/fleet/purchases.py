@@ -128,19 +128,20 @@ def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -
         census, wanted, tuple(buys) if is_buying else (), surplus, returning,
         is_acted_on=_is_acted_on(census), is_held_back=bool(buys) and not is_buying,
         lacking=max(0, wanted - census.size),
-        consolidates_to=None if buys or view.waiting else _consolidates_to(census),
+        consolidates_to=None if buys or view.waiting else _consolidates_to(census, kept),
     )  # fmt: skip
 
 
-def _consolidates_to(census: Census) -> int | None:
+def _consolidates_to(census: Census, kept: int) -> int | None:
     """Return down to how many nodes in use a pool may be consolidated: beside fewer, idle nodes
-    stay for `min`. None where it may not, or where its idle nodes stay anyway.
+    stay for `min`. `kept` nodes stay beside those in use. None where it may not, or where its idle
+    nodes stay anyway.
     """
     pool, spec = census.view.pool, census.view.pool.spec
     may_empty = spec.scale_down.enabled and spec.scale_down.consolidates
     if not may_empty or pool.is_external or spec.hold is not None or census.view.mistakes:
         return None
-    return max(0, spec.min - spec.headroom)
+    return max(0, spec.min - kept)
 
 
 def _bought(pool: NodePool, demand: Demand) -> list[Buy]:
