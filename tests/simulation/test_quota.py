@@ -156,7 +156,7 @@ def test_a_tenant_without_quota_holds_nothing_and_holds_up_nobody(
     async def main(cluster: Cluster) -> None:
         cluster.client.words, cluster.client.error = words, error
         await cluster.submit("greedy", "refused", members=2, seconds=60)
-        await asyncio.sleep(60 if error is InternalError else 5)
+        await asyncio.sleep(90 if error is InternalError else 5)
         greedy = await cluster.job("greedy")
         assert greedy.status.attempts, "it was never tried"
         assert greedy.status.placement is None
