@@ -31,7 +31,7 @@ GROUP, ZONE, OTHER_ZONE = "h100", "westeurope-1", "westeurope-2"
 _SETS = "/providers/Microsoft.Compute/virtualMachineScaleSets/"
 _SET_PATH = re.compile(
     rf"/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}{_SETS}(?P<set>[^/]+)"
-    r"(?P<rest>|/virtualMachines|/delete)"
+    r"(?P<rest>|/virtualMachines|/delete|/virtualMachines/(?P<vm>\d+)/performMaintenance)"
 )
 _OPERATIONS = (
     f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{LOCATION}/operations/"
@@ -43,7 +43,7 @@ _VERBS = {
 #: What Azure's buckets hold for one scale set, and their refill a minute.
 _BUCKETS = {
     "read": (36.0, 12.0), "launch": (12.0, 4.0), "terminate": (12.0, 4.0),
-    "operation": (45.0, 15.0), "list": (1080.0, 360.0),
+    "maintain": (12.0, 4.0), "operation": (45.0, 15.0), "list": (1080.0, 360.0),
 }  # fmt: skip
 
 
@@ -159,6 +159,8 @@ class AzureServer:
     #: Machines that ever existed, by their unique ids; those that Azure chose to delete.
     made: Counter[str] = field(default_factory=Counter)
     chosen: list[str] = field(default_factory=list)
+    #: Machines whose maintenance was begun.
+    ongoing: set[tuple[str, str]] = field(default_factory=set)
     #: Maintenance ahead, by the scale set and the instance id of the machine: its start and end.
     maintenance: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     throttled: Counter[str] = field(default_factory=Counter)
@@ -188,7 +190,7 @@ class AzureServer:
         with self.lock:
             for kept in (self.faults, self.calls, self.capacity, self.operation_errors,
                          self.machine_errors, self.operations, self.made, self.chosen,
-                         self.throttled, self.tokens, self.maintenance):  # fmt: skip
+                         self.throttled, self.tokens, self.maintenance, self.ongoing):  # fmt: skip
                 kept.clear()
             self.sets = _sets()
             self.lag_seconds, self.page_max, self.keeps_failed = 0.0, 500, True
@@ -230,7 +232,9 @@ class AzureServer:
         is_operation = path.startswith(_OPERATIONS)
         if found is None and not is_operation:
             raise AzureError(404, "ResourceNotFound", f"no such path {path}")
-        verb = "operation" if found is None else _VERBS[method, found["rest"]]
+        is_begun = found is not None and found["vm"] is not None
+        verb = "operation" if found is None else "maintain" if is_begun else ""
+        verb = verb or _VERBS[method, found["rest"]]  # type: ignore[index]
         self.calls[verb] += 1
         name = "" if found is None else found["set"]
         self._take(verb, name)
@@ -243,7 +247,7 @@ class AzureServer:
         elif name not in self.sets:
             raise AzureError(404, "ResourceNotFound", f"no scale set {name}")
         else:
-            plain = json.loads(body or b"{}")
+            plain = json.loads(body or b"{}") if not is_begun else {"vm": found["vm"]}
             answer = self._act(verb, self.sets[name], headers, query, plain)
         self._meet(verb, after=True)
         return answer
@@ -278,8 +282,16 @@ class AzureServer:
                 return self._list(group, headers["host"], query)
             case "launch":
                 return self._update(group, headers, body)
+            case "maintain":
+                return self._begin_maintenance(group, body["vm"])
             case _:
                 return self._delete(group, headers, body["instanceIds"])
+
+    def _begin_maintenance(self, group: FakeSet, id_: str) -> Answer:
+        if id_ not in group.vms or (group.name, id_) not in self.maintenance:
+            raise AzureError(409, "OperationNotAllowed", "no maintenance can be begun")
+        self.ongoing.add((group.name, id_))
+        return Answer({}, 202)
 
     def _wire(self, group: FakeSet) -> dict[str, Any]:
         running = any(
@@ -301,7 +313,15 @@ class AzureServer:
         start = int(query.get("$skiptoken") or 0)
         part = found[start : start + self.page_max]
         page: dict[str, Any] = {
-            "value": [_machine(vm, group, self.maintenance.get((group.name, vm.id))) for vm in part]
+            "value": [
+                _machine(
+                    vm,
+                    group,
+                    self.maintenance.get((group.name, vm.id)),
+                    may_begin=(group.name, vm.id) not in self.ongoing,
+                )
+                for vm in part
+            ]
         }
         if start + self.page_max < len(found):
             path = (
@@ -443,7 +463,9 @@ class AzureServer:
             del group.vms[vm.id]  # its place in the capacity stays
 
 
-def _machine(vm: Vm, group: FakeSet, ahead: tuple[str, str] | None) -> dict[str, Any]:
+def _machine(
+    vm: Vm, group: FakeSet, ahead: tuple[str, str] | None, *, may_begin: bool
+) -> dict[str, Any]:
     state = vm.provisioning.lower()
     statuses = [{"code": f"ProvisioningState/{state}"}]
     if vm.error:
@@ -454,7 +476,7 @@ def _machine(vm: Vm, group: FakeSet, ahead: tuple[str, str] | None) -> dict[str,
     view: dict[str, Any] = {"statuses": statuses}
     if ahead is not None:
         view["maintenanceRedeployStatus"] = {
-            "isCustomerInitiatedMaintenanceAllowed": True,
+            "isCustomerInitiatedMaintenanceAllowed": may_begin,
             "maintenanceWindowStartTime": ahead[0], "maintenanceWindowEndTime": ahead[1],
         }  # fmt: skip
     properties = {

@@ -30,6 +30,7 @@ _PATH = re.compile(
     r"(?P<kind>operations|instanceGroupManagers)/(?P<name>[^/]+)/?(?P<rest>.*)"
 )
 _INSTANCES = re.compile(r"/compute/v1/projects/[^/]+/zones/(?P<zone>[^/]+)/instances")
+_BEGUN = re.compile(_INSTANCES.pattern + r"/(?P<name>[^/]+)/performMaintenance")
 _VERBS = {
     "": "group", "listManagedInstances": "list", "createInstances": "launch",
     "deleteInstances": "terminate", "resizeRequests": "launch",
@@ -127,6 +128,8 @@ class GcpServer:
     #: Error codes of the next operations, and of the next attempts to make a machine.
     operation_errors: list[str] = field(default_factory=list)
     attempt_errors: list[str] = field(default_factory=list)
+    #: Machines whose maintenance was begun.
+    ongoing: set[str] = field(default_factory=set)
     #: Maintenance ahead of machines: its start and end.
     upcoming: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     zones: tuple[str, ...] = (ZONE, OTHER_ZONE)
@@ -160,7 +163,7 @@ class GcpServer:
         with self.lock:
             for kept in (self.faults, self.calls, self.capacity, self.operation_errors, self.vms,
                          self.attempt_errors, self.ghosts, self.requests, self.operations,
-                         self.request_ids, self.made, self.upcoming):  # fmt: skip
+                         self.request_ids, self.made, self.upcoming, self.ongoing):  # fmt: skip
                 kept.clear()
             self.lag_seconds, self.page_max, self.label = 0.0, 500, GROUP
 
@@ -182,6 +185,8 @@ class GcpServer:
     def _route(
         self, method: str, path: str, query: dict[str, str], body: dict[str, Any]
     ) -> dict[str, Any]:
+        if begun := _BEGUN.fullmatch(path):
+            return self._begin_maintenance(method, begun["zone"], begun["name"])
         if instances := _INSTANCES.fullmatch(path):
             self.calls["events"] += 1
             self._meet("events", after=False)
@@ -279,8 +284,20 @@ class GcpServer:
 
     def _instance(self, name: str) -> dict[str, Any]:
         start, end = self.upcoming.get(name, ("", ""))
-        ahead = {"windowStartTime": start, "windowEndTime": end, "maintenanceStatus": "PENDING"}
+        status = "ONGOING" if name in self.ongoing else "PENDING"
+        ahead = {"windowStartTime": start, "windowEndTime": end, "maintenanceStatus": status,
+                 "canReschedule": True}  # fmt: skip
         return {"name": name, "resourceStatus": {"upcomingMaintenance": ahead} if start else {}}
+
+    def _begin_maintenance(self, method: str, zone: str, name: str) -> dict[str, Any]:
+        assert method == "POST"
+        vm = self.vms.get(name)
+        if vm is None or vm.zone != zone:
+            raise GcpError(404, "notFound", f"no machine {name}")
+        if name not in self.upcoming or name in self.ongoing:
+            raise GcpError(400, "conditionNotMet", "no maintenance can be begun")
+        self.ongoing.add(name)
+        return {"name": f"maintain-{name}", "status": "RUNNING"}
 
     def _resize(self, verb: str, zone: str, name: str, id_: str) -> dict[str, Any]:
         request = self.requests.get(name)

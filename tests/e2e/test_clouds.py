@@ -17,6 +17,7 @@ from tests.e2e.gcp_server import connect_to, gcp_server
 
 from fairlead.cloud import aws_ec2_fleet, azure_api, azure_launch, calls, gcp_launch
 from fairlead.cloud.provider import (
+    BeginsMaintenance,
     CloudError,
     LaunchRequest,
     OutOfCapacity,
@@ -113,6 +114,29 @@ async def test_maintenance_that_the_cloud_announces_is_listed_with_the_machine(
     cloud.announce(ids[0], start, start)
     found = {each.id: each.maintenance for each in (await provider.instances()).instances}
     assert found[ids[0]] == "2026-12-01T08:00:00Z/2026-12-01T08:00:01Z", "it can be read"
+    await ended(cloud, ids)
+
+
+async def test_maintenance_begins_early_where_the_cloud_can_be_asked(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "ANNOUNCED_SECONDS", 0.0)
+    provider = cloud.provider()
+    ids = await launched(provider, ask("early", cloud, 2))
+    start = datetime(2026, 12, 1, 8, tzinfo=UTC)
+    cloud.announce(ids[0], start, start + timedelta(hours=4))
+
+    async def may_begin() -> dict[str, bool]:
+        return {each.id: each.may_begin for each in (await provider.instances()).instances}
+
+    if not isinstance(provider, BeginsMaintenance):  # AWS has no such call
+        assert await may_begin() == {ids[0]: False, ids[1]: False}
+    else:
+        assert await may_begin() == {ids[0]: True, ids[1]: False}
+        await provider.begin_maintenance(ids[0])
+        assert await may_begin() == {ids[0]: False, ids[1]: False}
+        with pytest.raises(CloudError):
+            await provider.begin_maintenance(ids[1])
     await ended(cloud, ids)
 
 

@@ -86,7 +86,11 @@ class AzureProvider:
                 if not is_hidden and not group.launches.has(each.id):
                     where = domain or _zone(group.scale_set, each)
                     id_, ahead = group.id(each.id), each.maintenance
-                    found.append(Instance(id_, pool, each.state, where, maintenance=ahead))
+                    may_begin = bool(ahead) and each.may_begin
+                    found.append(
+                        Instance(id_, pool, each.state, where, maintenance=ahead,
+                                 may_begin=may_begin)
+                    )  # fmt: skip
         if failed and len(failed) == len(self._domains):
             raise failed[0]
         return Inventory(tuple(found), is_complete and not failed)
@@ -109,13 +113,23 @@ class AzureProvider:
         """Delete machines by instance id, also of domains that the pool no longer names."""
         by_name: dict[str, list[str]] = {}
         for id_ in ids:
-            start, _, instance = id_.rpartition("/")
-            name = start.removesuffix("/virtualMachines").rpartition("/")[2]
-            is_own = name == self._reference or name.startswith(f"{self._reference}-")
-            if is_own and instance.isdecimal() and self._group(name).id(instance) == id_:
-                by_name.setdefault(name, []).append(instance)
+            if place := self._place(id_):
+                by_name.setdefault(place[0], []).append(place[1])
         for name, instances in sorted(by_name.items()):
             await self._group(name).scale_set.delete(instances)
+
+    async def begin_maintenance(self, id_: str) -> None:
+        """Begin the planned maintenance of a machine (performMaintenance)."""
+        if place := self._place(id_):
+            await self._group(place[0]).scale_set.begin_maintenance(place[1])
+
+    def _place(self, id_: str) -> tuple[str, str] | None:
+        """Return the scale set and the instance id of a machine; None for one of another pool."""
+        start, _, instance = id_.rpartition("/")
+        name = start.removesuffix("/virtualMachines").rpartition("/")[2]
+        is_own = name == self._reference or name.startswith(f"{self._reference}-")
+        is_own = is_own and instance.isdecimal() and self._group(name).id(instance) == id_
+        return (name, instance) if is_own else None
 
     def _name(self, domain: str) -> str:
         return f"{self._reference}-{domain}" if domain else self._reference

@@ -57,6 +57,8 @@ class Machine:
     errors: tuple[Stated, ...] = ()
     #: START/END of planned maintenance; "" while none is announced.
     maintenance: str = ""
+    #: Azure would begin that at once, if it were asked.
+    may_begin: bool = False
 
     @property
     def exists(self) -> bool:
@@ -284,6 +286,19 @@ class ScaleSet:
         if address:
             self._deleting[address] = (_now(), frozenset(ids))
 
+    async def begin_maintenance(self, id_: str) -> None:
+        """Begin the planned maintenance of a machine; CloudError."""
+        place = self.place
+
+        def perform(client: Any) -> str:
+            return begun(
+                client.virtual_machine_scale_set_vms.begin_perform_maintenance(
+                    place.resource_group, place.scale_set, id_, polling=False, cls=headers_of
+                )
+            )  # fmt: skip
+
+        await self._call(Bucket.UPDATE, perform)
+
     async def _call(self, bucket: Bucket, question: Question) -> Any:
         return await self.azure.call(self.place, bucket, question)
 
@@ -336,6 +351,7 @@ def _machine(found: Any) -> Machine:
     zones: Sequence[str] = found.get("zones") or ("",)
     view = properties.get("instanceView") or {}
     statuses = view.get("statuses") or []
+    ahead = view.get("maintenanceRedeployStatus") or {}
     power, errors = "", list[Stated]()
     for each in statuses:
         kind, _, rest = str(each.get("code") or "").partition("/")
@@ -351,7 +367,8 @@ def _machine(found: Any) -> Machine:
         power=power,
         zone=str(zones[0]),
         errors=tuple(errors),
-        maintenance=_maintenance(view.get("maintenanceRedeployStatus") or {}),
+        maintenance=_maintenance(ahead),
+        may_begin=ahead.get("isCustomerInitiatedMaintenanceAllowed") is True,
     )
 
 

@@ -5,6 +5,7 @@ A pool is one zonal group of the same name in each zone that it names as a domai
     list       listManagedInstances of each group, page by page, and its label every few minutes;
                once a minute the instances of the group, for maintenance ahead
     launch     createInstances or a resize request (`gcp_launch.py`), one step for each call
+    maintain   performMaintenance, for a machine that nothing uses
     terminate  deleteInstances by name, which lowers the target size; never a resize, which would
                let the cloud choose
 
@@ -69,7 +70,11 @@ class GcpProvider:
                 if not never_was:
                     id_ = self._id(group, each.name)
                     maintenance = ahead.get(each.name, "")
-                    found.append(Instance(id_, pool, each.state, zone, maintenance=maintenance))
+                    may_begin = bool(maintenance) and each.name in group.may_begin
+                    found.append(
+                        Instance(id_, pool, each.state, zone, maintenance=maintenance,
+                                 may_begin=may_begin)
+                    )  # fmt: skip
         if failed and len(failed) == len(self._zones):
             raise failed[0]
         under_way |= self._under_way()
@@ -111,11 +116,21 @@ class GcpProvider:
         """Delete machines by name, also in zones that the pool no longer names."""
         by_zone: dict[str, list[str]] = {}
         for id_ in ids:
-            parts = id_.removeprefix(SCHEME).split("/")
-            if id_.startswith(SCHEME) and len(parts) == 3 and parts[0] == self._project:
-                by_zone.setdefault(parts[1], []).append(parts[2])
+            if place := self._place(id_):
+                by_zone.setdefault(place[0], []).append(place[1])
         for zone, machines in sorted(by_zone.items()):
             await self._group(zone).delete(machines)
+
+    async def begin_maintenance(self, id_: str) -> None:
+        """Begin the announced maintenance of a machine (performMaintenance)."""
+        if place := self._place(id_):
+            await self._group(place[0]).begin_maintenance(place[1])
+
+    def _place(self, id_: str) -> tuple[str, str] | None:
+        """Return the zone and the name of a machine; None for one of another project."""
+        parts = id_.removeprefix(SCHEME).split("/")
+        is_own = id_.startswith(SCHEME) and len(parts) == 3 and parts[0] == self._project
+        return (parts[1], parts[2]) if is_own else None
 
     def _group(self, zone: str) -> Group:
         found = self._groups.get(zone)

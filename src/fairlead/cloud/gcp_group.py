@@ -69,6 +69,8 @@ class Group:
     name: str
     #: Maintenance ahead, by the name of the machine.
     announced: Announced = field(init=False)
+    #: The machines whose maintenance would begin at once, if it were asked for.
+    may_begin: frozenset[str] = frozenset()
     _pool: str = ""
     _pool_at: float = float("-inf")
     #: Operations that delete machines: since when, and which.
@@ -82,7 +84,7 @@ class Group:
 
     async def _read_maintenance(self) -> Mapping[str, str]:
         """Return the maintenance ahead of machines whose names begin with that of the group."""
-        out, token = dict[str, str](), ""
+        out, may_begin, token = dict[str, str](), set[str](), ""
         for _ in range(PAGES_MAX):
             page = await self.call(
                 Service.INSTANCES, "list", filter=f"name eq {self.name}-.*",
@@ -92,10 +94,17 @@ class Group:
                 ahead = each.resource_status.upcoming_maintenance
                 if window := _window(ahead.window_start_time, ahead.window_end_time):
                     out[each.name] = window
+                    if ahead.can_reschedule and ahead.maintenance_status == "PENDING":
+                        may_begin.add(each.name)
             token = page.next_page_token
             if not token:
                 break
+        self.may_begin = frozenset(may_begin)
         return out
+
+    async def begin_maintenance(self, machine: str) -> None:
+        """Begin the maintenance ahead of a machine; CloudError."""
+        await self.call(Service.INSTANCES, "perform_maintenance_unary", instance=machine)
 
     async def call(self, service: Service, method: str, **fields: Any) -> Any:
         """Call a method about this group, or about the machines of its zone."""

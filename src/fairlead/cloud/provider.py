@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fairlead.model.machines import Inventory
 
@@ -59,4 +59,13 @@ class Provider(Protocol):
 
     async def terminate(self, ids: tuple[str, ...]) -> None:
         """End these machines; those that are gone are no mistake. CloudError."""
+        ...
+
+
+@runtime_checkable
+class BeginsMaintenance(Protocol):
+    """A provider that begins announced maintenance early where it is asked."""
+
+    async def begin_maintenance(self, id_: str) -> None:
+        """Begin the announced maintenance of a machine now. CloudError, also once it has begun."""
         ...

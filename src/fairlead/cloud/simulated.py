@@ -77,6 +77,8 @@ class SimulatedCloud:
     #: What each token launched, for ever: a cloud remembers tokens for a day or so.
     tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
     launched: int = 0
+    #: Machines whose maintenance was asked to begin.
+    begun: list[str] = field(default_factory=list[str])
     _starting: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
     async def run(self) -> None:
@@ -153,6 +155,12 @@ class SimulatedCloud:
         await self._pass()
         self._fail()
 
+    async def begin_maintenance(self, id_: str) -> None:
+        """Note that the maintenance of a machine was asked to begin."""
+        await self._pass()
+        self._fail()
+        self.begun.append(id_)
+
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
@@ -218,3 +226,7 @@ class SimulatedProvider:
     async def terminate(self, ids: tuple[str, ...]) -> None:
         """End machines."""
         await self._cloud.terminate(ids)
+
+    async def begin_maintenance(self, id_: str) -> None:
+        """Begin the announced maintenance of a machine."""
+        await self._cloud.begin_maintenance(id_)

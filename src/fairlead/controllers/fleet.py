@@ -40,6 +40,7 @@ from fairlead.decide.fleet.actions import (
     Admit,
     Announce,
     AwaitTurn,
+    BeginMaintenance,
     CallLaunch,
     CreateFleet,
     DeleteNode,
@@ -350,6 +351,8 @@ class FleetController:
         match action:
             case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
                 return pool.metadata.key
+            case BeginMaintenance(pool, _):
+                return pool.metadata.key
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
             case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():
@@ -366,7 +369,9 @@ class FleetController:
             failed = error.retryable
             raise
         finally:
-            if not isinstance(action, CallLaunch | Terminate):  # these wait for the provider
+            if not isinstance(
+                action, CallLaunch | Terminate | BeginMaintenance
+            ):  # these wait for the provider
                 seconds = self._instant() - started_at
                 self._pulse = self._pulse.after(
                     seconds, failed=failed, instant=started_at + seconds
@@ -389,6 +394,8 @@ class FleetController:
                 return await self._launch(action)
             case Terminate(pool, instances):
                 return await self._terminate(pool, instances)
+            case BeginMaintenance(pool, instance):
+                return await self._begin_maintenance(pool, instance)
             case DeleteNode(node):
                 return await self._objects.delete(NODES, node.metadata.key, uid=node.metadata.uid)
             case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce():
@@ -453,6 +460,15 @@ class FleetController:
         except CloudError as error:
             self._log.warning("Cannot end machines", pool=pool.metadata.name, error=str(error))
 
+    async def _begin_maintenance(self, pool: NodePool, instance: str) -> None:
+        if self._is_used(instance):
+            return
+        try:
+            await self._providers.begin_maintenance(pool, instance)
+        except CloudError as error:
+            name = pool.metadata.name
+            self._log.warning("Maintenance does not begin", pool=name, error=str(error))
+
     def _is_used(self, instance: str) -> bool:
         node = self._nodes.by_instance.get(instance)
         return node is not None and self._nodes.is_used(node.name)
@@ -467,7 +483,10 @@ class FleetController:
     def faulted(self, action: Action, error: Exception) -> None:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
-            case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
+            case (
+                WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool)
+                | BeginMaintenance(pool=pool)
+            ):  # fmt: skip
                 self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
             case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():
                 self._set_aside.note(NODES, action.node.metadata, Stage.ACT, error)

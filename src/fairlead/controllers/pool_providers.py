@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.api.node_pool import Launch, NodePool
 from fairlead.api.resources import NODE_POOLS
 from fairlead.cloud.provider import (
+    BeginsMaintenance,
     CloudError,
     LaunchPending,
     LaunchRequest,
@@ -34,6 +35,8 @@ from fairlead.runtime.set_aside import SetAside, Stage
 T = TypeVar("T")
 #: Characters of a provider's words that are kept.
 _ERROR_MAX = 500
+#: So long after a request to begin maintenance it is not sent again.
+_ASKED_SECONDS = 600.0
 
 
 @dataclass(slots=True)
@@ -71,6 +74,8 @@ class PoolProviders:
         #: What was refused, by pool and token: never sent again, though the write that says so may
         #: get no answer, or the provider would have room by then.
         self._refusals: dict[str, dict[str, CloudError]] = {}
+        #: Machines whose maintenance was asked to begin, and when.
+        self._asked: dict[str, float] = {}
         self._has_pools = asyncio.Event()
 
     def pool_appeared(self) -> None:
@@ -127,6 +132,20 @@ class PoolProviders:
         """End machines. Look at the pool's machines soon after."""
         await self._ask(pool, Call.TERMINATE, lambda provider: provider.terminate(ids))
         self.listed(pool.metadata.name).tried_at = float("-inf")
+
+    async def begin_maintenance(self, pool: NodePool, id_: str) -> None:
+        """Ask the provider to begin the maintenance of a machine; again after a while only."""
+        now = _instant()
+        self._asked = {i: at for i, at in self._asked.items() if now < at + _ASKED_SECONDS}
+        if id_ in self._asked:
+            return
+        self._asked[id_] = now
+
+        async def begin(provider: Provider) -> None:
+            if isinstance(provider, BeginsMaintenance):
+                await provider.begin_maintenance(id_)
+
+        await self._ask(pool, Call.MAINTAIN, begin)
 
     async def _list(self, pool: NodePool, listed: Listed) -> None:
         # The list is as old as the question: what happens meanwhile may be missing in it.

@@ -25,6 +25,8 @@ class Instance:
     token: str = ""
     #: When the provider will work on it, as START/END in RFC 3339; "" while nothing is announced.
     maintenance: str = ""
+    #: It would begin that at once, if it were asked.
+    may_begin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class Call(Enum):
     LIST = "list"
     LAUNCH = "launch"
     TERMINATE = "terminate"
+    MAINTAIN = "maintain"
 
 
 class Answer(Enum):

@@ -153,10 +153,10 @@ class FleetWorld:
         """Change how many nodes a pool is to keep, idle or not."""
         await self.client.patch(NODE_POOLS, name, {"spec": {"hold": hold}})
 
-    def announce(self, id_: str, window: str) -> None:
+    def announce(self, id_: str, window: str, *, may_begin: bool = False) -> None:
         """Have the cloud announce maintenance of a machine, as START/END; "": none."""
         machine = self.cloud.machines[id_]
-        machine.instance = replace(machine.instance, maintenance=window)
+        machine.instance = replace(machine.instance, maintenance=window, may_begin=may_begin)
 
     async def submit(self, name: str, *, seconds: int = 3600, **spec: Any) -> None:
         job = to_wire(make_job(name, **spec))["spec"]

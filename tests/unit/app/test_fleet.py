@@ -16,12 +16,12 @@ from fairlead.api.job import Attempt
 from fairlead.api.meta import to_wire
 from fairlead.api.names import RACK
 from fairlead.api.placement import HeldNodes
-from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, TEAMS
+from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, PODS, TEAMS
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cloud.simulated import CloudRates
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.windows import window_text
+from fairlead.model.windows import read_window, window_text
 from fairlead.runtime.history import FleetRecord, HistoryError
 from fairlead.sim.loop import run
 from fairlead.sim.workload import job_body
@@ -120,6 +120,77 @@ def test_no_job_starts_that_could_run_into_maintenance_which_the_provider_announ
             records = await world.decisions()
             actions = [each.action for each in records if each.reason == "ProviderMaintenance"]
             assert actions == ["Announce", "Withdraw"]
+
+    run(main())
+
+
+def test_maintenance_of_idle_machines_begins_early_one_at_a_time_and_once() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(min=3, max=3, scaleDown={"idleSeconds": 60})
+            await asyncio.sleep(200)
+            await world.submit("short", gpus=8, seconds=1800, time_limit_seconds=2400)
+            await asyncio.sleep(60)
+            [used] = (await world.job("short")).status.placement.roles[0].nodes  # type: ignore[union-attr]
+            begun_at, start = world.clock.now(), world.clock.now() + 6 * 3600
+            window = window_text(start, start + 3600)
+            ids = {n.metadata.name: n.spec.provider_id for n in await world.nodes()}
+            for id_ in ids.values():
+                world.announce(id_, window, may_begin=True)
+
+            async def windows() -> dict[str, str]:
+                nodes = await world.nodes()
+                return {
+                    n.metadata.name: n.metadata.annotations.get(names.MAINTENANCE, "")
+                    for n in nodes
+                }
+
+            await asyncio.sleep(900)
+            [first] = [name for name, id_ in ids.items() if id_ in world.cloud.begun]
+            assert world.cloud.begun.count(ids[first]) == 2, "again after ten minutes"
+            assert first != used
+            found = await windows()
+            early = read_window(found.pop(first))
+            assert begun_at <= early.start < start
+            assert early.end == start + 3600
+            assert set(found.values()) == {window}, "one at a time, and none that is used"
+            world.announce(ids[first], "")
+            await asyncio.sleep(300)
+            assert (await windows())[first] == "", "it is over"
+            assert len(set(world.cloud.begun)) == 2, "then the next"
+            await asyncio.sleep(3600)
+            [second] = set(world.cloud.begun) - {ids[first]}
+            world.announce(second, "")
+            await asyncio.sleep(300)
+            assert set(world.cloud.begun) == set(ids.values()), "and that of the job once it ended"
+            records = [r for r in await world.decisions() if r.action == "Begin"]
+            assert len(records) == 3
+
+    run(main())
+
+
+def test_a_machine_that_is_used_after_all_gets_its_announced_window_back() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(min=1, max=1, scaleDown={"idleSeconds": 60})
+            await asyncio.sleep(200)
+            [node] = await world.nodes()
+            start = world.clock.now() + 6 * 3600
+            window, early = (window_text(at, start + 3600) for at in (start, world.clock.now()))
+            notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), early)
+            container = {"name": "main", "image": "serve:1"}
+            spec = {"nodeName": node.metadata.name, "containers": [container]}
+            body = {"metadata": {"name": "other"}, "spec": spec}
+            await world.client.create(PODS, body, namespace="default")
+            await asyncio.sleep(60)
+            world.announce(node.spec.provider_id, window, may_begin=True)
+            await world.client.patch(
+                NODES, node.metadata.name, {"metadata": {"annotations": notes}}
+            )
+            await asyncio.sleep(60)
+            [node] = await world.nodes()
+            assert node.metadata.annotations[names.MAINTENANCE] == window
+            assert world.cloud.begun == []
 
     run(main())
 

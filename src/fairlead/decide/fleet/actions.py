@@ -101,6 +101,14 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginMaintenance:
+    """Ask the provider to begin the announced maintenance of a machine that nothing uses."""
+
+    pool: NodePool
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteNode:
     """Delete the node of a machine that is gone."""
 
@@ -109,5 +117,5 @@ class DeleteNode:
 
 Action: TypeAlias = (
     WritePool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
-    | AwaitTurn | SetSpare | Announce | DeleteNode
+    | AwaitTurn | SetSpare | Announce | BeginMaintenance | DeleteNode
 )  # fmt: skip

@@ -26,6 +26,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,
+    Announce,
     AwaitTurn,
     CallLaunch,
     CreateFleet,
@@ -37,12 +38,13 @@ from fairlead.decide.fleet.actions import (
     WriteFleet,
     WritePool,
 )
-from fairlead.decide.fleet.announced import announcements
+from fairlead.decide.fleet.announced import announcements, begun_early
 from fairlead.decide.fleet.census import Census, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
     announced,
     await_turn,
+    begins_early,
     removal_end,
     sight_changed,
     spares_changed,
@@ -143,7 +145,7 @@ class _Cycle:
         ]  # fmt: skip
         rulings = self._remove(plans, purchases.demand, findings)
         self._unmark(plans, purchases.demand, rulings)
-        self._announce(plans)
+        self._announce(plans, purchases.demand, findings)
         self._see_through(censuses)
         plans += external
         for plan in plans:
@@ -405,14 +407,22 @@ class _Cycle:
                     at = format_time(self.view.now)
                     self._note(census.view.name, unmarked(node, at, is_wanted=is_wanted))
 
-    def _announce(self, plans: Sequence[PoolPlan]) -> None:
-        """Write what the providers announce of maintenance on the nodes."""
-        at = format_time(self.view.now)
-        for plan in plans:
-            if plan.is_acted_on:
-                for action in announcements(plan.census, self.policy, self.view.now):
-                    self.actions.append(action)
-                    self._note(plan.census.view.name, announced(action, at))
+    def _announce(
+        self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[Finding]
+    ) -> None:
+        """Write what the providers announce of maintenance on the nodes, and begin it early."""
+        view, at = self.view, format_time(self.view.now)
+        for plan in (plan for plan in plans if plan.is_acted_on):
+            for action in announcements(view, plan.census, self.policy):
+                self.actions.append(action)
+                self._note(plan.census.view.name, announced(action, at))
+            if findings:
+                continue
+            early = begun_early(view, plan.census, self.policy, demand.needed)
+            if early is not None:
+                self.actions.append(early)
+            if isinstance(early, Announce):
+                self._note(plan.census.view.name, begins_early(early, at))
 
     # Statuses
 

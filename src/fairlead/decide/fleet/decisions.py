@@ -116,6 +116,13 @@ def announced(action: Announce, at: str) -> PoolDecision:
     return PoolDecision(at, "Withdraw", "ProviderMaintenance", text, facts)
 
 
+def begins_early(action: Announce, at: str) -> PoolDecision:
+    """Return that announced maintenance of an idle node is to begin now."""
+    name = action.node.metadata.name
+    text = f"{name}: nothing uses it, so its provider is asked to begin its maintenance now"
+    return PoolDecision(at, "Begin", "ProviderMaintenance", text, {"node": name})
+
+
 def balloons_changed(
     before: BalloonCounts | None, after: BalloonCounts | None, at: str
 ) -> tuple[PoolDecision, ...]:

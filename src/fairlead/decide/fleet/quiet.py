@@ -50,6 +50,8 @@ def quiet_of(
 
 def _is_at_rest(plan: PoolPlan) -> bool:
     census: Census = plan.census
+    if any(each.may_begin for each in census.view.instances):
+        return False
     is_counted = census.instances.keys() == census.listed and not census.awaited
     return is_counted and not (plan.is_busy or census.failed or plan.pool.status.unavailable)
 
