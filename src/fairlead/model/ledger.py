@@ -179,13 +179,16 @@ class Ledger:
 
     def uncertain_nodes(self, key: JobKey) -> frozenset[str]:
         """Return the nodes that `reserve_uncertain` booked for a job."""
-        held = self._uncertain.get(key)
-        roles = held.roles if held is not None else ()
+        roles = held.roles if (held := self._uncertain.get(key)) is not None else ()
         return frozenset(node for _, _, nodes in roles for node in nodes)
 
     def nomination(self, key: JobKey) -> Claim | None:
         """Return the places that are kept for a job."""
         return self._nominated.get(key)
+
+    def kept_nodes(self) -> set[str]:
+        """Return the nodes on which places are kept for jobs."""
+        return {n for c in self._nominated.values() for _, _, nodes in c.roles for n in nodes}
 
     def set_nomination(self, key: JobKey, claim: Claim | None) -> None:
         """Keep places for a job, whoever still uses them: they count as used. None: keep none."""
@@ -301,8 +304,7 @@ class Ledger:
     def book_resource(self, resource: str) -> None:
         """Book what claims and pods use of a resource that has just got its row."""
         table, used = self._table, dict[str, int]()
-        beside = (*self._uncertain.values(), *self._nominated.values())
-        for claim in (*self._claims.values(), *beside):
+        for claim in (*self._claims.values(), *self._uncertain.values(), *self._nominated.values()):
             for _, request, nodes in claim.roles:
                 amount = _amount(request, resource)
                 for node in nodes if amount else ():

@@ -21,6 +21,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.fleet.census import is_gone, take_census
@@ -253,3 +254,15 @@ def test_joins_follow_the_api_server() -> None:
     for _ in range(60):
         bucket = bucket.after(5.0, 1000, limits, latency=3.0, errors=0.0)
     assert bucket.per_minute == limits.per_minute_min
+
+
+def test_nodes_on_which_a_place_is_kept_for_a_job_are_needed() -> None:
+    """They are idle until the victims on the others have gone, and must neither go nor be spares."""
+    nodes = make_nodes(3, gpus=8)
+    kept = tuple(node.metadata.name for node in nodes[:2])
+    status = {"attempt": 1, "nomination": Nomination((RolePlacement("worker", kept),))}
+    job = make_job("high", count=2, gpus=8, status=status)
+    state = ClusterState.of(nodes, [job])
+    assert demand_of(state, [], [], {}).needed == set(kept)
+    state.job_deleted(job.metadata.key)
+    assert demand_of(state, [], [], {}).needed == set()

@@ -96,7 +96,7 @@ class Demand:
     unbought: dict[JobKey, tuple[Unbought, Mapping[str, Fact]]] = field(default_factory=dict)
     #: Gangs that have a place on nodes that are there or coming.
     served: dict[JobKey, None] = field(default_factory=dict)
-    #: Nodes that are there and that a waiting gang will use.
+    #: Nodes that are there and that a waiting gang will use, or where a place is kept for one.
     needed: set[str] = field(default_factory=set[str])
     #: How many of the nodes that are coming, by offer, a gang will use.
     coming_used: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _Buyer:
         #: How many more nodes each pool may have.
         self._left = {offer.pool: offer.pool_room for offer in offers}
         self._is_priced = any(offer.price_micros for offer in offers)
-        self._demand = Demand()
+        self._demand = Demand(needed=state.ledger.kept_nodes())
         self._probes: dict[MemberClass, list[int]] = {}
         #: By slot: what each added node is of, and what it is to us, until a gang uses it.
         self._added: dict[int, tuple[tuple[str, str], _Added]] = {}
