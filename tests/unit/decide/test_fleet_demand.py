@@ -38,6 +38,7 @@ from fairlead.testing.builders import (
     make_anti_affinity,
     make_job,
     make_node,
+    make_nodes,
     make_pod,
     make_role,
 )
@@ -257,7 +258,7 @@ def test_joins_follow_the_api_server() -> None:
 
 
 def test_nodes_on_which_a_place_is_kept_for_a_job_are_needed() -> None:
-    """They are idle until the victims on the others have gone, and must neither go nor be spares."""
+    """Idle until the victims on the others have gone, they must neither go nor be spares."""
     nodes = make_nodes(3, gpus=8)
     kept = tuple(node.metadata.name for node in nodes[:2])
     status = {"attempt": 1, "nomination": Nomination((RolePlacement("worker", kept),))}
