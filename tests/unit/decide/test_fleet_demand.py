@@ -261,7 +261,7 @@ def test_nodes_on_which_a_place_is_kept_for_a_job_are_needed() -> None:
     """Idle until the victims on the others have gone, they must neither go nor be spares."""
     nodes = make_nodes(3, gpus=8)
     kept = tuple(node.metadata.name for node in nodes[:2])
-    status = {"attempt": 1, "nomination": Nomination((RolePlacement("worker", kept),))}
+    status = {"nomination": Nomination((RolePlacement("worker", kept),))}
     job = make_job("high", count=2, gpus=8, status=status)
     state = ClusterState.of(nodes, [job])
     assert demand_of(state, [], [], {}).needed == set(kept)
