@@ -190,7 +190,7 @@ async def test_every_rule_and_panel_is_answered_by_prometheus_engine(
         await until(lambda: sees_clearly(client), 120)
 
         async def has_examined() -> bool:
-            return "fairlead_doctor_findings" in (await replica.get("/metrics"))[1]
+            return "\nfairlead_doctor_findings{" in (await replica.get("/metrics"))[1]
 
         await until(has_examined, 120)
         for number in range(SCRAPES):

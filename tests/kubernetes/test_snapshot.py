@@ -124,7 +124,7 @@ async def test_the_page_shows_what_a_real_prometheus_answers(
                 await ended(client, f"drawn-{number}")
 
             async def has_examined() -> bool:
-                return "fairlead_doctor_findings" in (await replica.get("/metrics"))[1]
+                return "\nfairlead_doctor_findings{" in (await replica.get("/metrics"))[1]
 
             await until(has_examined, 120)
             await asyncio.to_thread(server.scraped, 5, 3)
