@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from fairlead.decide.fleet.actions import Announce, BeginMaintenance
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import Census, is_idle
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView
 from fairlead.model.machines import Instance
 from fairlead.model.pool_nodes import PoolNode
@@ -55,7 +55,7 @@ def begun_early(
         for node, machine in listed
         if machine.may_begin
         and node.maintenance == node.announced == machine.maintenance
-        and _is_idle(view, census, node)
+        and _is_long_idle(view, census, node)
         and node.name not in needed
     ]
     ahead = [each for each in ahead if each[0].start > view.now]
@@ -91,12 +91,12 @@ def _is_early(node: PoolNode, machine: Instance) -> bool:
     return is_read and own.end == announced.end and own.start < announced.start
 
 
-def _is_idle(view: FleetView, census: Census, node: PoolNode) -> bool:
-    """True for a node that has been idle for long, takes work, and is neither spare nor leaving."""
-    since = view.nodes.idle_since.get(node.name)
+def _is_long_idle(view: FleetView, census: Census, node: PoolNode) -> bool:
+    """True for a node that has been idle for long, could take work, and is no spare."""
+    if node.is_spare or not is_idle(view, census, node):
+        return False
     seconds = census.view.pool.spec.scale_down.idle_seconds
-    is_plain = node.is_ready and not (node.is_waiting or node.is_cordoned or node.is_spare)
-    return is_plain and since is not None and view.instant >= since + seconds
+    return view.instant >= view.nodes.idle_since[node.name] + seconds
 
 
 def _is_due(text: str, policy: FleetPolicy, now: float) -> bool:
