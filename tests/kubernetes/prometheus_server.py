@@ -54,8 +54,12 @@ class Server:
     def scraped(self, times: int, jobs: int = 2) -> None:
         """Return once so many jobs were scraped so many times."""
         query = f"count(count_over_time(up[5m]) >= {times} and up == 1)"
-        path = f"/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        until(lambda: [each["value"][1] for each in self.get(path)["result"]] == [str(jobs)])
+        until(lambda: self.value(query) == jobs)
+
+    def value(self, query: str) -> float | None:
+        """Return the first value of a query as of now; None where it has no series."""
+        found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
+        return float(found[0]["value"][1]) if found else None
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -39,6 +39,7 @@ from fairlead.kube.client import HttpClient
 pytestmark = pytest.mark.kubernetes
 #: Instants that are not compared: the server may have got another sample for them meanwhile.
 LATEST = 5
+SCRAPES = 5
 #: A quantile of nothing: no machine was launched.
 NOT_A_NUMBER = {"From demand to the first launch call"}
 PANELS = {
@@ -124,10 +125,11 @@ async def test_the_page_shows_what_a_real_prometheus_answers(
                 await ended(client, f"drawn-{number}")
 
             async def has_examined() -> bool:
-                return "\nfairlead_doctor_findings{" in (await replica.get("/metrics"))[1]
+                samples = "min(count_over_time(fairlead_doctor_findings[5m]))"
+                return (await asyncio.to_thread(server.value, samples) or 0) >= SCRAPES
 
             await until(has_examined, 120)
-            await asyncio.to_thread(server.scraped, 5, 3)
+            await asyncio.to_thread(server.scraped, SCRAPES, 3)
             page = (await asyncio.to_thread(
                 shell.run, "doctor", "snapshot", server.url, "--since", "5m"
             )).out  # fmt: skip
