@@ -73,11 +73,10 @@ def parse_time(text: str) -> float:
     valid = 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 60
     zone_hours, zone_minutes = int(match[9] or 0), int(match[10] or 0)
     valid = valid and zone_hours < 24 and zone_minutes < 60
-    if not valid or _civil_from_days(_days_from_civil(year, month, day)) != (year, month, day):
+    days = _days_from_civil(year, month, day)
+    if not valid or (day > 28 and _civil_from_days(days) != (year, month, day)):
         raise ValueError(f"'{text}' is not an RFC 3339 time: a field is out of range")
-    instant = float(
-        _days_from_civil(year, month, day) * _SECONDS_PER_DAY + hour * 3600 + minute * 60 + second
-    )
+    instant = float(days * _SECONDS_PER_DAY + hour * 3600 + minute * 60 + second)
     if match[7]:
         instant += float(match[7])
     if match[8] not in "Zz":

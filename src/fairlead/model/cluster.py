@@ -12,7 +12,7 @@ object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -48,13 +48,17 @@ from fairlead.model.transaction import Transaction
 from fairlead.model.windows import hold_seconds
 
 
-class JobEntry(msgspec.Struct, frozen=True, dict=True):
+class JobEntry(msgspec.Struct, frozen=True):
     """A job, what its gang asks for, and its priority and team, or why it has none."""
 
     job: Job
     gang: GangRequest | InvalidGang
     priority: int | Unresolved
-    team: str | UnresolvedTeam = ""
+    team: str | UnresolvedTeam
+    #: How long an attempt may hold its nodes from its start; infinity without a limit.
+    hold_seconds: float
+    #: When it gives its nodes back at the latest; None when nothing says it.
+    ends_at: float | None
     #: `TeamTable.version` and `TermTable.version` that the gang was read with.
     version: tuple[int, int, bool] = (0, 0, False)
     #: Its PriorityClasses let it preempt jobs of lower priority.
@@ -69,16 +73,6 @@ class JobEntry(msgspec.Struct, frozen=True, dict=True):
     def user(self) -> str:
         """The user whose job it is, as admission has recorded it; "" where that is not known."""
         return self.job.metadata.annotations.get(SUBMITTED_BY, "")
-
-    @cached_property
-    def hold_seconds(self) -> float:
-        """How long an attempt may hold its nodes from its start; infinity without a limit."""
-        return hold_seconds(self.job)
-
-    @cached_property
-    def ends_at(self) -> float | None:
-        """When it gives its nodes back at the latest; None when nothing says it."""
-        return ends_at(self.job)
 
 
 #: Called with a job that changed and its entry; None when the job is gone.
@@ -328,8 +322,10 @@ class ClusterState:
             gang = self._gang_of(job, priority, team)
             if before is not None and before.gang == gang:
                 gang = before.gang
-        may_preempt = self._may_preempt(job)
-        entry = self.jobs[key] = JobEntry(job, gang, priority, team, version, may_preempt)
+        entry = self.jobs[key] = JobEntry(
+            job, gang, priority, team, hold_seconds(job), ends_at(job), version,
+            self._may_preempt(job),
+        )  # fmt: skip
         self.ends_version += entry.ends_at != (None if before is None else before.ends_at)
         if key in self._forfeits and self._forfeits[key].is_over(job):
             del self._forfeits[key]

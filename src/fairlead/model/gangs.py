@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import structs
@@ -19,6 +20,7 @@ from fairlead.model.requests import (
     NAME_COLUMN,
     MemberClass,
     Neighbours,
+    Request,
     RequestError,
     RequestReader,
     constraints_of,
@@ -200,10 +202,12 @@ def gpus_of(gang: GangRequest | InvalidGang) -> int:
     """Return the GPUs, of any vendor, that all members ask together."""
     if isinstance(gang, InvalidGang):
         return 0
-    requests = ((role.count, role.member.request) for role in gang.roles)
-    return sum(
-        count * amount for count, request in requests for name, amount in request if is_gpu(name)
-    )
+    return sum(role.count * _gpus_asked(role.member.request) for role in gang.roles)
+
+
+@lru_cache(maxsize=1024)  # thousands of members share a few requests
+def _gpus_asked(request: Request) -> int:
+    return sum(amount for name, amount in request if is_gpu(name))
 
 
 def gang_of(

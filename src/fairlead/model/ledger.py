@@ -31,7 +31,7 @@ from fairlead.model.claims import Claim, Member, Owner, adopted_owner
 from fairlead.model.gangs import JobKey
 from fairlead.model.grouping import alone, controller_of, membership_of
 from fairlead.model.neighbours import NO_RULES, Term, TermTable, rules_of_pod
-from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable
+from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, counted
 from fairlead.model.requests import CARRIED, Request, RequestError, RequestReader
 
 K = TypeVar("K")
@@ -348,7 +348,7 @@ class Ledger:
         """Yield the distinct slots of each role, members per slot, and what one requests."""
         for _, request, nodes in claim.roles:
             places = np.array([self._table.occupy(n) for n in nodes], dtype=np.int64)
-            slots, counts = np.unique(places, return_counts=True)
+            slots, counts = counted(places)
             yield slots, counts, request
 
     def _book_claim(self, claim: Claim, sign: int) -> Ints:

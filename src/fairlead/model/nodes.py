@@ -61,6 +61,13 @@ _PERMANENT = (CPU, MEMORY, PODS)
 _SHARE_ROWS = (0, 1)
 
 
+def counted(slots: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct slots in order, and how often each of them is there."""
+    if len(slots) == 1:  # most jobs have one member, and `np.unique` takes long over one
+        return slots, np.ones(1, dtype=np.int64)
+    return np.unique(slots, return_counts=True)
+
+
 def is_device(resource: str) -> bool:
     """True for what is counted in whole pieces and worth packing for: GPUs, NICs and the like."""
     return resource not in _ORDINARY and not resource.startswith(_NO_DEVICES)

@@ -61,6 +61,10 @@ class Constraints:
     takes_spares: bool = False
 
 
+#: Without any: most pods have none, and what is the same object compares faster.
+ANY_NODE = Constraints()
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
     """What pods may carry and shun (`model/neighbours.py`), by domain of a label of the nodes."""
@@ -105,7 +109,7 @@ class MemberClass:
     """Members that are the same to the planner: equal request, constraints and neighbours."""
 
     request: Request
-    constraints: Constraints = Constraints()
+    constraints: Constraints = ANY_NODE
     #: None: any pod may be near it.
     neighbours: Neighbours | None = None
 
@@ -131,6 +135,8 @@ def constraints_of(
 ) -> Constraints:
     """Return the constraints in canonical order; RequestError where one cannot be judged."""
     if spec.affinity is None and not (spec.node_selector or spec.tolerations):
+        if hold_seconds is None and not reservation:
+            return ANY_NODE
         return Constraints(hold_seconds=hold_seconds, reservation=reservation)
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
     required = node_affinity.required if node_affinity else None

@@ -233,7 +233,9 @@ class TeamUses:
             _add(self.submitted, account, sign * (not use.is_finished))
             _add(self.running, account, sign * bool(use.nodes))
             _add(self.gpus, account, sign * use.gpus)
-        held = self.amounts.setdefault(use.team, Counter())
+        held = self.amounts.get(use.team)
+        if held is None:
+            held = self.amounts[use.team] = Counter()
         for resource, amount in use.amounts:
             held[resource] += sign * amount
         for node in use.nodes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from fairlead.api.names import POOL
 from fairlead.api.placement import HeldNodes
 from fairlead.api.quantity import is_gpu
@@ -28,8 +26,9 @@ def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[He
         if not each and not cluster.uses.has_owners:
             continue
         alike = slots if cluster.uses.has_owners else table.labels.domains(POOL)[0][slots]
-        _, first, counts = np.unique(alike, return_index=True, return_counts=True)
-        for slot, count in zip(slots[first].tolist(), counts.tolist(), strict=True):
+        one_each = dict(zip(alike.tolist(), slots.tolist(), strict=True))
+        for group, count in Counter[int](alike.tolist()).items():
+            slot = one_each[group]
             team = owner(table.names[slot])
             lender = team if team != entry.lane.team else ""
             if each or lender:

@@ -33,7 +33,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.nodes import Bools, Ints, NodeTable, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def give_back(
     for role, slots, stays in zip(gang.roles, scope.slots, scope.kept, strict=True):
         given = slots if kept else slots[~stays]
         if len(given):
-            distinct, counts = np.unique(given, return_counts=True)
+            distinct, counts = counted(given)
             capacity.take(distinct, -sign * counts, role.member)
 
 
@@ -278,7 +278,7 @@ def plan_repair(capacity: PresentCapacity, gang: GangRequest, scope: RepairScope
             for role, old, stays, new in places:
                 moved = new[~stays | (new != old)]
                 if len(moved):
-                    distinct, counts = np.unique(moved, return_counts=True)
+                    distinct, counts = counted(moved)
                     capacity.take(distinct, counts, role.member)
             return Plan(found)
     capacity.rollback_to(mark)

@@ -14,7 +14,7 @@ import numpy as np
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.search import plan_within
 from fairlead.model.gangs import GangRequest
-from fairlead.model.nodes import Bools, Ints
+from fairlead.model.nodes import Bools, Ints, counted
 
 
 def place_slices(
@@ -53,7 +53,7 @@ def place_slices(
                 if not moves_slices:
                     capacity.rollback_to(mark)
                     return None
-                distinct, counts = np.unique(old[staying], return_counts=True)
+                distinct, counts = counted(old[staying])
                 capacity.take(distinct, -counts, role.member)
             homeless.append(members)
         if homeless:

@@ -41,6 +41,8 @@ class Verdicts:
         self._judgements = 0
         #: The shapes that this decision has judged.
         self._judged: dict[int, Shape] = {}
+        #: Whether there is room for a shape beside all that this decision has placed.
+        self._has_room: dict[int, bool] = {}
 
     def run(self) -> list[OrderKey]:
         """Judge the head of the queue and jobs without a verdict, then some of the others.
@@ -167,11 +169,13 @@ class Verdicts:
         """True when the shape was not got to and may well fit."""
         if not self._fit.is_exhausted or isinstance(shape.gang, InvalidGang):
             return False
-        capacity = self._context.capacity
-        mark = capacity.mark()
-        plan = plan_gang(capacity, self._context.cluster.table, shape.gang)
-        capacity.rollback_to(mark)
-        return plan is not None
+        if id(shape) not in self._has_room:
+            capacity = self._context.capacity
+            mark = capacity.mark()
+            plan = plan_gang(capacity, self._context.cluster.table, shape.gang)
+            capacity.rollback_to(mark)
+            self._has_room[id(shape)] = plan is not None
+        return self._has_room[id(shape)]
 
     def _judge(self, shape: Shape) -> Verdict:
         self._judgements += 1

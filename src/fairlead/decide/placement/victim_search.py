@@ -28,7 +28,7 @@ from fairlead.model.claims import Claim
 from fairlead.model.gangs import GangRequest
 from fairlead.model.labels import FOREIGN
 from fairlead.model.neighbours import marks_in
-from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.nodes import Bools, Ints, NodeTable, counted
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.requests import Request
 
@@ -276,7 +276,7 @@ class VictimSearch:
 def take_places(capacity: Capacity, table: NodeTable, gang: GangRequest, plan: Plan) -> bool:
     """Take the places of a plan if there is room for all of them; False leaves some taken."""
     for role, slots in zip(gang.roles, plan.slots, strict=True):
-        distinct, counts = np.unique(slots, return_counts=True)
+        distinct, counts = counted(slots)
         if (capacity.fits(role.member)[distinct] < counts).any():
             return False
         capacity.take(distinct, counts, role.member)
