@@ -77,7 +77,7 @@ async def _batch(ground: Ground, turn: int) -> float:
         )
 
     taken = await _timed(ground, f"batch-{turn}", start, {})
-    await ground.client.delete_collection(BATCH_JOBS, namespace="default")
+    await ground.remove_all(BATCH_JOBS)
     await ground.remove_pods()
     return taken
 

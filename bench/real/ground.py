@@ -93,11 +93,15 @@ class Ground:
 
     async def remove_pods(self) -> None:
         """Delete all pods and wait until every server has taken note and rests."""
-        async with asyncio.timeout(SECONDS_MAX):
-            while (await self.client.list(BOUND_PODS)).items:
-                await self._delete_pods()
-                await asyncio.sleep(0.5)
+        await self.remove_all(BOUND_PODS)
         await asyncio.sleep(REST_SECONDS)
+
+    async def remove_all(self, resource: Resource[Any]) -> None:
+        """Delete all objects of a namespaced kind, and wait until the last is gone."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while (await self.client.list(resource)).items:
+                await self._delete(resource)
+                await asyncio.sleep(0.5)
 
     async def remove_job(self, name: str) -> None:
         """Delete a job and its pods; the controllers must run, and let it go."""
@@ -105,7 +109,7 @@ class Ground:
             await self.client.delete(JOBS, name, namespace="default")
             with contextlib.suppress(NotFound):
                 while await self.client.get(JOBS, name, namespace="default"):
-                    await self._delete_pods()
+                    await self._delete(PODS)
                     await asyncio.sleep(0.3)
         await self.remove_pods()
 
@@ -125,9 +129,11 @@ class Ground:
                 )
         await self.remove_pods()
 
-    async def _delete_pods(self) -> None:
+    async def _delete(self, resource: Resource[Any]) -> None:
         with contextlib.suppress(ApiError):  # it is asked again until none is left
-            await self.client.delete_collection(PODS, namespace="default", grace_period_seconds=0)
+            await self.client.delete_collection(
+                resource, namespace="default", grace_period_seconds=0
+            )
 
 
 @dataclass
