@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ import msgspec
 from tests.kubernetes.controlplane import ControlPlane
 
 from fairlead.api import crd
+from fairlead.api.cluster_report import REPORT_NAME
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
+from fairlead.api.resources import CLUSTER_REPORTS, CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.jobs import JobsController
@@ -116,6 +117,12 @@ async def sweep(client: Client) -> None:
     await client.delete_collection(JOBS)
     await client.delete_collection(PODS, grace_period_seconds=0)
     await client.delete_collection(NODES)
+
+
+async def remove_report(client: Client) -> None:
+    """Delete the doctor's report: where one is recent, a new process waits for its turn."""
+    with suppress(NotFound):
+        await client.delete(CLUSTER_REPORTS, REPORT_NAME)
 
 
 @dataclass(slots=True)

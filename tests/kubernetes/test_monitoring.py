@@ -23,6 +23,7 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    remove_report,
     sweep,
     until,
     virtual_nodes,
@@ -67,6 +68,7 @@ def engine() -> Path:
 async def client(plane: ControlPlane) -> AsyncIterator[HttpClient]:
     client = http_client(plane)
     await install_kinds(client)
+    await remove_report(client)
     yield client
     await sweep(client)
     await client.close()
