@@ -237,6 +237,27 @@ def test_a_planted_bug_is_reported_by_the_checker_of_its_promise(
         planted(history)
 
 
+def test_what_a_node_was_given_may_stay_when_it_offers_less_but_nothing_may_be_added() -> None:
+    history = History()
+    history.checkers.node(make_node("n1", gpus=3), None, history.now)  # a claim has 4
+    history.now += 151.0
+    history.put(history.job)
+    with pytest.raises(PromiseBroken, match=r"^1: node n1 holds 5 nvidia.com/gpu, it has 3"):
+        history.checkers.pod(make_pod("stranger", node="n1", gpus=1), None, history.now)
+
+
+def test_a_place_given_before_a_node_offers_less_may_come_late_and_is_not_given_again() -> None:
+    history = History()
+    history.checkers.node(make_node("n1", gpus=3), None, history.now)
+    history.now += 149.0
+    other = make_job("b", count=1, gpus=1, placement=make_placement(["n1"]))
+    history.put(other)
+    history.now += 100.0
+    history.put(make_job("b", count=1, gpus=1), other)
+    with pytest.raises(PromiseBroken, match=r"^1: node n1 holds 5"):
+        history.put(other)
+
+
 def test_a_sound_history_is_not_reported() -> None:
     history = History()
     sound(history)

@@ -147,6 +147,34 @@ def test_lost_work_is_attributed_to_its_cause() -> None:
     assert shown.startswith(f"{causes['Node'] / 3600:,.0f} Node, ")
 
 
+def test_hardware_that_fails_or_is_slow_costs_time_and_the_report_says_how_often() -> None:
+    scenario = Scenario(
+        cluster=ClusterSpec(nodes=6),
+        load=LoadSpec(days=0.15, jobs_per_day=150, run_seconds_median=1000, members_max=2),
+    )
+    faults = FaultProfile(
+        name="f", gpu_faults_per_1000_node_days=20_000, gpu_repair_seconds_median=600,
+        slowdowns_per_1000_node_days=20_000, slow_seconds_median=600, storage_stalls_per_day=50,
+    )  # fmt: skip
+    calm, rough = run(scenario).summary, run(replace(scenario, faults=faults)).summary
+    assert rough.finished == rough.jobs == calm.jobs
+    assert min(rough.gpu_faults, rough.slowdowns, rough.stalls) > 3
+    assert (calm.gpu_faults, calm.slowdowns, calm.stalls) == (0, 0, 0)
+    assert rough.attempts > calm.attempts
+    assert rough.lost_gpu_seconds_by_cause["User"] > 0
+    rows, names = dict(figure_rows(rough)), ("GPU faults", "Slow nodes", "Storage stalls")
+    assert [rows[name] for name in names] == [
+        str(count) for count in (rough.gpu_faults, rough.slowdowns, rough.stalls)
+    ]
+    assert not dict(figure_rows(calm)).keys() & set(names)
+    slow = replace(faults, gpu_faults_per_1000_node_days=0.0)
+    only_slow = run(replace(scenario, faults=slow)).summary
+    assert only_slow.attempts == calm.attempts
+    assert only_slow.jct_mean_seconds is not None
+    assert calm.jct_mean_seconds is not None
+    assert only_slow.jct_mean_seconds > calm.jct_mean_seconds * 1.2
+
+
 def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path) -> None:
     runs: list[Run] = []
     shown: list[Progress] = []

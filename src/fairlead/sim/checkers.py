@@ -27,7 +27,8 @@ MemberKey = tuple[str, int]
 
 #: Where balloons are.
 _BALLOONS = LeaderOptions().namespace
-#: A write that was decided on before its author could see a cordon comes at most this much later.
+#: A write that was decided on before its author could see a cordon, or that a node has less, comes
+#: at most this much later.
 _STALE_SECONDS = 150.0
 #: Pods of another tool run on while a replacement for a lost node is looked for.
 _REPAIR_SECONDS = 300.0
@@ -65,6 +66,14 @@ class _JobModel:
     partial_since: float | None = None  # on the clock of the jobs controller
 
 
+@dataclass(slots=True)
+class _Shrunk:
+    """A node that offers less than it did; what it was given before, by resource, may stay."""
+
+    at: float
+    excess: dict[str, int] = field(default_factory=dict[str, int])
+
+
 @dataclass(frozen=True, slots=True)
 class _PodModel:
     """A live pod. `job` and `uid` are of its controller, of its labels where that is a tool's."""
@@ -95,6 +104,8 @@ class Checkers:
         self._jobs: dict[ObjectKey, _JobModel] = {}
         self._pods: dict[ObjectKey, _PodModel] = {}
         self._capacity: dict[str, dict[str, int]] = {}
+        self._shrunk: dict[str, _Shrunk] = {}
+        self._now = 0.0
         self._claimed: defaultdict[str, defaultdict[str, int]] = defaultdict(
             lambda: defaultdict(int)
         )
@@ -115,21 +126,21 @@ class Checkers:
 
     def node(self, new: Node | None, old: Node | None, now: float) -> None:
         """A node was added, changed or removed."""
-        self.checked += 1
+        self.checked, self._now = self.checked + 1, now
         if new is not None and new.spec.unschedulable:
             self._cordoned.setdefault(new.metadata.name, now)
         elif (name := (new or old or Node()).metadata.name) in self._cordoned:
             del self._cordoned[name]
             self._evicted.pop(name, None)
         if new is not None:
-            self._capacity[new.metadata.name] = resources_to_base(new.status.allocatable)
-            self._check_node(new.metadata.name)
+            self._set_capacity(new.metadata.name, resources_to_base(new.status.allocatable))
         elif old is not None:
             self._capacity.pop(old.metadata.name, None)
+            self._shrunk.pop(old.metadata.name, None)
 
     def job(self, new: Job | None, old: Job | None, now: float) -> None:
         """A job was added, changed or removed."""
-        self.checked += 1
+        self.checked, self._now = self.checked + 1, now
         some = new or old
         assert some is not None
         key = some.metadata.key
@@ -168,7 +179,7 @@ class Checkers:
 
     def pod(self, new: Pod | None, old: Pod | None, now: float) -> None:
         """A pod was added, changed or removed. Balloons hold nothing that a job could not have."""
-        self.checked += 1
+        self.checked, self._now = self.checked + 1, now
         some = new or old
         assert some is not None
         if is_balloon(some, _BALLOONS):
@@ -232,12 +243,13 @@ class Checkers:
         for (role, _), node in model.claims.items():
             for resource, amount in model.requests[role].items():
                 self._claimed[node][resource] -= amount
+        left = [node for node in model.claims.values() if node in self._shrunk]
         model.claims = claims
         for (role, _), node in claims.items():
             for resource, amount in model.requests[role].items():
                 self._claimed[node][resource] += amount
         self._cover(key, [pod.member for pod in self._pods_of[key].values()])
-        for node in dict.fromkeys(claims.values()):
+        for node in dict.fromkeys((*left, *claims.values())):
             self._check_node(node)
 
     def _cover(self, key: ObjectKey, members: Iterable[MemberKey | None]) -> None:
@@ -263,13 +275,26 @@ class Checkers:
 
     # Promises
 
+    def _set_capacity(self, node: str, capacity: dict[str, int]) -> None:
+        before = self._capacity.get(node, {})
+        self._capacity[node] = capacity
+        if any(capacity.get(name, 0) < amount for name, amount in before.items()):
+            excess = {name: -left for name, left in self.free(node).items() if left < 0}
+            self._shrunk[node] = _Shrunk(self._now, excess)
+        self._check_node(node)
+
     def _check_node(self, node: str) -> None:
         """1: a node is never given more than it has."""
-        capacity = self._capacity.get(node)
+        capacity, shrunk = self._capacity.get(node), self._shrunk.get(node)
         if capacity is None:
             return
         for resource, amount in sorted(self.free(node).items()):
-            if amount < 0:
+            allowed = 0 if shrunk is None else shrunk.excess.get(resource, 0)
+            if shrunk is not None and (
+                -amount <= allowed or self._now <= shrunk.at + _STALE_SECONDS
+            ):
+                shrunk.excess[resource] = max(-amount, 0)
+            elif amount < 0:
                 has = capacity.get(resource, 0)
                 raise PromiseBroken(f"1: node {node} holds {has - amount} {resource}, it has {has}")
 

@@ -1,5 +1,5 @@
-"""What happens to a simulated world from outside: users act, nodes fail and are drained, groups of
-another tool arrive.
+"""What happens to a simulated world from outside: users act, nodes and GPUs fail, nodes are slow
+and are drained, storage stalls, groups of another tool arrive.
 
 Each runs as one task with a random stream of its own, from the start until the instant that it is
 given, and leaves nothing behind that would keep a job from its end.
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeAlias
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
@@ -22,7 +24,7 @@ from fairlead.app.context import Streams
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import DeleteOptions
 from fairlead.embedded.verbs.service import Service
-from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.nodes import STALLED, VirtualNodes
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import Checkers
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
@@ -34,6 +36,12 @@ GROUP_SECONDS_MAX, GROUP_MEMBERS_MAX = 600.0, 10
 _ENLARGED_SHARE, _DELETED_SHARE = 0.2, 0.2
 #: How long before it begins maintenance is announced at most, and how long it takes, in seconds.
 _AHEAD_SECONDS_MAX, _MAINTENANCE_SECONDS = 3600.0, (60.0, 1800.0)
+
+#: What is under way, and until when; and what has begun.
+_UnderWay: TypeAlias = Mapping[str, float]
+_Begun: TypeAlias = tuple[str, float] | None
+_Begin: TypeAlias = Callable[[random.Random, float, _UnderWay], Awaitable[_Begun]]
+_End: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class Disturbances:
@@ -49,7 +57,10 @@ class Disturbances:
         checkers: Checkers,
         streams: Streams,
     ) -> None:
-        self.node_failures = 0
+        self.node_failures = self.gpu_faults = self.slowdowns = self.stalls = 0
+        #: Nodes that are slow, and how many times a program takes longer on them.
+        self._slow: dict[str, float] = {}
+        self._is_stalled = False
         self.user_acts = 0
         self._options = options
         self._client = client
@@ -59,6 +70,17 @@ class Disturbances:
         self._streams = streams
         self._written = asyncio.Event()  # some job was written
         self._last_written: ObjectKey = ("", "")
+
+    @property
+    def hardware(self) -> Counter[str]:
+        """How often hardware failed, but for whole nodes."""
+        return Counter(
+            {
+                "GPU fault": self.gpu_faults,
+                "slow node": self.slowdowns,
+                "storage stall": self.stalls,
+            }
+        )
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Note the job that users may act on next; of adopted ones the other tool decides."""
@@ -83,6 +105,9 @@ class Disturbances:
             group.create_task(self._drain_nodes(until))
             group.create_task(self._maintain_nodes(until))
             group.create_task(self._act_as_users(until))
+            group.create_task(self._fail_gpus(until))
+            group.create_task(self._slow_nodes(until))
+            group.create_task(self._stall_storage(until))
             group.create_task(self._change_teams())
             if self._options.groups:
                 group.create_task(self._submit_groups(until))
@@ -169,35 +194,113 @@ class Disturbances:
         self.user_acts += 1
         await self._client.patch(JOBS, key[1], {"spec": spec}, namespace=key[0])
 
-    async def _break_nodes(self, until: float) -> None:
-        """Fail random nodes at exponential intervals; each comes back after its repair.
+    async def _recurring(
+        self, stream: str, per_day: float, until: float, *, begin: _Begin, end: _End
+    ) -> None:
+        """Begin something at exponential intervals, and end it when its time is over or all is.
 
-        One task does both, and mends in the order of breaking: the order in which a task group
-        cancels its tasks is that of their addresses.
+        `begin` is called with the random stream and the time, and returns on what it has acted and
+        until when; None where it did not act. One task does both, and ends in the order of
+        beginning: the order in which a task group cancels its tasks is that of their addresses.
         """
-        rng, names = self._streams("breaks"), self._virtual.node_names()
-        lemons = names[: round(len(names) * self._options.lemon_share)]
-        are_bought = bool(self._options.pools)
-        rate = self._options.node_failures_per_day / DAY_SECONDS
+        rng, rate = self._streams(stream), per_day / DAY_SECONDS
         next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
-        broken: dict[str, float] = {}  # name -> when it is repaired, in the order of breaking
-        while (now := min([next_at, *broken.values()])) < until:
+        under_way: dict[str, float] = {}  # name -> until when, in the order of beginning
+        while (now := min([next_at, *under_way.values()])) < until:
             await asyncio.sleep(max(0.0, now - self._elapsed()))
-            for name in [name for name, at in broken.items() if at <= now]:
-                del broken[name]
-                self._virtual.recover_node(name)
+            for name in [name for name, at in under_way.items() if at <= now]:
+                del under_way[name]
+                await end(name)
             if next_at <= now:
                 next_at = now + rng.expovariate(rate)
-                names = self._virtual.node_names() if are_bought else names
-                name = self._breaking(names, lemons, rng) if names else ""
-                if name and name not in broken:
-                    self.node_failures += 1
-                    broken[name] = now + self._repair_seconds(rng)
-                    detect = rng.random() * self._options.node_detect_seconds_max
-                    self._virtual.fail_node(name, detect_seconds=detect)
+                begun = await begin(rng, now, under_way)
+                if begun is not None:
+                    under_way[begun[0]] = begun[1]
         await asyncio.sleep(max(0.0, until - self._elapsed()))
-        for name in broken:
+        for name in under_way:
+            await end(name)
+
+    async def _break_nodes(self, until: float) -> None:
+        """Fail random nodes; each comes back after its repair."""
+        options, first = self._options, self._virtual.node_names()
+        lemons = first[: round(len(first) * options.lemon_share)]
+
+        async def begin(rng: random.Random, now: float, broken: _UnderWay) -> _Begun:
+            names = self._virtual.node_names() if options.pools else first
+            name = self._breaking(names, lemons, rng) if names else ""
+            if not name or name in broken:
+                return None
+            self.node_failures += 1
+            repair = _drawn(rng, options.node_repair_seconds, options.node_repair_sigma)
+            detect = rng.random() * options.node_detect_seconds_max
+            self._virtual.fail_node(name, detect_seconds=detect)
+            return name, now + repair
+
+        async def end(name: str) -> None:
             self._virtual.recover_node(name)
+
+        await self._recurring("breaks", options.node_failures_per_day, until, begin=begin, end=end)
+
+    async def _fail_gpus(self, until: float) -> None:
+        """Fail one GPU of random nodes; the program that uses it ends, the node goes on."""
+        options = self._options
+
+        async def begin(rng: random.Random, now: float, broken: _UnderWay) -> _Begun:
+            names = self._virtual.node_names()
+            name = rng.choice(names) if names else ""
+            if not name or name in broken or not self._virtual.fail_gpu(name, rng.random()):
+                return None
+            self.gpu_faults += 1
+            return name, now + _drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
+
+        async def end(name: str) -> None:
+            self._virtual.mend_gpu(name)
+
+        await self._recurring("gpus", options.gpu_faults_per_day, until, begin=begin, end=end)
+
+    async def _slow_nodes(self, until: float) -> None:
+        """Slow random nodes down for a while: they answer, and their programs get on slowly."""
+        options = self._options
+
+        async def begin(rng: random.Random, now: float, slow: _UnderWay) -> _Begun:
+            names = self._virtual.node_names()
+            name = rng.choice(names) if names else ""
+            if not name or name in slow:
+                return None
+            self.slowdowns += 1
+            self._slow[name] = options.slow_factor
+            self._set_speed(name)
+            return name, now + _drawn(rng, options.slow_seconds, options.node_repair_sigma)
+
+        async def end(name: str) -> None:
+            del self._slow[name]
+            self._set_speed(name)
+
+        await self._recurring("slow", options.slowdowns_per_day, until, begin=begin, end=end)
+
+    async def _stall_storage(self, until: float) -> None:
+        """Let the storage that all programs wait for stall for a while."""
+        options = self._options
+
+        async def begin(rng: random.Random, now: float, stalled: _UnderWay) -> _Begun:
+            if stalled:
+                return None
+            self.stalls += 1
+            self._is_stalled = True
+            for name in self._virtual.node_names():
+                self._set_speed(name)
+            return "storage", now + _drawn(rng, options.stall_seconds, options.node_repair_sigma)
+
+        async def end(_: str) -> None:
+            self._is_stalled = False
+            for name in self._virtual.node_names():
+                self._set_speed(name)
+
+        await self._recurring("stalls", options.stalls_per_day, until, begin=begin, end=end)
+
+    def _set_speed(self, name: str) -> None:
+        speed = 1.0 / self._slow.get(name, 1.0)
+        self._virtual.set_speed(name, STALLED if self._is_stalled else speed)
 
     async def _break_together(self, until: float) -> None:
         """Fail the nodes of each outage together; they come back together, by `until` at last."""
@@ -218,52 +321,42 @@ class Disturbances:
                     self._virtual.recover_node(names[index])
 
     async def _drain_nodes(self, until: float) -> None:
-        """Drain random nodes at exponential intervals; each is open again after a while."""
-        rng, names = self._streams("drains"), self._virtual.node_names()
-        are_bought = bool(self._options.pools)
-        rate = self._options.drains_per_day / DAY_SECONDS
-        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
-        cordoned: dict[str, float] = {}  # name -> until when, in the order of draining
-        while (now := min([next_at, *cordoned.values()])) < until:
-            await asyncio.sleep(max(0.0, now - self._elapsed()))
-            for name in [name for name, at in cordoned.items() if at <= now]:
-                del cordoned[name]
-                await self._cordon(name, value=False)
-            if next_at <= now:
-                next_at = now + rng.expovariate(rate)
-                names = self._virtual.node_names() if are_bought else names
-                name = rng.choice(names) if names else ""
-                if name and name not in cordoned:
-                    cordoned[name] = now + self._options.cordon_seconds
-                    await self._drain(name, rng)
-        await asyncio.sleep(max(0.0, until - self._elapsed()))
-        for name in cordoned:
+        """Drain random nodes; each is open again after a while."""
+        options, first = self._options, self._virtual.node_names()
+
+        async def begin(rng: random.Random, now: float, cordoned: _UnderWay) -> _Begun:
+            names = self._virtual.node_names() if options.pools else first
+            name = rng.choice(names) if names else ""
+            if not name or name in cordoned:
+                return None
+            await self._drain(name, rng)
+            return name, now + options.cordon_seconds
+
+        async def end(name: str) -> None:
             await self._cordon(name, value=False)
 
+        await self._recurring("drains", options.drains_per_day, until, begin=begin, end=end)
+
     async def _maintain_nodes(self, until: float) -> None:
-        """Announce windows of random nodes at exponential intervals; each is gone once it is
-        over.
-        """
-        rng, names = self._streams("maintenances"), self._virtual.node_names()
-        rate = self._options.maintenances_per_day / DAY_SECONDS
-        next_at = self._elapsed() + rng.expovariate(rate) if rate > 0 else until
-        planned: dict[str, float] = {}  # name -> until when, in the order of announcing
-        while (now := min([next_at, *planned.values()])) < until:
-            await asyncio.sleep(max(0.0, now - self._elapsed()))
-            for name in [name for name, at in planned.items() if at <= now]:
-                del planned[name]
-                await self._announce(name, None)
-            if next_at <= now:
-                next_at = now + rng.expovariate(rate)
-                name = rng.choice(names)
-                start = now + rng.uniform(0, _AHEAD_SECONDS_MAX)
-                if name not in planned:
-                    planned[name] = start + rng.uniform(*_MAINTENANCE_SECONDS)
-                    instants = (format_time(EPOCH + at) for at in (start, planned[name]))
-                    await self._announce(name, "/".join(instants))
-        await asyncio.sleep(max(0.0, until - self._elapsed()))
-        for name in planned:
+        """Announce windows of random nodes; each is gone once it is over."""
+        options, names = self._options, self._virtual.node_names()
+
+        async def begin(rng: random.Random, now: float, planned: _UnderWay) -> _Begun:
+            name = rng.choice(names)
+            start = now + rng.uniform(0, _AHEAD_SECONDS_MAX)
+            if name in planned:
+                return None
+            last = start + rng.uniform(*_MAINTENANCE_SECONDS)
+            instants = (format_time(EPOCH + at) for at in (start, last))
+            await self._announce(name, "/".join(instants))
+            return name, last
+
+        async def end(name: str) -> None:
             await self._announce(name, None)
+
+        await self._recurring(
+            "maintenances", options.maintenances_per_day, until, begin=begin, end=end
+        )
 
     async def _announce(self, name: str, window: str | None) -> None:
         await self._client.patch(NODES, name, {"metadata": {"annotations": {MAINTENANCE: window}}})
@@ -288,6 +381,7 @@ class Disturbances:
             return rng.choice(lemons)
         return rng.choice(names)
 
-    def _repair_seconds(self, rng: random.Random) -> float:
-        sigma = self._options.node_repair_sigma
-        return self._options.node_repair_seconds * (rng.lognormvariate(0.0, sigma) if sigma else 1)
+
+def _drawn(rng: random.Random, median: float, sigma: float) -> float:
+    """Draw a log-normal duration; the median with sigma 0."""
+    return median * (rng.lognormvariate(0.0, sigma) if sigma else 1)

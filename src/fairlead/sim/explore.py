@@ -138,6 +138,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_moves(options, number)
     options = _with_elastic(options, number)
     options = _with_consolidation(options, number)
+    options = _with_hardware(options, number)
     # As if all ran one after another: on one node they do.
     total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
     return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
@@ -257,9 +258,8 @@ def _with_limits(options: WorldOptions, number: int) -> WorldOptions:
     rng = random.Random(f"limits/{number}")  # noqa: S311 # a simulation, no secret
     if rng.random() < 0.5:
         return options
-    share = rng.choice((0.5, 1.0))
     return replace(
-        options, workload=replace(options.workload, limited_share=share),
+        options, workload=replace(options.workload, limited_share=rng.choice((0.5, 1.0))),
         policy=replace(options.policy, starvation_seconds=rng.choice((0.0, 60.0, 900.0))),
     )  # fmt: skip
 
@@ -281,8 +281,8 @@ def _with_elastic(options: WorldOptions, number: int) -> WorldOptions:
     rng = random.Random(f"elastic/{number}")  # noqa: S311 # a simulation, no secret
     if rng.random() < 0.6:
         return options
-    share = rng.choice((0.3, 1.0))
-    return replace(options, workload=replace(options.workload, elastic_share=share))
+    workload = replace(options.workload, elastic_share=rng.choice((0.3, 1.0)))
+    return replace(options, workload=workload)
 
 
 def _with_consolidation(options: WorldOptions, number: int) -> WorldOptions:
@@ -300,6 +300,21 @@ def _with_consolidation(options: WorldOptions, number: int) -> WorldOptions:
         options.workload, run_seconds_median=rng.choice((60.0, 300.0)), run_seconds_max=3600.0
     )
     return replace(options, pools=pools, policy=policy, workload=workload)
+
+
+def _with_hardware(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world with GPU faults, slow nodes and storage that stalls, or as it was."""
+    rng = random.Random(f"hardware/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.6:
+        return options
+    return replace(
+        options, gpu_faults_per_day=rng.choice((0.0, 50.0, 500.0)),
+        gpu_repair_seconds=rng.choice((60.0, 1800.0)),
+        slowdowns_per_day=rng.choice((0.0, 50.0, 500.0)), slow_factor=rng.choice((1.5, 4.0, 50.0)),
+        slow_seconds=rng.choice((60.0, 1800.0)),
+        stalls_per_day=rng.choice((0.0, 0.0, 20.0, 200.0)),
+        stall_seconds=rng.choice((30.0, 600.0)),
+    )  # fmt: skip
 
 
 def gpu_hours_of(options: WorldOptions, seed: int) -> dict[str, float]:
@@ -371,7 +386,7 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
         number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
         bound=world.topology.checked, dated=world.maintenance.judged, moved=world.preemptions.moves,
         emptied=world.preemptions.consolidation.requests,
-        writes=world.writes, met=world.faults_met,
+        writes=world.writes, met=world.faults_met + world.disturbances.hardware,
     )  # fmt: skip
     if (fleet := world.fleet) is None:
         return found

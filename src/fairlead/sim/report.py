@@ -101,6 +101,15 @@ def figure_rows(summary: Summary) -> list[tuple[str, str]]:
         ("Lost GPU hours", _lost(summary)),
         ("Attempts", f"{summary.attempts:,}"),
         ("Node failures", f"{summary.node_failures:,}"),
+        *(
+            (name, f"{count:,}")
+            for name, count in (
+                ("GPU faults", summary.gpu_faults),
+                ("Slow nodes", summary.slowdowns),
+                ("Storage stalls", summary.stalls),
+            )
+            if count
+        ),
         ("API writes", f"{summary.writes:,}"),
         ("Simulated", f"{duration(summary.simulated_seconds)} in {duration(summary.wall_seconds)}"),
     ]

@@ -144,6 +144,8 @@ class Run:
         facts = RunFacts(
             seed=self.scenario.seed, writes=world.writes,
             node_failures=world.disturbances.node_failures,
+            gpu_faults=world.disturbances.gpu_faults, slowdowns=world.disturbances.slowdowns,
+            stalls=world.disturbances.stalls,
             kills=world.kills, api_faults=world.faults_injected, violations=violations,
             is_complete=not violations and not world.is_stopped, log_hash=world.log_hash,
             wall_seconds=_clock() - self._begun,
@@ -195,7 +197,7 @@ def world_options(
     scenario: Scenario, faults: FaultProfile, seconds: float, teams: tuple[TeamChange, ...] = ()
 ) -> WorldOptions:
     """Return the world of a scenario in which jobs arrive for `seconds`."""
-    is_rough = faults.api == "rough"
+    is_rough, thousands = faults.api == "rough", scenario.cluster.nodes / 1000
     return WorldOptions(
         nodes=scenario.cluster.nodes,
         workload=WorkloadOptions(0, seconds, teams=tuple(team.name for team in teams)),
@@ -207,14 +209,20 @@ def world_options(
         lease_seconds=LEASE_SECONDS if faults.calls_between_kills_mean else LEASE_ALONE_SECONDS,
         calls_between_kills_mean=faults.calls_between_kills_mean,
         steps_between_crashes_mean=0.0,
-        node_failures_per_day=faults.node_failures_per_1000_node_days
-        * scenario.cluster.nodes / 1000,
+        node_failures_per_day=faults.node_failures_per_1000_node_days * thousands,
         node_repair_seconds=faults.repair_seconds_median,
         node_repair_sigma=faults.repair_sigma,
         node_detect_seconds_max=faults.detect_seconds_max,
         outages=outages_of(scenario, faults, seconds),
         lemon_share=faults.lemon_share,
         lemon_factor=faults.lemon_factor,
+        gpu_faults_per_day=faults.gpu_faults_per_1000_node_days * thousands,
+        gpu_repair_seconds=faults.gpu_repair_seconds_median,
+        slowdowns_per_day=faults.slowdowns_per_1000_node_days * thousands,
+        slow_factor=faults.slow_factor,
+        slow_seconds=faults.slow_seconds_median,
+        stalls_per_day=faults.storage_stalls_per_day,
+        stall_seconds=faults.stall_seconds_median,
         drains_per_day=0.0,
         user_acts_per_day=0.0,
         settle_seconds_max=float("inf"),

@@ -53,8 +53,11 @@ class FaultProfile(_Data, frozen=True):
     A repair takes a log-normal time. `lemonShare` of the nodes fail `lemonFactor` times as often
     as the others; the mean rate stays as stated. All nodes of a rack fail together at
     `rackFailuresPer1000RackDays`, those of a block, behind one switch, at
-    `switchFailuresPer1000SwitchDays`. `nodeFailures` come in addition, at stated instants. `api`
-    names the faults between controllers and API: none or rough.
+    `switchFailuresPer1000SwitchDays`. `nodeFailures` come in addition, at stated instants. A GPU
+    fault takes one GPU of a node until it is repaired, and ends the program that uses it. On a slow
+    node programs take `slowFactor` times longer; while the storage stalls, none gets on. Their
+    durations are log-normal with `repairSigma`, too. `api` names the faults between controllers and
+    API: none or rough.
     """
 
     name: str
@@ -73,6 +76,17 @@ class FaultProfile(_Data, frozen=True):
         default=0.0, name="switchFailuresPer1000SwitchDays"
     )
     node_failures: tuple[NodeFailure, ...] = ()
+    gpu_faults_per_1000_node_days: float = msgspec.field(
+        default=0.0, name="gpuFaultsPer1000NodeDays"
+    )
+    gpu_repair_seconds_median: float = 7200.0
+    slowdowns_per_1000_node_days: float = msgspec.field(
+        default=0.0, name="slowdownsPer1000NodeDays"
+    )
+    slow_factor: float = 4.0
+    slow_seconds_median: float = 3600.0
+    storage_stalls_per_day: float = 0.0
+    stall_seconds_median: float = 600.0
     lemon_share: float = 0.0
     lemon_factor: float = 1.0
     failing_job_share: float = 0.0
@@ -268,6 +282,8 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
         yield f"faults: '{scenario.faults}'; accepted: {', '.join(fault_profiles())}, or a mapping"
     elif (profile := faults_of(scenario)).api not in ("none", "rough"):
         yield f"faults.api: '{profile.api}'; accepted: none, rough"
+    elif not 1 <= profile.slow_factor <= 1e6:
+        yield f"faults.slowFactor: {profile.slow_factor:g}; accepted: 1 to 1,000,000"
     else:
         for number, failure in enumerate(profile.node_failures):
             if not 0 <= failure.node < cluster.nodes:

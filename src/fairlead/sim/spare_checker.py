@@ -74,6 +74,7 @@ class SpareChecker:
             new is not None and not new.spec.unschedulable
             and any(c.type == READY and c.status == "True" for c in new.status.conditions)
             and not any(taint.effect == "NoExecute" for taint in taints)
+            and new.status.allocatable == new.status.capacity
         )  # fmt: skip
         if is_sound:
             self._sound_since.setdefault(name, now)

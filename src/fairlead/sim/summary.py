@@ -54,6 +54,9 @@ class Summary:
     writes: int
     writes_by_kind: dict[str, int]
     node_failures: int
+    gpu_faults: int
+    slowdowns: int
+    stalls: int
     kills: int
     api_faults: int
     requests_by_service: dict[str, dict[str, int]]
@@ -91,6 +94,9 @@ class RunFacts:
     seed: int
     writes: int
     node_failures: int
+    gpu_faults: int
+    slowdowns: int
+    stalls: int
     kills: int
     api_faults: int
     violations: tuple[str, ...]
@@ -123,7 +129,9 @@ def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
         lost_gpu_seconds_by_cause=dict(sorted(recorder.lost_by_cause.items())),
         attempts=sum(r.attempts for r in records), writes=facts.writes,
         writes_by_kind=dict(sorted(recorder.writes_by_kind.items())),
-        node_failures=facts.node_failures, kills=facts.kills, api_faults=facts.api_faults,
+        node_failures=facts.node_failures, gpu_faults=facts.gpu_faults,
+        slowdowns=facts.slowdowns, stalls=facts.stalls,
+        kills=facts.kills, api_faults=facts.api_faults,
         requests_by_service=facts.requests_by_service,
         violations=facts.violations, is_complete=facts.is_complete, log_hash=facts.log_hash,
         seed=facts.seed, simulated_seconds=recorder.seconds, wall_seconds=facts.wall_seconds,

@@ -74,6 +74,13 @@ class WorldOptions:
     outages: tuple[Outage, ...] = ()  # in addition, in the order of their instants
     lemon_share: float = 0.0  # of the nodes, which fail `lemon_factor` times as often
     lemon_factor: float = 1.0
+    gpu_faults_per_day: float = 0.0  # one GPU of a random node, until it is repaired
+    gpu_repair_seconds: float = 7200.0  # the median, with `node_repair_sigma`, as of the next two
+    slowdowns_per_day: float = 0.0  # a random node, whose programs take `slow_factor` times longer
+    slow_factor: float = 4.0
+    slow_seconds: float = 3600.0
+    stalls_per_day: float = 0.0  # of the storage: no program gets on
+    stall_seconds: float = 600.0
     pools: tuple[PoolShape, ...] = ()  # whose nodes are bought, in addition
     cloud: CloudRates = field(default_factory=CloudRates)
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from fairlead.api.core import Node, Taint
 from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
+from fairlead.api.placement import Nomination
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
@@ -63,6 +64,27 @@ def test_a_member_on_a_cordoned_node_moves_with_the_next_attempt() -> None:
     assert placed(action) == ["c", "b"]
     action, _ = outcome(nodes, wounded("a", "b", lost=("a",)))
     assert placed(action) == ["c", "b"]
+
+
+def test_members_leave_a_node_that_no_longer_offers_what_they_ask() -> None:
+    nodes = [make_node("a", gpus=7), make_node("b", gpus=8), make_node("c", gpus=8)]
+    action, _ = outcome(nodes, wounded("a", "b", gpus=8))
+    assert placed(action) == ["c", "b"]
+    action, _ = outcome(nodes, wounded("a", "a", "a", "b", gpus=3))  # 9 of 7: the last one leaves
+    assert placed(action) == ["a", "a", "c", "b"]
+    action, _ = outcome(nodes, wounded("a", "a", "b", gpus=3))
+    assert placed(action) == ["a", "a", "b"]
+
+
+def test_members_stay_beside_places_that_are_kept_for_others_and_pods_that_leave() -> None:
+    nodes = [make_node("a", gpus=8), make_node("b", gpus=8)]
+    kept = Nomination(make_placement(["a"]).roles, format_time(EPOCH))
+    nominee = make_job("nominee", gpus=8, priority=9, status={"nomination": kept})
+    action, _ = outcome(nodes, wounded("a", gpus=8), nominee)
+    assert placed(action) == ["a"]
+    leaving = make_pod("old", node="a", gpus=4, uid="x")
+    action, _ = outcome(nodes, wounded("a", gpus=8), pods=(leaving,))
+    assert placed(action) == ["a"]
 
 
 def test_pods_of_another_tool_stay_on_a_cordoned_node() -> None:

@@ -18,7 +18,7 @@ from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from fairlead.api.status import InternalError, Unavailable
 from fairlead.api.times import format_time
 from fairlead.embedded.virtual.fleet import NodeFleet
-from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.nodes import STALLED, VirtualNodes
 from fairlead.embedded.virtual.profile import (
     load_profile,
     parse_profile,
@@ -42,6 +42,9 @@ stages:
   next: {state: Succeeded, exitCodeAnnotation: fairlead.dev/simulate-exit-code}
 - {name: stop, match: {state: Terminating}, delay: {seconds: 5}, next: {state: Gone}}
 """
+
+
+PROGRESS = STEADY + "progress: {stepSeconds: 1, checkpointEverySteps: 10, reportSecondsMin: 15}\n"
 
 
 class World:
@@ -287,6 +290,98 @@ def test_pods_of_an_unreachable_node_go_on_unseen_and_report_their_end_later() -
     live(scenario)
 
 
+def test_programs_on_a_slow_node_end_later_and_gain_speed_when_it_is_over() -> None:
+    async def scenario(world: World) -> None:
+        for name, node in (("slow", "v00000"), ("other", "v00001")):
+            await world.pod(name, node)
+        await asyncio.sleep(2 + 20)
+        world.nodes.set_speed("v00000", 0.25)
+        await world.pod("late", metadata={"annotations": {"fairlead.dev/simulate-seconds": "10"}})
+        await asyncio.sleep(2 + 39)
+        assert await world.phase("late") == "Running"
+        await asyncio.sleep(2)
+        assert await world.phase("late") == "Succeeded"  # 10 seconds of work took 40
+        await asyncio.sleep(17)  # the slow pod has done 20 + 60 / 4 of its 100 seconds
+        world.nodes.set_speed("v00000", 1.0)
+        assert await world.phase("other") == "Running"
+        await asyncio.sleep(63)
+        assert (await world.phase("other"), await world.phase("slow")) == ("Succeeded", "Running")
+        await asyncio.sleep(3)
+        assert await world.phase("slow") == "Succeeded"
+
+    live(scenario)
+
+
+def test_programs_that_stall_go_on_where_they_were() -> None:
+    async def scenario(world: World) -> None:
+        await world.pod("p", metadata={"labels": {names.RANK: "0"}})
+        await asyncio.sleep(2 + 25)
+        world.nodes.set_speed("v00000", STALLED)
+        await asyncio.sleep(1000)
+        report = json.loads((await world.get("p")).metadata.annotations[names.PROGRESS])
+        assert report["step"] == 20
+        world.nodes.set_speed("v00000", 1.0)
+        await asyncio.sleep(14)
+        report = json.loads((await world.get("p")).metadata.annotations[names.PROGRESS])
+        assert report["step"] == 20
+        await asyncio.sleep(3)
+        report = json.loads((await world.get("p")).metadata.annotations[names.PROGRESS])
+        assert report["step"] == 40
+        await asyncio.sleep(57)
+        assert await world.phase("p") == "Running"
+        await asyncio.sleep(2)
+        assert await world.phase("p") == "Succeeded"
+
+    live(scenario, PROGRESS)
+
+
+async def gpus_offered(world: World) -> str | int | float:
+    return (await world.client.get(NODES, "v00000")).status.allocatable["nvidia.com/gpu"]
+
+
+def test_a_failed_gpu_ends_the_program_that_uses_it_and_is_not_offered_until_it_is_mended() -> None:
+    async def scenario(world: World) -> None:
+        for name, gpus in (("first", 5), ("second", 2)):
+            limits = {"limits": {"nvidia.com/gpu": gpus}}
+            await world.pod(name, container={"resources": limits})
+        await asyncio.sleep(3)
+        assert world.nodes.fail_gpu("v00000", 0.9)  # the eighth, which nobody uses
+        assert world.nodes.fail_gpu("v00000", 0.8)  # the sixth of the other seven
+        await asyncio.sleep(0.1)
+        assert await gpus_offered(world) == "6"
+        state = (await world.get("second")).status.container_statuses[0].state.terminated
+        assert state is not None
+        assert (state.exit_code, await world.phase("first")) == (1, "Running")
+        world.nodes.mend_gpu("v00000")
+        await asyncio.sleep(0.1)
+        assert await gpus_offered(world) == "7"
+        for _ in range(9):
+            world.nodes.mend_gpu("v00000")
+        await asyncio.sleep(0.1)
+        assert await gpus_offered(world) == "8"
+
+    live(scenario)
+
+
+def test_a_new_start_knows_which_gpus_were_lost() -> None:
+    async def main() -> None:
+        world = World()
+        await world.nodes.start()
+        lost = {"status": {"allocatable": {"nvidia.com/gpu": "7"}}}
+        await world.client.patch(NODES, "v00000", lost, subresource="status")
+        again = world.new_nodes()
+        task = asyncio.create_task(again.run())
+        await asyncio.sleep(0.5)
+        again.mend_gpu("v00000")
+        await asyncio.sleep(0.5)
+        assert await gpus_offered(world) == "8"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+
+
 def test_a_node_that_says_it_is_not_ready_has_the_other_taint() -> None:
     async def scenario(world: World) -> None:
         world.nodes.fail_node("v00001", NodeFault.NOT_READY)
@@ -295,9 +390,6 @@ def test_a_node_that_says_it_is_not_ready_has_the_other_taint() -> None:
         assert {t.key for t in node.spec.taints} == {names.TAINT_NOT_READY}
 
     live(scenario)
-
-
-PROGRESS = STEADY + "progress: {stepSeconds: 1, checkpointEverySteps: 10, reportSecondsMin: 15}\n"
 
 
 def test_progress_is_reported_at_checkpoints_not_too_often_and_a_resumed_pod_ends_sooner() -> None:

@@ -10,6 +10,7 @@ decision cannot use the capacity that the repair frees: the write may still fail
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,7 @@ from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import Bools, Ints, NodeTable, counted
+from fairlead.model.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,9 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
     """Return which members can stay; None when the placement is not one of this gang's shape.
 
     A member stays when its node exists, is ready, is not cordoned, has no NoExecute taint that it
-    does not tolerate, is not closed for maintenance and was not lost in the attempt before. Pods of
-    another tool run on while others of their gang move, so a cordoned or closed node keeps them.
+    does not tolerate, is not closed for maintenance, was not lost in the attempt before and offers
+    what its members ask: where a GPU has failed, the last ones leave. Pods of another tool run on
+    while others of their gang move, so a cordoned, closed or smaller node keeps them.
     """
     placement = job.status.placement
     assert placement is not None
@@ -231,10 +234,34 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
             usable = usable & mask.is_open & ~state.table.cordoned
         places = np.array([state.table.occupy(n) for n in placed.nodes], dtype=np.int64)
         stays = usable[places] & np.array([n not in lost_before for n in placed.nodes])
+        if job.spec.adopts is None:
+            for i in _crowded_out(state, places, role.member.request):
+                stays[i] = False
         nodes_lost.update((placed.nodes[i], None) for i in np.flatnonzero(~stays))
         slots.append(places)
         kept.append(stays)
     return RepairScope(tuple(slots), tuple(kept), len(nodes_lost))
+
+
+def _crowded_out(state: ClusterState, places: Ints, request: Request) -> Iterator[int]:
+    """Yield members, the last ones first, without which their nodes offer what is claimed there.
+
+    Places that are kept for others, and pods that are leaving, do not count.
+    """
+    table, ledger = state.table, state.ledger
+    full = counted(places)[0]
+    for slot in full[(table.free(full) < 0).any(axis=0)].tolist():
+        name = table.names[slot]
+        claimed = Counter[str]()
+        for claim in ledger.claims_on(slot):
+            for _, asked, nodes in claim.roles:
+                for resource, amount in asked:
+                    claimed[resource] += amount * nodes.count(name)
+        for i in reversed(np.flatnonzero(places == slot).tolist()):
+            if all(claimed[resource] <= table.owned(resource)[slot] for resource, _ in request):
+                break
+            claimed.subtract(dict(request))
+            yield i
 
 
 def _nodes_lost(job: Job, placement: Placement) -> dict[str, None]:

@@ -33,7 +33,7 @@ from fairlead.embedded.virtual.fleet import (
     host_address,
 )
 from fairlead.embedded.virtual.pods import PodLives
-from fairlead.embedded.virtual.profile import Profile
+from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.records import (
     READINESS_OF_FAULT,
     NodeFault,
@@ -54,6 +54,8 @@ from fairlead.runtime.reader import MirrorReader, follow
 COMPONENT = "fairlead-virtual-nodes"
 #: Until a cluster notices that a machine has ended, as kube-controller-manager does.
 _DETECT_SECONDS = 40.0
+#: A speed at which a second of work takes 30 years.
+STALLED = 1e-9
 #: Addresses in the range of `host_address`.
 _ADDRESSES = (1 << 22) - 2
 
@@ -206,6 +208,46 @@ class VirtualNodes:
         for record in list(node.pods.values()):
             self._lives.resume(record, crashed=crashed)
 
+    def fail_gpu(self, name: str, draw: float) -> bool:
+        """Break one GPU of a node; False when it has none left. KeyError if unknown.
+
+        The node offers one GPU less from now on. `draw`, in [0, 1), says which one it is: where a
+        pod uses it, the program of the pod ends with exit code 1, as after a CUDA error.
+        """
+        node = self._nodes[name]
+        left = node.use.allocatable.get(quantity.GPU, 0)
+        if not left:
+            return False
+        self._offer(node, left - 1)
+        number = int(draw * left)
+        for record in list(node.pods.values()):
+            if record.state is PodState.RUNNING and node.fault is not NodeFault.CRASHED:
+                number -= record.requests.get(quantity.GPU, 0)
+                if number < 0:
+                    self._lives.kill(record.pod.metadata.key, exit_code=1, signal=0)
+                    break
+        return True
+
+    def mend_gpu(self, name: str) -> None:
+        """Mend one GPU of a node; nothing where none is lost."""
+        node = self._nodes.get(name)
+        if node is not None and node.gpus_lost:
+            self._offer(node, node.use.allocatable[quantity.GPU] + 1)
+
+    def _offer(self, node: NodeRecord, gpus: int) -> None:
+        node.gpus_lost += node.use.allocatable[quantity.GPU] - gpus
+        node.use.allocatable[quantity.GPU] = gpus
+        self._enqueue(node)
+
+    def set_speed(self, name: str, speed: float) -> None:
+        """Let the programs on a node do so many seconds of work in a second; nothing if unknown.
+
+        1 is full speed. With `STALLED` nothing gets on; pods still start and stop.
+        """
+        node = self._nodes.get(name)
+        if node is not None:
+            self._lives.set_speed(node, speed)
+
     async def register(self, body: Mapping[str, Any]) -> None:
         """Create a node, ready, and drive its pods; nothing happens when it exists."""
         metadata: dict[str, Any] = {**body["metadata"]}
@@ -310,14 +352,14 @@ class VirtualNodes:
 
     def _must_write(self, record: PodRecord | NodeRecord) -> bool:
         if isinstance(record, NodeRecord):
-            return record.written is not record.readiness
+            return record.written != record.state
         return bool(record.wants) and record.node.fault is None
 
     def _failed(self, record: PodRecord | NodeRecord, error: ApiError) -> bool:
         """Judge a failed write; True when it should be tried again."""
         if isinstance(record, NodeRecord):
             if isinstance(error, NotFound):
-                self._written(record, record.readiness)
+                self._written(record, record.state)
                 return False
             return error.retryable or isinstance(error, Conflict)
         if error.retryable:
@@ -363,7 +405,7 @@ class VirtualNodes:
 
     async def _write_node(self, record: NodeRecord) -> None:
         """Write readiness: taints (compare-and-swap, the list is shared), then conditions."""
-        readiness = record.readiness
+        state = readiness, gpus_lost = record.state
         node = await self._client.get(NODES, record.name)
         now = self._clock.now()
         old_taints = to_wire(node.spec.taints)
@@ -377,17 +419,21 @@ class VirtualNodes:
         ours = node_conditions(readiness, now)
         kinds = [condition["type"] for condition in ours]
         foreign = [to_wire(c) for c in node.status.conditions if c.type not in kinds]
+        status: dict[str, Any] = {"conditions": foreign + ours}
+        if gpus_lost != record.written[1]:
+            capacity = quantity.resources_to_base(node.status.capacity)
+            status["allocatable"] = {quantity.GPU: str(capacity[quantity.GPU] - gpus_lost)}
         body = {
             "metadata": {"resourceVersion": node.metadata.resource_version},
-            "status": {"conditions": foreign + ours},
+            "status": status,
         }
         await self._client.patch(NODES, record.name, body, subresource="status")
-        self._written(record, readiness)
+        self._written(record, state)
 
-    def _written(self, record: NodeRecord, readiness: Readiness) -> None:
+    def _written(self, record: NodeRecord, state: tuple[Readiness, int]) -> None:
         """Note what the API has; a node whose machine has ended is not driven any more."""
-        record.written = readiness
-        if record.is_ended and readiness is Readiness.UNKNOWN:
+        record.written = state
+        if record.is_ended and state[0] is Readiness.UNKNOWN:
             self._nodes.pop(record.name, None)
 
 
@@ -401,6 +447,10 @@ def _node_record(node: Node) -> NodeRecord:
     conditions = {c.type: c for c in node.status.conditions}
     ready = conditions.get(names.READY)
     if ready is not None and ready.status != Readiness.READY.value:
-        record.readiness = record.written = Readiness(ready.status)
+        record.readiness = Readiness(ready.status)
         record.fault = NodeFault.UNREACHABLE
+    capacity = quantity.resources_to_base(node.status.capacity)
+    owned = capacity.get(quantity.GPU, 0)
+    record.gpus_lost = max(owned - allocatable.get(quantity.GPU, owned), 0)
+    record.written = record.state
     return record

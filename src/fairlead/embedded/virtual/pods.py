@@ -142,6 +142,21 @@ class PodLives:
         if record.wants:
             self._write(record)
 
+    def set_speed(self, node: NodeRecord, speed: float) -> None:
+        """Let the programs on a node do so many seconds of work in a second, above 0."""
+        now, factor = self._clock.now(), node.speed / speed
+        node.speed = speed
+        for record in list(node.pods.values()):
+            if record.state is not PodState.RUNNING or node.fault is NodeFault.CRASHED:
+                continue
+            record.generation += 1
+            if record.stage is not None:
+                record.stage_at = now + max(record.stage_at - now, 0.0) * factor
+                self._at(record, record.stage_at, self._end_due)
+            if record.step_at:
+                record.step_at = now + max(record.step_at - now, 0.0) * factor
+                self._at(record, record.step_at, self._progress_due)
+
     def kill(self, key: Key, *, exit_code: int, signal: int) -> None:
         """End a pod's processes; KeyError when it has none."""
         record = self._by_key[key]
@@ -252,13 +267,15 @@ class PodLives:
         now = self._clock.now()
         drawn = self._sampler.draw(record.pod, PodState.RUNNING, self._rng)
         record.stage = None if drawn is None else drawn.stage
+        record.step_at = 0.0
         spec = self._profile.progress
         resumed = resume_step(record.pod) if spec is not None else 0
         if drawn is not None:
             seconds = drawn.seconds
             if spec is not None and drawn.stage.next.state is PodState.SUCCEEDED:
                 seconds = max(seconds - resumed * spec.step_seconds, 0.0)
-            record.stage_at = max(record.started_at + seconds, now)
+            end_at = max(record.started_at + seconds, now)
+            record.stage_at = self._at_speed(record, end_at)
             self._at(record, record.stage_at, self._end_due)
         reports = spec is not None and (
             spec.all_members or record.pod.metadata.labels.get(names.RANK, "0") == "0"
@@ -278,7 +295,7 @@ class PodLives:
         while steps * per_step < spec.report_seconds_min:
             steps += every
         record.step_next = record.step + steps
-        record.step_at = self._clock.now() + steps * per_step
+        record.step_at = self._at_speed(record, self._clock.now() + steps * per_step)
         self._at(record, record.step_at, self._progress_due)
 
     def _progress_due(self, record: PodRecord) -> None:
@@ -415,6 +432,13 @@ class PodLives:
                 act(record)
 
         self._timer(instant, fire)
+
+    def _at_speed(self, record: PodRecord, instant: float) -> float:
+        """Return when work is done on the pod's node that takes until an instant at full speed."""
+        if record.node.speed == 1.0:
+            return instant
+        now = self._clock.now()
+        return now + (instant - now) / record.node.speed
 
     def _want(self, record: PodRecord, want: Want) -> None:
         record.wants |= want

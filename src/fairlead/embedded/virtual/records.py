@@ -48,13 +48,23 @@ class NodeRecord:
     use: NodeUse
     fault: NodeFault | None = None
     readiness: Readiness = Readiness.READY
-    written: Readiness = Readiness.READY
+    #: GPUs that have failed; the node offers the others.
+    gpus_lost: int = 0
+    #: Seconds of work that the programs on it do in a second.
+    speed: float = 1.0
+    #: `state` as the API has it.
+    written: tuple[Readiness, int] = (Readiness.READY, 0)
     pods: dict[str, PodRecord] = field(default_factory=dict)
     queued: bool = False
     writing: bool = False
     failures: int = 0
     #: The machine is gone for good: nothing mends it.
     is_ended: bool = False
+
+    @property
+    def state(self) -> tuple[Readiness, int]:
+        """What the Node object has to say: readiness, and GPUs lost."""
+        return self.readiness, self.gpus_lost
 
 
 @dataclass(slots=True, eq=False)
