@@ -252,7 +252,7 @@ def _with_maintenance(options: WorldOptions, number: int) -> WorldOptions:
 
 def _with_limits(options: WorldOptions, number: int) -> WorldOptions:
     """Return a world in which jobs have time limits, and room is kept for the head of the queue
-    earlier or later, or as it was.
+    earlier or later, and for more jobs, or as it was.
     """
     rng = random.Random(f"limits/{number}")  # noqa: S311 # a simulation, no secret
     if rng.random() < 0.5:
@@ -260,7 +260,10 @@ def _with_limits(options: WorldOptions, number: int) -> WorldOptions:
     share = rng.choice((0.5, 1.0))
     return replace(
         options, workload=replace(options.workload, limited_share=share),
-        policy=replace(options.policy, starvation_seconds=rng.choice((0.0, 60.0, 900.0))),
+        policy=replace(
+            options.policy, starvation_seconds=rng.choice((0.0, 60.0, 900.0)),
+            backfill_reservations_max=rng.choice((1, 1, 3, 100)),
+        ),
     )  # fmt: skip
 
 

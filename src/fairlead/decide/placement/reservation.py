@@ -83,8 +83,9 @@ class HeadReservations:
             self._in_order = islice(self._in_order, _LOOKS_MAX)
         self._covered += nodes
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
-        if context.now >= starves_at:
-            self._reserve(entry, gang, nodes)
+        if context.now < starves_at:
+            return
+        self._reserve(entry, gang, nodes)
 
     def _reserve(self, entry: QueueEntry, gang: GangRequest, nodes: Bools) -> None:
         context = self._context
