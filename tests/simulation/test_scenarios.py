@@ -115,9 +115,7 @@ def test_conservative_backfill_lets_fewer_jobs_pass_than_easy(tmp_path: Path) ->
             int(record.name.rsplit("-", 1)[1]): record.submitted + (record.wait_seconds or 0.0)
             for record in result.recorder.jobs.values()
         }
-        return sum(
-            starts[late] < starts[early] for late in range(100) for early in range(late)
-        )
+        return sum(starts[late] < starts[early] for late in range(100) for early in range(late))
 
     assert all(each.summary.finished == 100 for each in (strict, conservative, easy))
     assert passed(strict) == 0 < passed(conservative) < passed(easy)

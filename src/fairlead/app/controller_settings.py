@@ -58,7 +58,7 @@ class PlacementSettings(Section, frozen=True):
     ] = True  # fmt: skip
     backfill_reservations_max: Annotated[
         int,
-        Meta(ge=1, le=100, description="Room is kept for so many jobs that could use the same "
+        Meta(ge=1, le=32, description="Room is kept for so many jobs that could use the same "
              "node. 1: no later job delays the first one that waits (EASY backfill). More: none "
              "delays any of these (conservative backfill)."),
     ] = 1  # fmt: skip

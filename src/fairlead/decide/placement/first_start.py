@@ -21,7 +21,7 @@ from fairlead.decide.placement.kept import End, Reservation, Start, Use
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
 from fairlead.model.gangs import GangRequest
-from fairlead.model.nodes import Ints
+from fairlead.model.nodes import Bools, Ints
 
 #: Ends and starts that are looked at.
 _ENDS_MAX = 4096
@@ -37,21 +37,30 @@ class FirstStart:
         gang: GangRequest,
         ends: Iterator[End],
         *,
+        nodes: Bools,
         ahead: Sequence[Reservation] = (),
         is_predicted: bool = False,
     ) -> None:
         """`ends` of jobs that hold nodes, in order; with `is_predicted`, jobs without a time limit
-        end when it is predicted. `ahead` are the reservations with a place that come first.
+        end when it is predicted. `nodes` are those that the gang could use, and `ahead` the
+        reservations on them with a place that come first.
         """
         self._context, self._entry, self._gang, self._ahead = context, entry, gang, ahead
         placed = [*context.placed_until, *(context.placed_predicted if is_predicted else ())]
         turns = [turn for each in ahead for turn in each.turns(is_predicted=is_predicted)]
         merged = heapq.merge(ends, sorted([*placed, *turns], key=_at), key=_at)
         self._unread = groupby(islice(merged, _ENDS_MAX), key=_at)
+        self._is_predicted = is_predicted
         #: The instants that are known, and what is given back then, negative where it is taken.
         self._times: list[float] = []
         self._given: list[tuple[Use, ...]] = []
+        #: int64[D] each: the most that is free then on all nodes that the gang could use.
+        self._totals: list[Ints] = []
+        self._nodes = nodes
         self._room = FreedCapacity.of(context.cluster, ())
+        self._total: Ints = np.maximum(self._room.free[:, nodes], 0).sum(axis=1)
+        vectors = ((role, context.cluster.table.vector(role.member.request)) for role in gang.roles)
+        self._need = sum((role.count * vector for role, vector in vectors), 0 * self._total)
         #: The instants whose uses `_room` has given back.
         self._count = 0
 
@@ -79,16 +88,14 @@ class FirstStart:
         few, many = 0, self._read(1)
         while few < many:
             many = self._before_turns(few, many)
-            self._go(many)
-            if self._has_place():
+            if self._has_place(many):
                 break
             few, many = many, self._read(2 * many)
         else:
             return False
         while many - few > 1:
             middle = (few + many) // 2
-            self._go(middle)
-            if self._has_place():
+            if self._has_place(middle):
                 many = middle
             else:
                 few = middle
@@ -100,6 +107,10 @@ class FirstStart:
         for at, ends in islice(self._unread, max(0, count - len(self._times))):
             self._times.append(at)
             self._given.append(tuple(use for _, uses in ends for use in uses))
+            for slots, counts, request in self._given[-1] if self._ahead else ():
+                given = int(counts[self._nodes[slots]].sum())
+                self._total = self._total + given * self._context.cluster.table.vector(request)
+            self._totals.append(self._total)
         return min(count, len(self._times))
 
     def _before_turns(self, few: int, many: int) -> int:
@@ -122,17 +133,32 @@ class FirstStart:
             self._room.release(uses, sign=1 if is_more else -1)
         self._count = count
 
-    def _has_place(self) -> bool:
+    def _has_place(self, count: int) -> bool:
+        """True when the gang fits after so many instants. Most often what is free in all says no,
+        then or when a job ahead starts.
+        """
+        if self._ahead:
+            known = self._times
+            later = (r for r in self._later(count) if r.is_predicted == self._is_predicted)
+            turns = [bisect_right(known, each.at) for each in later]
+            indexes = [count - 1, *(turn - 1 for turn in turns if turn < len(known))]
+            if any((self._totals[index] < self._need).any() for index in indexes):
+                return False
+        self._go(count)
         return self._plan() is not None
+
+    def _later(self, count: int) -> list[Reservation]:
+        """Return the jobs ahead that start while the gang runs, if it begins at this instant."""
+        at = self._times[count - 1]
+        begins = max(at, self._context.now)
+        return [each for each in self._ahead if at < each.at < begins + self._held(each)]
 
     def _plan(self, order: Ints | None = None) -> Plan | None:
         """Find a place for the gang from now on for as long as it may run, within the limits of
         borrowing, and leave what is free as it is.
         """
         context, lane, room, free = self._context, self._entry.lane, self._room, self._room.free
-        at = self._times[self._count - 1]
-        begins = max(at, context.now)
-        later = [each for each in self._ahead if at < each.at < begins + self._held(each)]
+        later = self._later(self._count)
         if later:
             room.free = free.copy()
             for each in later:

@@ -142,7 +142,7 @@ class HeadReservations:
         if found is None or found[0] != basis or is_moving:
             ends = self._ends_of(is_predicted=is_predicted)
             first = FirstStart(
-                context, entry, gang, ends, ahead=ahead, is_predicted=is_predicted
+                context, entry, gang, ends, nodes=nodes, ahead=ahead, is_predicted=is_predicted
             )  # fmt: skip
             found = entry.first_start = (basis, first.find())
         return found[1]

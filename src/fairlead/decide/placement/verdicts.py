@@ -47,6 +47,8 @@ class Verdicts:
         self._judgements = 0
         #: The shapes that this decision has judged.
         self._judged: dict[int, Shape] = {}
+        #: Which of the jobs ahead a request of a lane would delay.
+        self._delayed: dict[object, Reservation | None] = {}
 
     def run(self) -> list[OrderKey]:
         """Judge the head of the queue and jobs without a verdict, then some of the others.
@@ -144,21 +146,30 @@ class Verdicts:
         if len(context.reservations) < 2 or isinstance(gang, InvalidGang):
             return None
         queue, own = context.state.queue, context.state.queue.order_of(entry)
-        ahead = [
+        ahead = tuple(
             each
             for each in context.reserved(context.respected(entry))
             if queue.order_of(context.state.jobs[each.head]) < own
-        ]
-        if not ahead or self._has_place(entry, gang.accepting, ahead):
+        )
+        asked = (gang, entry.lane, tuple(each.head for each in ahead))
+        if asked not in self._delayed:
+            self._delayed[asked] = self._first_delayed(entry, gang.accepting, ahead)
+        found = self._delayed[asked]
+        return None if found is None else reservation_verdict(found)
+
+    def _first_delayed(
+        self, entry: QueueEntry, gang: GangRequest, ahead: Sequence[Reservation]
+    ) -> Reservation | None:
+        if not ahead or self._has_place(entry, gang, ahead):
             return None
         few, many = 0, len(ahead)
         while many - few > 1:
             middle = (few + many) // 2
-            if self._has_place(entry, gang.accepting, ahead[:middle]):
+            if self._has_place(entry, gang, ahead[:middle]):
                 few = middle
             else:
                 many = middle
-        return reservation_verdict(ahead[few])
+        return ahead[few]
 
     def _has_place(
         self, entry: QueueEntry, gang: GangRequest, beside: Sequence[Reservation]
