@@ -15,7 +15,7 @@ from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.verdict import Decision
-from fairlead.sim.explore import options_of
+from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
 from fairlead.sim.workload import WorkloadOptions
@@ -74,6 +74,7 @@ def note(met: Counter[str], recorded: Recorded) -> None:
     met["replayed"] += 1
     met.update(write.action for write in recorded.actions)
     met["verdicts"] += len(recall.verdicts)
+    met.update(verdict.reason.value for verdict in recall.verdicts.values())
     met["no_victims"] += len(recall.no_victims)
     met["failed"] += len(recall.failed)
     met["tried"] += sum(each is not None for each in recall.tried)
@@ -89,6 +90,16 @@ def test_decisions_of_a_busy_cluster_are_made_again_from_their_files(
     assert met["replayed"] > 100, met
     assert min(met["PlaceJob"], met["WriteVerdict"], met["verdicts"], met["no_victims"]) > 20, met
     assert met["ReleaseJob"], met
+
+
+def test_decisions_that_keep_room_for_several_jobs_are_made_again_from_their_files(
+    met: Counter[str],
+) -> None:
+    policy = PlacementPolicy(starvation_seconds=0.0, backfill_reservations_max=100)
+    load = replace(BUSY.workload, jobs=40, limited_share=1.0)
+    simulate(replace(BUSY, policy=policy, workload=load), 4)
+    assert met["replayed"] > 50, met
+    assert min(met["PlaceJob"], met["WriteVerdict"], met["BehindReservation"]) > 10, met
 
 
 def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_files(

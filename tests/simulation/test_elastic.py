@@ -10,7 +10,7 @@ from fairlead.decide.placement import context, repair
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.repair import RepairScope
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.explore import options_of
+from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.sim.explore import broken_text, explore_one, gpu_hours_of, options_of, summary
+from fairlead.sim.explore import broken_text, explore_one, summary
+from fairlead.sim.explored_worlds import gpu_hours_of, options_of
 from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.team_changes import budget_seconds
 from fairlead.sim.workload import generate

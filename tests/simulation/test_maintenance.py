@@ -12,7 +12,8 @@ from fairlead.api.times import format_time
 from fairlead.model.labels import Bools, Slots
 from fairlead.model.window_table import WindowTable
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.explore import explore_one, options_of
+from fairlead.sim.explore import explore_one
+from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.maintenance_checker import MaintenanceChecker
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World

@@ -102,6 +102,25 @@ def test_backfill_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) ->
     assert result.summary.wait_mean_seconds == pytest.approx(expected, rel=1e-3)
 
 
+def test_conservative_backfill_lets_fewer_jobs_pass_than_easy(tmp_path: Path) -> None:
+    jobs = crowded_load(100, 3)
+    trace = written(jobs, tmp_path / "jobs.csv", have_limits=True)
+    strict, conservative, easy = (
+        run(ideal(trace, policy=policy)) for policy in ("fifo", "conservative", "easy")
+    )
+
+    def passed(result: RunResult) -> int:
+        """Return how many pairs of jobs do not start in order of arrival."""
+        starts = {
+            int(record.name.rsplit("-", 1)[1]): record.submitted + (record.wait_seconds or 0.0)
+            for record in result.recorder.jobs.values()
+        }
+        return sum(starts[late] < starts[early] for late in range(100) for early in range(late))
+
+    assert all(each.summary.finished == 100 for each in (strict, conservative, easy))
+    assert passed(strict) == 0 < passed(conservative) < passed(easy)
+
+
 def test_a_policy_that_lets_small_jobs_pass_waits_less_than_strict_order(tmp_path: Path) -> None:
     trace = written(crowded_load(80, 2), tmp_path / "jobs.csv")
     strict, greedy = run(ideal(trace)), run(ideal(trace, policy="greedy"))

@@ -17,7 +17,8 @@ from fairlead.api.team import QueueingStrategy
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.strict_order import StrictOrder
 from fairlead.sim.checkers import Checkers, PromiseBroken
-from fairlead.sim.explore import explore_one, options_of
+from fairlead.sim.explore import explore_one
+from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.team_changes import draw_changes, with_strict_order
 from fairlead.sim.team_model import TeamModel

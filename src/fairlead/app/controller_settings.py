@@ -56,6 +56,12 @@ class PlacementSettings(Section, frozen=True):
         Meta(description="Later jobs may use these nodes where that does not delay it, by the "
              "jobs' time limits (EASY backfill); false: none may."),
     ] = True  # fmt: skip
+    backfill_reservations_max: Annotated[
+        int,
+        Meta(ge=1, le=32, description="Room is kept for so many jobs that could use the same "
+             "node. 1: no later job delays the first one that waits (EASY backfill). More: none "
+             "delays any of these (conservative backfill)."),
+    ] = 1  # fmt: skip
     predictions_seconds_max: Annotated[
         int,
         Meta(ge=0, le=YEAR, description="For so long after `starvationSeconds` jobs without a time "

@@ -324,6 +324,7 @@ class _Ahead:
         capacity.hold(key, self._mark, until, expected=expected)
         self._note_end(job, expected)
         self._context.placed[key] = plan.distinct_slots
+        self._context.note_passed(entry, plan)
         if isinstance(entry.gang, GangRequest):
             self._context.limits.take(entry, planned(entry.gang, plan))
         self._mark = capacity.mark()

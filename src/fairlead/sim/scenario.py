@@ -186,11 +186,14 @@ class Scenario(_Data, frozen=True):
 
 
 #: The order policies. A job at the head of the queue that does not fit keeps room free: at once
-#: (strict order; but for jobs that do not delay it by their time limits, or by these and the run
-#: times of past jobs), after a while, or never.
+#: (strict order; but for jobs that do not delay it by their time limits, or none of the first 32,
+#: or by these and the run times of past jobs), after a while, or never.
 POLICIES: dict[str, PlacementPolicy] = {
     "fifo": PlacementPolicy(starvation_seconds=0.0, backfills=False),
     "easy": PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=0.0),
+    "conservative": PlacementPolicy(
+        starvation_seconds=0.0, predictions_seconds_max=0.0, backfill_reservations_max=32
+    ),
     "predicted": PlacementPolicy(starvation_seconds=0.0),
     "default": PlacementPolicy(),
     "greedy": PlacementPolicy(starvation_seconds=float("inf")),

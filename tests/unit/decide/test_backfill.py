@@ -18,6 +18,7 @@ from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
+from fairlead.decide.placement.kept import Start
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
@@ -25,7 +26,6 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.run_times import SAMPLES_MIN
 from fairlead.decide.verdict import Decision
-from fairlead.model.nodes import Ints
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
@@ -245,9 +245,9 @@ def test_the_start_of_the_head_is_calculated_again_when_a_node_or_an_end_changes
     found: list[float | None] = []
     find = FirstStart.find
 
-    def watched(self: FirstStart) -> tuple[float | None, Ints | None]:
+    def watched(self: FirstStart) -> Start | None:
         result = find(self)
-        found.append(result[0])
+        found.append(None if result is None else result.at)
         return result
 
     monkeypatch.setattr(FirstStart, "find", watched)

@@ -78,7 +78,7 @@ class PresentCapacity:
         self._transaction = transaction
         #: bool[N]: nodes that are left out.
         self.barred: Bools | None = None
-        #: What is kept for gangs that start later; no node is in two of them.
+        #: What is kept for gangs that start later.
         self.kept: tuple[Kept, ...] = ()
         #: (end, job) of the jobs that hold nodes and whose end is known, in order.
         self._ends: list[tuple[float, JobKey]] | None = None
@@ -104,10 +104,10 @@ class PresentCapacity:
 
     def free_on(self, slots: Ints) -> Ints:
         """Return what is left there now."""
-        free = self.state.table.free(slots)
+        free = left = self.state.table.free(slots)
         for kept in self.kept:
-            free = kept.free_on(slots, free)
-        return free
+            left = np.minimum(left, kept.free_on(slots, free))
+        return left
 
     @property
     def marks(self) -> MarkTable:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.job_limits import RunningLimits
-from fairlead.decide.placement.kept import Kept, Reservation
+from fairlead.decide.placement.kept import End, Kept, Reservation, together
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import Group, QueueEntry, Shape
 from fairlead.decide.placement.recall import Recall
@@ -23,11 +23,8 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.labels import OWN
 from fairlead.model.nodes import Ints
-from fairlead.model.requests import Request
 
 T = TypeVar("T")
-#: When a job ends, and what it uses until then.
-_End: TypeAlias = tuple[float, tuple[tuple[Ints, Ints, Request], ...]]
 
 
 class Context:
@@ -45,9 +42,9 @@ class Context:
         #: Jobs placed in this decision and the slots that they took.
         self.placed: dict[ObjectKey, Ints] = {}
         #: What the decision has placed so far that has a known end: until when, and what it uses.
-        self.placed_until: list[_End] = []
+        self.placed_until: list[End] = []
         #: The same of jobs without a time limit, by their predicted run times.
-        self.placed_predicted: list[_End] = []
+        self.placed_predicted: list[End] = []
         #: What is kept for the heads of the queue, in its order: see `reserve`.
         self.reservations: tuple[Reservation, ...] = ()
         #: Since when room is kept for waiting jobs. A copy: forecasts look ahead.
@@ -101,7 +98,7 @@ class Context:
         """Return the capacity that limits of borrowing, and some reservations, leave a gang."""
         team = entry.lane.team
         capacity = self.capacity.unbarred()
-        capacity.kept = tuple(self.kept_from(team, reservation) for reservation in beside)
+        capacity.kept = together([self.kept_from(team, reservation) for reservation in beside])
         return self.borrowing.limited(capacity, gang, team, entry.lane.priority)
 
     def reserve(self, *reservations: Reservation) -> None:
@@ -174,11 +171,23 @@ class Context:
         if not isinstance(entry.gang, GangRequest):
             return
         self.limits.take(entry, planned(entry.gang, plan))
+        self.note_passed(entry, plan)
         likely, is_limited = self.likely_seconds(entry), entry.hold_seconds < inf
         if likely < inf:
             uses = tuple(uses_of(entry.gang, plan))
             ends = self.placed_until if is_limited else self.placed_predicted
             ends.append((self.now + likely, uses))
+
+    def note_passed(self, entry: QueueEntry, plan: Plan) -> None:
+        """Take in that a job which begins now is over before some of the heads start: they need no
+        more than before of what is less now.
+        """
+        if entry.group is None or not isinstance(entry.gang, GangRequest):
+            return  # of a gang that is repaired some members hold their places already
+        respected = self.respected(entry)
+        for index, each in enumerate(self.reservations):
+            if not respected >> index & 1:
+                each.kept.add(self.cluster.table, tuple(uses_of(entry.gang, plan)), sign=-1)
 
     def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""

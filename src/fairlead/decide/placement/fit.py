@@ -162,5 +162,5 @@ class Fit:
             if plan is not None:
                 self._on_plan(entry, plan)
                 return True
-            shape.failed_on[respected] = basis
+            shape.note_failure(respected, basis)
         return self.preempting.nominate(group, entry)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import inf
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
-from fairlead.model.nodes import Bools, Ints
-from fairlead.model.requests import MemberClass
+from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.requests import MemberClass, Request
+
+#: Distinct slots, how many members use each, and what one of them uses.
+Use: TypeAlias = tuple[Ints, Ints, Request]
+#: When a job ends, and what it uses until then.
+End: TypeAlias = tuple[float, tuple[Use, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,8 @@ class Kept:
     #: bool[N]: the nodes that it could use.
     nodes: Bools
     #: int64[D, N], in base units: what must stay free now, so that with what others give back by
-    #: then there is room for the gang. None: everything on these nodes.
+    #: then there is room for the gang; negative where more is free then. None: everything on these
+    #: nodes.
     amounts: Ints | None = None
 
     def left(
@@ -42,14 +50,56 @@ class Kept:
             return np.where(self.nodes[slots], 0, free)
         return free - np.where(self.nodes[slots], self.amounts[:, slots], 0)
 
+    def limit(self, room: Ints, free: Ints) -> None:
+        """Lower `room`, int64[D, N], to what others leave for the gang of what is free now."""
+        np.minimum(room, free if self.amounts is None else free - self.amounts, out=room,
+                   where=self.nodes)  # fmt: skip
+
+    def add(self, table: NodeTable, uses: Sequence[Use], *, sign: int = 1) -> None:
+        """Keep this as well; with sign -1 so much less, as the free room is less until then."""
+        if self.amounts is None:
+            return
+        for slots, counts, request in uses:
+            self.amounts[:, slots] += sign * table.vector(request)[:, None] * counts
+
+    def meets(self, nodes: Bools) -> bool:
+        """True where something is kept on some of these nodes."""
+        return bool((self.nodes & nodes).any())
+
     def but(self, nodes: Bools) -> Kept:
         """Return the same with nothing kept on some nodes."""
         return replace(self, nodes=self.nodes & ~nodes)
 
 
+def together(kept: Sequence[Kept]) -> tuple[Kept, ...]:
+    """Return the same in as few parts as there can be: what is kept is the most at any instant."""
+    known = [(each.nodes, each.amounts) for each in kept if each.amounts is not None]
+    if len(known) < 2:
+        return tuple(kept)
+    amounts = np.zeros_like(known[0][1])
+    for nodes, each in known:
+        np.maximum(amounts, each, out=amounts, where=nodes)
+    nodes = np.logical_or.reduce([each for each, _ in known])
+    return (Kept(nodes, amounts), *(each for each in kept if each.amounts is None))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When a gang starts at the latest, where, and what of these nodes must stay free now."""
+
+    #: Past where jobs are overdue.
+    at: float
+    #: int64[D, N] in base units, negative where more is free then than now. With `place`, None
+    #: where it is not known what the gang leaves to others: it has rules between pods.
+    amounts: Ints | None = None
+    place: tuple[Use, ...] = ()
+    #: Differs once a gang that left no room for this one may leave some.
+    version: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is kept for the job at the head of the queue."""
+    """What is kept for a job at the head of the queue."""
 
     head: ObjectKey
     kept: Kept
@@ -59,3 +109,39 @@ class Reservation:
     is_predicted: bool = False
     #: Differs once a gang that left no room for the job may leave some.
     version: int = 0
+    #: What it uses from then on, for how long at most, and for how long as is predicted; nothing
+    #: where that is not known.
+    place: tuple[Use, ...] = ()
+    hold_seconds: float = inf
+    likely_seconds: float = inf
+
+    @property
+    def at(self) -> float:
+        """When it starts, of one that has a place."""
+        assert self.starts_by is not None
+        return self.starts_by
+
+    def ends_by(self, *, is_predicted: bool) -> float:
+        """When it ends, of one that has a place."""
+        return self.at + (self.likely_seconds if is_predicted else self.hold_seconds)
+
+    def turns(self, *, is_predicted: bool) -> Iterator[End]:
+        """Yield its start, with negative counts, and its end if that is known; of one without a
+        place nothing.
+        """
+        if not self.place:
+            return
+        yield self.at, tuple((slots, -counts, request) for slots, counts, request in self.place)
+        if (end := self.ends_by(is_predicted=is_predicted)) < inf:
+            yield end, self.place
+
+    def beside(self, table: NodeTable, later: Reservation) -> Reservation:
+        """Return the same once a job behind it has a reservation: what that one uses when this one
+        starts is not free for others, either.
+        """
+        if not later.place or self.kept.amounts is None:
+            return self
+        if not later.at <= self.at < later.ends_by(is_predicted=self.is_predicted):
+            return self
+        self.kept.add(table, later.place)
+        return replace(self, version=hash((self.version, later.version)))

@@ -14,6 +14,9 @@ class PlacementPolicy:
     starvation_seconds: float = 900.0
     #: Later jobs may use those nodes where that does not delay it, by the jobs' time limits.
     backfills: bool = True
+    #: Room is kept for so many jobs that could use the same node. 1: EASY backfill, no later job
+    #: delays the first one that waits; more: conservative backfill, none delays any of these.
+    backfill_reservations_max: int = 1
     #: For so long after `starvation_seconds` jobs without a time limit count there by the run times
     #: of past jobs. 0: never. As it may be wrong, it must not be so for ever.
     predictions_seconds_max: float = 14_400.0

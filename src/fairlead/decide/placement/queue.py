@@ -19,13 +19,13 @@ from operator import attrgetter
 from typing import TypeVar
 
 from fairlead.api.job import Job
+from fairlead.decide.placement.kept import Start
 from fairlead.decide.placement.lost_work import Run
 from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, PriorityOrder, Rank
 from fairlead.decide.run_times import Likeness
 from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.nodes import Ints
 from fairlead.model.quotas import Asked, Memo
 from fairlead.model.requests import MemberClass
 
@@ -33,6 +33,8 @@ from fairlead.model.requests import MemberClass
 _COMPLEX_MAX = 256
 #: Different times of holding nodes, and likenesses, that are looked at per group.
 _HOLDS_MAX = 256
+#: Failures that are remembered per shape.
+_FAILURES_MAX = 64
 _rank = attrgetter("rank")
 #: What the jobs of a group may have in common beside.
 K = TypeVar("K", float, Likeness)
@@ -57,6 +59,8 @@ class QueueEntry:
     faulted_at: int | None = None
     #: Its attempt that holds nodes, once that was asked for.
     run: Run | None = None
+    #: What `FirstStart` found for it, and on what.
+    first_start: tuple[object, Start | None] | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +95,12 @@ class Shape:
         """The first of its jobs."""
         return min(group.order(0) for group in self.groups.values())
 
+    def note_failure(self, respected: int, basis: object) -> None:
+        """Remember that it has no place beside some reservations."""
+        if len(self.failed_on) >= _FAILURES_MAX:
+            self.failed_on.clear()
+        self.failed_on[respected] = basis
+
 
 @dataclass(slots=True)
 class _Lane:
@@ -120,8 +130,6 @@ class Group:
     #: Whether it fits on the nodes that are available, were they empty, with the versions of nodes
     #: and teams that it was asked on.
     fits_available: tuple[tuple[int, int], bool] | None = None
-    #: What `FirstStart` found for it, and on what.
-    first_start: tuple[object, tuple[float | None, Ints | None]] | None = None
     #: When it had its turn to look for borrowers of its team's nodes.
     sought_at: float = float("-inf")
 

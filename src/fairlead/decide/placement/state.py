@@ -214,7 +214,7 @@ class PlacementState:
     def _enqueue(self, before: QueueEntry | None, entry: QueueEntry, *, waits: bool) -> None:
         if before is not None and before.group is not None:
             if waits and _is_equal(before, entry):
-                entry.group = before.group
+                entry.group, entry.first_start = before.group, before.first_start
                 self.queue.mark_written(entry)
                 return
             self.queue.remove(before)

@@ -129,7 +129,9 @@ def _judge_present(
         return maintenance
     unbarred = capacity.unbarred()
     if reservations and _would_fit(unbarred, table, gang):
-        return _reservation_verdict(state, gang, reservations)
+        nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+        near = (each for each in reservations if each.kept.meets(nodes))
+        return reservation_verdict(next(near, reservations[0]))
     unavailable = _judge_available(state, gang)
     if unavailable is not None:
         return unavailable
@@ -146,13 +148,8 @@ def _judge_present(
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
 
 
-def _reservation_verdict(
-    state: ClusterState, gang: GangRequest, reservations: Sequence[Reservation]
-) -> Verdict:
+def reservation_verdict(reservation: Reservation) -> Verdict:
     """Return for which head of the queue a gang waits, and until when, if that is known."""
-    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
-    near = (each for each in reservations if (each.kept.nodes & nodes).any())
-    reservation = next(near, reservations[0])
     head, starts_by = reservation.head, reservation.starts_by
     if starts_by is None:
         return Verdict(Reason.BEHIND_EARLIER_JOB, {"job": "/".join(head)}, (head,))

@@ -6,7 +6,7 @@ near the head of the queue soon, further back a few at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -14,12 +14,18 @@ from typing import TypeAlias
 from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
+from fairlead.decide.placement.kept import Reservation, together
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.queue import Judgement, QueueEntry, Shape
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import plan_gang
-from fairlead.decide.placement.unplaceable import BLOCKERS_MAX, eligible_nodes, judge_present
+from fairlead.decide.placement.unplaceable import (
+    BLOCKERS_MAX,
+    eligible_nodes,
+    judge_present,
+    reservation_verdict,
+)
 from fairlead.decide.reasons import BEHIND, Outcome, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
@@ -43,12 +49,15 @@ class Verdicts:
         self._judged: dict[int, Shape] = {}
         #: Whether there is room for a shape beside all that this decision has placed.
         self._has_room: dict[int, bool] = {}
+        #: Which of the jobs ahead a request of a lane would delay.
+        self._delayed: dict[object, Reservation | None] = {}
 
     def run(self) -> list[OrderKey]:
         """Judge the head of the queue and jobs without a verdict, then some of the others.
 
         Returns the jobs at the head that would have been too much.
         """
+        self._context.capacity.kept = together(self._context.capacity.kept)
         left = self._judge_waiting()
         self._judge_deep()
         return left
@@ -126,7 +135,52 @@ class Verdicts:
         over = self._context.limits.verdict(entry) or budget_verdict(self._context, entry)
         over = over or quota_verdict(self._context.cluster, entry)
         over = over or self._fit.strict.verdict(entry)
-        return over or self._borrow_verdict(entry) or verdict
+        over = over or self._borrow_verdict(entry)
+        if over is None and verdict.reason in BEHIND:
+            over = self._delayed_verdict(entry)
+        return over or verdict
+
+    def _delayed_verdict(self, entry: QueueEntry) -> Verdict | None:
+        """Return which of several jobs ahead a job would delay if it began now: the first beside
+        which, and beside those before it, it has no place. None where it is the only one, or none.
+        """
+        context, gang = self._context, entry.gang
+        if len(context.reservations) < 2 or isinstance(gang, InvalidGang):
+            return None
+        queue, own = context.state.queue, context.state.queue.order_of(entry)
+        ahead = tuple(
+            each
+            for each in context.reserved(context.respected(entry))
+            if queue.order_of(context.state.jobs[each.head]) < own
+        )
+        asked = (gang, entry.lane, tuple(each.head for each in ahead))
+        if asked not in self._delayed:
+            self._delayed[asked] = self._first_delayed(entry, gang.accepting, ahead)
+        found = self._delayed[asked]
+        return None if found is None else reservation_verdict(found)
+
+    def _first_delayed(
+        self, entry: QueueEntry, gang: GangRequest, ahead: Sequence[Reservation]
+    ) -> Reservation | None:
+        if not ahead or self._has_place(entry, gang, ahead):
+            return None
+        few, many = 0, len(ahead)
+        while many - few > 1:
+            middle = (few + many) // 2
+            if self._has_place(entry, gang, ahead[:middle]):
+                few = middle
+            else:
+                many = middle
+        return ahead[few]
+
+    def _has_place(
+        self, entry: QueueEntry, gang: GangRequest, beside: Sequence[Reservation]
+    ) -> bool:
+        capacity = self._context.limited(entry, gang, beside)
+        mark = capacity.mark()
+        plan = plan_gang(capacity, self._context.cluster.table, gang)
+        capacity.rollback_to(mark)
+        return plan is not None
 
     def _borrow_verdict(self, entry: QueueEntry) -> Verdict | None:
         """Return the verdict on a job that only a limit of borrowing keeps from its place."""
