@@ -1,7 +1,7 @@
 """The planner at the sizes that its design promises: thousands of gangs, lost nodes, 100,000 nodes.
 
-Costs are CPU time on the reference core. Ratios are over a plain Python loop over the same nodes,
-timed beside it, or over the same work at another size.
+Costs are CPU time on the reference core. Ratios are over a plain Python loop that finds a place on
+the last of as many nodes, timed beside it, or over the same work at another size.
 """
 
 from __future__ import annotations
@@ -108,8 +108,7 @@ def _near(report: Report) -> None:
         job = make_job(f"near-{number}", count=NEAR_MEMBERS, gpus=1, topology=NEAR)
         costs.append(_place(state, job))
         state.cluster.job_deleted(job.metadata.key)
-    cost = statistics.median(costs[1:]) / cpu_slowness()
-    report.add("planner_scale.gang_1000_near_of_100000", cost * 1e3, "ms CPU")
+    _add(report, "gang_1000_near_of_100000", statistics.median(costs[1:]), nodes=NEAR_NODES)
 
 
 def _repairs(report: Report) -> None:
@@ -134,7 +133,7 @@ def _repairs(report: Report) -> None:
         assert placement is not None
         moved = set(placement.roles[0].nodes) - set(own)
         assert len(moved) == REPAIR_LOST, "the healthy members stay"
-    report.add("planner_scale.repair", statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
+    _add(report, "repair", statistics.median(costs), nodes=REPAIR_NODES)
 
 
 def _waiting(report: Report) -> None:
@@ -153,7 +152,7 @@ def _waiting(report: Report) -> None:
         )
     state = PlacementState.of(nodes, [full, *waiting])
     first = _timed(lambda: decide(state, PlacementPolicy(), EPOCH + WAITING))
-    report.add("planner_scale.cycle_of_10000", first / cpu_slowness() * 1e3, "ms CPU")
+    _add(report, "cycle_of_10000", first, nodes=WAITING_NODES)
     changes = list[float]()
     for number in range(CHANGES):
         count, gpus = rng.choice(shapes)
@@ -165,10 +164,9 @@ def _waiting(report: Report) -> None:
     for job in rng.sample(waiting, EXPLAINED):
         ask = partial(explain, state, job.metadata.key, now, policy, forecasts=forecasts)
         answers.append(_timed(ask))
-    slow = cpu_slowness()
-    report.add("planner_scale.change_of_10000", statistics.median(changes) / slow * 1e3, "ms CPU")
-    report.add("planner_scale.why_first", answers[0] / slow * 1e3, "ms CPU")
-    report.add("planner_scale.why", _mean(answers) / slow * 1e3, "ms CPU")
+    _add(report, "change_of_10000", statistics.median(changes), nodes=WAITING_NODES)
+    _add(report, "why_first", answers[0], nodes=WAITING_NODES)
+    _add(report, "why", _mean(answers), nodes=WAITING_NODES)
 
 
 def _events(report: Report) -> None:
@@ -190,8 +188,7 @@ def _events(report: Report) -> None:
             cluster.node_changed(node)
 
     for name, call in (("pod", take_pods), ("node", take_nodes)):
-        report.add(f"planner_scale.{name}_event", _timed(call) / cpu_slowness() / EVENTS * 1e6,
-                   "us CPU")  # fmt: skip
+        _add(report, f"{name}_events_of_{EVENTS}", _timed(call), nodes=EVENT_NODES)
 
 
 def _later(node: Node):  # type: ignore[no-untyped-def]
@@ -205,6 +202,14 @@ def _memory(report: Report) -> None:
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
     report.add("planner_scale.memory_of_100000", int(done.stdout) / 1e6, "MB")
+
+
+def _add(report: Report, name: str, seconds: float, *, nodes: int) -> None:
+    """Report a cost in milliseconds, and over the loop over so many nodes."""
+    free = [0] * (nodes - 1) + [1]
+    loops = [_timed(lambda: bare.place_members(free.copy(), 1, members=1)) for _ in range(9)]
+    report.add(f"planner_scale.{name}_ratio", seconds / statistics.median(loops), "x loop")
+    report.add(f"planner_scale.{name}", seconds / cpu_slowness() * 1e3, "ms CPU")
 
 
 def _mean(costs: Sequence[float]) -> float:
