@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
@@ -25,6 +24,7 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import Checkers
+from fairlead.sim.observer import Observer
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
 from fairlead.sim.world_options import DAY_SECONDS, EPOCH, WorldOptions
 
@@ -36,7 +36,7 @@ _ENLARGED_SHARE, _DELETED_SHARE = 0.2, 0.2
 _AHEAD_SECONDS_MAX, _MAINTENANCE_SECONDS = 3600.0, (60.0, 1800.0)
 
 
-class Disturbances:
+class Disturbances(Observer):
     """An `Observer` of the world: users act on what has just been written."""
 
     def __init__(
@@ -65,15 +65,6 @@ class Disturbances:
         if new is not None and new.spec.adopts is None:
             self._last_written = key
             self._written.set()
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: users act on jobs."""
-
-    def node(self, new: Node | None, name: str, now: float) -> None:
-        """Nothing: all nodes are known from the start."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds are left alone."""
 
     async def run(self, until: float) -> None:
         """Run all of them, and return when they are over."""
