@@ -37,7 +37,7 @@ from fairlead.decide.placement.domains import (
 from fairlead.decide.placement.mixed import NODES_MAX, pack_mixed
 from fairlead.decide.placement.neighbours import beside_others, fill
 from fairlead.model.gangs import GangRequest, RoleRequest
-from fairlead.model.nodes import BITS_BELOW_DEVICES, Bools, Ints, NodeTable
+from fairlead.model.nodes import BITS_BELOW_DEVICES, Bools, Ints, NodeTable, distinct
 from fairlead.model.requests import MemberClass, Request
 
 _KEY_MAX = np.iinfo(np.int64).max
@@ -178,8 +178,8 @@ def _plan_mixed(
 def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan, *, sign: int = 1) -> None:
     """Take the places of a plan; sign -1 gives them back."""
     for role, slots in zip(gang.roles, plan.slots, strict=True):
-        distinct, counts = np.unique(slots, return_counts=True)
-        capacity.take(distinct, sign * counts, role.member)
+        used, counts = distinct(slots)
+        capacity.take(used, sign * counts, role.member)
 
 
 def plan_within(
@@ -223,8 +223,7 @@ def members_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[MemberClass, Int
 def uses_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[Ints, Ints, Request]]:
     """Yield what the places of a plan use: slots, counts and a request each."""
     for member, slots in members_of(gang, plan):
-        distinct, counts = np.unique(slots, return_counts=True)
-        yield distinct, counts, member.booking
+        yield *distinct(slots), member.booking
 
 
 def _pack_role(
