@@ -102,12 +102,15 @@ def test_our_own_kinds_have_a_fast_path(manifest: dict[str, Any]) -> None:
 TIME: dict[str, Any] = {"type": "string", "format": "date-time"}
 
 
-@given(st.from_regex(r"(?a)\A[0-2]\d{3}-[01]\d-[0-3]\dT[0-2]\d:[0-6]\d:[0-6]\d(\.\d{1,9})?Z\n?\Z"))
-def test_a_time_that_fits_is_one(text: str) -> None:
+@pytest.mark.parametrize("year", ["0000", "0999", "1970", "2026", "2028"])
+def test_what_fits_as_a_time_is_one(year: str) -> None:
     fits, check = type_test(TIME), compile_check(TIME)
     assert fits is not None
     assert check is not None
-    assert not fits(text) or check(text) is None
+    days = [f"{year}-{month:02d}-{day:02d}" for month in range(14) for day in range(33)]
+    ends = ["T00:00:00Z", "T23:59:59.5Z", "T24:00:00Z", "T00:60:00Z", "T00:00:60Z", "T00:00:00Z\n"]
+    texts = [day + end for day in days for end in ends]
+    assert all(check(text) is None for text in texts if fits(text))
 
 
 @given(st.dates(date(1970, 1, 1), date(2999, 12, 31)), st.times())
