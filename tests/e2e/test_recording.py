@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 
-from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.observer import Observer
 from fairlead.sim.run import Run
 from fairlead.sim.scenario import load_scenario
 
@@ -25,7 +25,7 @@ JOBS = (
 )  # fmt: skip
 
 
-class Placements:
+class Placements(Observer):
     """Notes the first place of each job."""
 
     def __init__(self) -> None:
@@ -36,12 +36,6 @@ class Placements:
             name = key[1].rpartition("-")[0]
             found = [node for role in new.status.placement.roles for node in role.nodes]
             self.nodes.setdefault(name, found)
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None: ...
-
-    def node(self, new: Node | None, name: str, now: float) -> None: ...
-
-    def wrote(self, kind: str) -> None: ...
 
 
 @pytest.fixture

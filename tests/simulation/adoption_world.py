@@ -18,6 +18,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
 from fairlead.sim.checkers import Checkers
 from fairlead.sim.faults import PERFECT, FaultRates
+from fairlead.sim.observer import Observer
 from fairlead.sim.training_operator import GateChecker
 from fairlead.sim.workload import Arrival, WorkloadOptions
 from fairlead.sim.world import World
@@ -41,7 +42,7 @@ class _JobsOnly(Checkers):
         self.checked += 1
 
 
-class AdoptionWorld(World):
+class AdoptionWorld(World, Observer):
     """`async with running(world)` runs it; nothing happens by itself but the faults."""
 
     def __init__(
@@ -80,12 +81,6 @@ class AdoptionWorld(World):
             self.jobs.pop(key, None)
         else:
             self.jobs[key] = new
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None: ...
-
-    def node(self, new: Node | None, name: str, now: float) -> None: ...
-
-    def wrote(self, kind: str) -> None: ...
 
     async def _story(self, arrivals: Sequence[Arrival]) -> None:
         await asyncio.Event().wait()

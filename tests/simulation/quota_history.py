@@ -20,12 +20,11 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.decide.verdict import ObjectKey
+from fairlead.api.core import Node
 from fairlead.sim.checkers import unwrap_broken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
+from fairlead.sim.observer import Observer
 from fairlead.sim.replicas import Replicas
 from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.team_model import team_taints
@@ -137,7 +136,7 @@ def _arrival(number: int, drawn: tuple[float, str, int, int, float, bool]) -> Ar
 
 
 @dataclass(slots=True)
-class Moves:
+class Moves(Observer):
     """An `Observer` that counts the nodes that change hands, and acts at some of the moves."""
 
     #: Called after as many moves as the key says.
@@ -158,15 +157,6 @@ class Moves:
         """Return how many nodes each team had at an instant after the start."""
         owner = {name: team for at, name, team in self.seen if at <= seconds}
         return Counter(team for team in owner.values() if team)
-
-    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
-        """Nothing: jobs are not counted."""
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: pods are not counted."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds are not counted."""
 
 
 def replay(

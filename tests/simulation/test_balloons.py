@@ -20,6 +20,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
 from fairlead.sim.faults import PERFECT, FaultRates
 from fairlead.sim.loop import run
+from fairlead.sim.observer import Observer
 from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions
@@ -53,7 +54,7 @@ def gang(name: str, count: int, *, seconds: int = 600) -> dict[str, Any]:
     return job_body(name, members=count, gpus=8, run_seconds=seconds)
 
 
-class BalloonWorld(World):
+class BalloonWorld(World, Observer):
     """One pool, and another autoscaler: it adds a node for each pod that waits, and removes those
     that nothing holds.
     """
@@ -85,8 +86,6 @@ class BalloonWorld(World):
         self.nodes.pop(name, None)
         if new is not None:
             self.nodes[name] = new
-
-    def wrote(self, kind: str) -> None: ...
 
     async def _story(self, arrivals: Sequence[Arrival]) -> None:
         await self._autoscale()

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import Decision
-from fairlead.sim.faults import ROUGH
+from fairlead.runtime.mirror import Change
+from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
@@ -26,6 +28,9 @@ BUSY = WorldOptions(
     steps_between_crashes_mean=0.0, node_failures_per_day=300.0, drains_per_day=100.0,
     user_acts_per_day=2000.0,
 )  # fmt: skip
+
+#: Where writes fail, any decision may send them again.
+CALM = replace(BUSY, faults=PERFECT, calls_between_kills_mean=0.0)
 
 
 def test_while_it_says_that_it_is_settled_a_decision_has_no_action(
@@ -59,3 +64,49 @@ def test_where_there_are_teams_every_change_is_decided_on() -> None:
     assert not state.is_settled
     state.cluster.team_changed("research", None)
     assert state.is_settled
+
+
+def test_changes_that_do_not_count_give_a_decision_no_action(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decide = SchedulerController.decide
+    uncounted, decided_on, seen = Counter[int](), dict[int, int](), Counter[str]()
+
+    def noting(what: str) -> None:
+        take_in = getattr(ClusterWorld, what)
+
+        def noted(world: ClusterWorld, change: Change[Any]) -> None:
+            before = world.change_count
+            take_in(world, change)
+            is_counted = world.change_count == before  # `_follow` has counted it
+            uncounted[id(world)] += not is_counted
+            seen[f"{what} {is_counted}"] += 1
+
+        monkeypatch.setattr(ClusterWorld, what, noted)
+
+    def eager(scheduler: SchedulerController) -> float | None:
+        world = scheduler._world
+        is_current = uncounted[id(world)] == decided_on.get(id(scheduler))
+        is_current = is_current and world.change_count == scheduler._decided_on
+        return scheduler._wake_at if is_current else 0.0
+
+    def checked(scheduler: SchedulerController, now: float) -> Decision[Any]:
+        world, due_at = scheduler._world, scheduler._wake_at
+        is_due = due_at is not None and due_at <= now
+        is_same = world.change_count == scheduler._decided_on and not is_due
+        decision = decide(scheduler, now)
+        is_more = uncounted[id(world)] != decided_on.get(id(scheduler))
+        decided_on[id(scheduler)] = uncounted[id(world)]
+        if is_same and is_more and not scheduler._uncertain:
+            seen["decided on nothing"] += 1
+            assert not decision.actions
+        return decision
+
+    noting("_pod_changed")
+    noting("_job_changed")
+    monkeypatch.setattr(SchedulerController, "due_at", eager)
+    monkeypatch.setattr(SchedulerController, "decide", checked)
+    for seed in range(2):
+        simulate(CALM, seed)
+    assert len(seen) == 5, seen
+    assert min(seen.values()) > 50, seen

@@ -410,7 +410,10 @@ class Job(Wire, frozen=True):
     @property
     def is_elastic(self) -> bool:
         """True for a job whose attempts may have fewer members than its roles count."""
-        return any(role.least < role.count for role in self.spec.roles)
+        for role in self.spec.roles:  # asked tens of times for each decision: no generator
+            if role.min_count is not None and role.min_count < role.count:
+                return True
+        return False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -434,9 +437,12 @@ class Job(Wire, frozen=True):
     @property
     def member_count(self) -> int:
         """All members of all roles, as in `sizes`."""
-        if not self.is_elastic:
-            return sum(role.count for role in self.spec.roles)
-        return sum(self.sizes.values())
+        if self.is_elastic:
+            return sum(self.sizes.values())
+        count = 0
+        for role in self.spec.roles:
+            count += role.count
+        return count
 
 
 def owner_reference_of(metadata: ObjectMeta) -> OwnerReference | None:

@@ -161,7 +161,7 @@ def merge_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
     patch: dict[str, Any] = {k: None for k in old if k not in new}
     for key, value in new.items():
         before = old.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
+        if isinstance(before, dict) and isinstance(value, dict):  # of Mapping asks Python code
             inner = merge_diff(before, value)
             if inner:
                 patch[key] = inner
@@ -172,7 +172,7 @@ def merge_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
 
 def _same(a: Any, b: Any) -> bool:
     """Equality of JSON values that tells true, 1 and 1.0 apart, as their texts do."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
+    if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))

@@ -63,7 +63,7 @@ class ClusterWorld:
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
         self.uncertain: dict[ObjectKey, PlaceJob] = {}
-        #: How many changes were taken in.
+        #: How many changes were taken in that a decision on the state could see.
         self.change_count = 0
         self._clock = clock
         self._reader: MirrorReader | None = None
@@ -185,6 +185,7 @@ class ClusterWorld:
             self.state.job_deleted(change.key)
             return
         self.state.job_changed(change.new)
+        self.change_count -= _is_unseen(change.old, change.new)
         for attempt in change.new.status.attempts:
             # Its room is free only where its pods are seen, and seen to have gone.
             if attempt.pods_version:
@@ -192,6 +193,20 @@ class ClusterWorld:
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         if change.new is None:
-            self.state.pod_deleted(change.key)
+            is_seen = self.state.pod_deleted(change.key)
         else:
-            self.state.pod_changed(change.new)
+            is_seen = self.state.pod_changed(change.new)
+        # A pod on its place that only reports how it is doing is no reason for a decision.
+        self.change_count -= not is_seen
+
+
+def _is_unseen(old: Job | None, new: Job) -> bool:
+    """True for a change of metadata that no decision reads, such as finalizers."""
+    if old is None or old.status != new.status or old.spec != new.spec:
+        return False
+    before, after = old.metadata, new.metadata
+    return (
+        before.deletion_timestamp == after.deletion_timestamp
+        and before.labels == after.labels
+        and before.annotations == after.annotations
+    )

@@ -173,22 +173,26 @@ class ClusterState:
         self.suspects.remove_node(name)
         self._follow_windows()
 
-    def pod_changed(self, pod: Pod) -> None:
-        """Take in a pod, new or changed. Balloons use nothing: they leave for every gang."""
+    def pod_changed(self, pod: Pod) -> bool:
+        """Take in a pod, new or changed; False when nothing follows that a decision could see.
+
+        Balloons use nothing: they leave for every gang.
+        """
         if is_balloon(pod, self.balloon_namespace):
-            self.pod_deleted(pod.metadata.key)
-            return
+            return self.pod_deleted(pod.metadata.key)
+        versions = (self.terms.version, self.pools.version)
         if self.terms or states_rules(pod.spec):
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.pools.set_pod(pod)
-        self.ledger.set_pod(pod)
+        return self.ledger.set_pod(pod) or versions != (self.terms.version, self.pools.version)
 
-    def pod_deleted(self, key: JobKey) -> None:
-        """Take in that a pod is gone."""
+    def pod_deleted(self, key: JobKey) -> bool:
+        """Take in that a pod is gone; False when nothing follows that a decision could see."""
+        versions = (self.terms.version, self.pools.version)
         self.pools.remove_pod(key)
         self._hold(("pod", key), ())
-        self.ledger.remove_pod(key)
+        return self.ledger.remove_pod(key) or versions != (self.terms.version, self.pools.version)
 
     def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:
         """Set the terms of a pod or a job, and mark pods and jobs that match new ones.

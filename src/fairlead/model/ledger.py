@@ -225,13 +225,15 @@ class Ledger:
             if use.node and use.team is not None and not use.is_seated:
                 yield use.key[0], use.team, use.node
 
-    def set_pod(self, pod: Pod) -> None:
-        """Book a pod, or take its booking back when it is terminal."""
+    def set_pod(self, pod: Pod) -> bool:
+        """Book a pod, or take its booking back when it is terminal; False: all is as it was."""
         use = self._read(pod)
         if use is None:
-            self.remove_pod(pod.metadata.key)
-        elif self._pods.get(use.key) != use:
-            self._put_pod(use)
+            return self.remove_pod(pod.metadata.key)
+        if self._pods.get(use.key) == use:
+            return False
+        self._put_pod(use)
+        return True
 
     def add_term(self, term: Term) -> None:
         """Mark the pods that a term is about, which was not known before."""
@@ -256,15 +258,15 @@ class Ledger:
         self._book_pod(use, 1)
         self._settle(use)
 
-    def remove_pod(self, key: JobKey) -> None:
-        """Forget a pod; unknown ones are ignored."""
+    def remove_pod(self, key: JobKey) -> bool:
+        """Forget a pod; False when it is not known."""
         use = self._pods.pop(key, None)
         self._leaving.pop(key, None)
         if use is None:
-            return
+            return False
         self._book_pod(use, -1)
         if use.owner is None:
-            return
+            return True
         _discard(self._pods_by_owner, use.owner, key)
         if not use.node:
             _add(self._unbound, use.owner, -1)
@@ -272,6 +274,7 @@ class Ledger:
             others = _discard(self._pods_by_member, (use.owner, use.member), key)
             if others:
                 self._settle(self._pods[next(iter(others))])
+        return True
 
     @property
     def has_misplaced(self) -> bool:
@@ -348,8 +351,7 @@ class Ledger:
         """Yield the distinct slots of each role, members per slot, and what one requests."""
         for _, request, nodes in claim.roles:
             places = np.array([self._table.occupy(n) for n in nodes], dtype=np.int64)
-            slots, counts = counted(places)
-            yield slots, counts, request
+            yield *counted(places), request
 
     def _book_claim(self, claim: Claim, sign: int) -> Ints:
         """Book the claim, or with -1 take it back; return its distinct slots."""
@@ -408,6 +410,7 @@ class Ledger:
         if not spec.node_name and (owner is None or not may_be_bound):
             return None
         labels, request = meta.labels, self._request(pod)
+        number = label_number(labels.get(names.INDEX, ""))
         is_daemon = owner is None and controller_of(pod, "apps/v1", "DaemonSet") is not None
         return _PodUse(
             key=meta.key,
@@ -415,7 +418,7 @@ class Ledger:
             request=request,
             owner=owner,
             team=None if is_daemon else labels.get(names.TEAM, ""),
-            member=_member_of(labels.get(names.ROLE, ""), labels.get(names.INDEX, "")),
+            member=None if number is None else (labels.get(names.ROLE, ""), number),
             attempt=labels.get(names.ATTEMPT, ""),
             booked=request,
             leaves_at=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else None,
@@ -459,11 +462,6 @@ def _owner_of(pod: Pod) -> Owner | None:
     if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
         return None
     return adopted_owner(key, uid)
-
-
-def _member_of(role: str, index: str) -> Member | None:
-    number = label_number(index)
-    return None if number is None else (role, number)
 
 
 def _fills(use: _PodUse, claim: Claim) -> bool:

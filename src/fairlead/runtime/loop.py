@@ -42,7 +42,7 @@ from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.queue import KeyQueue
 from fairlead.runtime.wake_up import WakeUp
 
@@ -221,7 +221,6 @@ class ControllerLoop(Generic[A]):
         self._woken = WakeUp()
         #: Until when the loop sleeps: infinite without a deadline, None while it is in a cycle.
         self._sleeps_until: float | None = None
-        self._is_checking = False
         self._again = KeyQueue[ObjectKey]()
         self._failures: dict[ObjectKey, int] = {}
         #: Objects that are left alone until an instant: the server is in trouble, or asked for it.
@@ -241,7 +240,7 @@ class ControllerLoop(Generic[A]):
 
     async def run(self) -> None:
         """Run cycles, and the mirrors, until cancelled or until our own code fails."""
-        removes = [mirror.on_change(self._on_change) for mirror in self._controller.mirrors]
+        removes = [mirror.on_changes(self._check) for mirror in self._controller.mirrors]
         try:
             async with asyncio.TaskGroup() as group:
                 if self._options.runs_mirrors:
@@ -253,22 +252,14 @@ class ControllerLoop(Generic[A]):
             for remove in removes:
                 remove()
 
-    def _on_change(self, _change: Change[Any]) -> None:
+    def _check(self) -> None:
+        """Start a cycle if changes have given the controller something to decide."""
         if self._due_at is None:
             self._woken.set()
-        elif not self._is_checking and self._sleeps_until is not None:
-            # Once all handlers have seen the change, whatever their order.
-            self._is_checking = True
-            asyncio.get_running_loop().call_soon(self._check)
-
-    def _check(self) -> None:
-        """Start a cycle if the changes have given the controller something to decide."""
-        self._is_checking = False
-        if self._due_at is None or self._sleeps_until is None:
-            return
-        due_at = self._due_at()
-        if due_at is not None and due_at < self._sleeps_until:
-            self._woken.set()
+        elif self._sleeps_until is not None:
+            due_at = self._due_at()
+            if due_at is not None and due_at < self._sleeps_until:
+                self._woken.set()
 
     async def _cycles(self) -> None:
         now = self._clock.now()

@@ -116,6 +116,8 @@ class Mirror(Generic[T]):
         self._objects: dict[ObjectKey, T] = {}
         self._sorted_keys: list[ObjectKey] | None = None
         self._handlers: tuple[Callable[[Change[T]], None], ...] = ()
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._is_notifying = False
         self._waiters: list[asyncio.Future[None]] = []
         self._version = 0
         self._expected_version = 0
@@ -192,6 +194,23 @@ class Mirror(Generic[T]):
             self._handlers = tuple(h for h in self._handlers if h is not handler)
 
         return remove
+
+    def on_changes(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` once after changes, when all handlers have seen them.
+
+        Returns a function that ends the calls.
+        """
+        self._listeners = (*self._listeners, listener)
+
+        def remove() -> None:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+        return remove
+
+    def _notify(self) -> None:
+        self._is_notifying = False
+        for listener in self._listeners:
+            listener()
 
     async def wait_synced(self) -> None:
         """Return once the first list is in."""
@@ -418,6 +437,9 @@ class Mirror(Generic[T]):
             change = Change(old, new)
             for handler in self._handlers:
                 handler(change)
+        if self._listeners and not self._is_notifying:
+            self._is_notifying = True
+            asyncio.get_running_loop().call_soon(self._notify)
 
     def _touch(self) -> None:
         self._contact_at = self._clock.now()

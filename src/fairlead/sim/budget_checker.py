@@ -27,13 +27,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.quantity import GPU
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken, requests_of
+from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import TeamModel
 from fairlead.sim.working_time import SCHEDULER, WorkingTime
 
@@ -127,7 +127,7 @@ class _JobModel:
 
 
 @dataclass(slots=True)
-class BudgetChecker:
+class BudgetChecker(Observer):
     """An `Observer` that is fed with teams, too; `model` is fed before it is.
 
     The clocks of the controllers are wrong by at most `clock_error_seconds`. `judged` counts the
@@ -183,15 +183,6 @@ class BudgetChecker:
             use = self._uses.get(self.model.team_of(new))
             if use is not None:
                 self._hold(use, key, new, now)
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: what counts is what jobs hold."""
-
-    def node(self, new: Node | None, name: str, now: float) -> None:
-        """Nothing: whose a node is does not matter."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
     def _hold(self, use: _Use, key: ObjectKey, job: Job, now: float) -> None:
         since = now + _SEEN_SECONDS + 2 * self.clock_error_seconds

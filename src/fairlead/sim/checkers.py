@@ -7,7 +7,7 @@ the last line of the event log is the culprit.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -268,10 +268,11 @@ class Checkers:
 
     def free(self, node: str) -> dict[str, int]:
         """Return what is free on a node, by resource, in base units."""
-        out = Counter(self._capacity.get(node))
+        out = dict(self._capacity.get(node, {}))
         for used in (self._claimed[node], *self._uncovered[node].values()):
-            out.subtract(used)
-        return dict(out)
+            for resource, amount in used.items():
+                out[resource] = out.get(resource, 0) - amount
+        return out
 
     # Promises
 

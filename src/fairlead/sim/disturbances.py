@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
@@ -27,6 +26,7 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.nodes import STALLED, VirtualNodes
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import Checkers
+from fairlead.sim.observer import Observer
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
 from fairlead.sim.world_options import DAY_SECONDS, EPOCH, WorldOptions
 
@@ -44,7 +44,7 @@ _Begin: TypeAlias = Callable[[random.Random, float, _UnderWay], Awaitable[_Begun
 _End: TypeAlias = Callable[[str], Awaitable[None]]
 
 
-class Disturbances:
+class Disturbances(Observer):
     """An `Observer` of the world: users act on what has just been written."""
 
     def __init__(
@@ -87,15 +87,6 @@ class Disturbances:
         if new is not None and new.spec.adopts is None:
             self._last_written = key
             self._written.set()
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: users act on jobs."""
-
-    def node(self, new: Node | None, name: str, now: float) -> None:
-        """Nothing: all nodes are known from the start."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds are left alone."""
 
     async def run(self, until: float) -> None:
         """Run all of them, and return when they are over."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet, RemovalCause
 from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
@@ -31,6 +31,7 @@ from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvid
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.machines import Instance, Inventory
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
 from fairlead.sim.spare_checker import SpareChecker
 from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
 
@@ -129,7 +130,7 @@ class MachineUse:
     idle_seconds: float = 0.0
 
 
-class FleetChecker:
+class FleetChecker(Observer):
     """An `Observer` of the writes; `launched` and `ended` are called by the cloud."""
 
     def __init__(self, options: WorldOptions, now: Callable[[], float]) -> None:
@@ -247,9 +248,6 @@ class FleetChecker:
             self._lacking = lacking
             self._lacked.append((now, lacking))
 
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: jobs say where they are."""
-
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note the node of a machine, and whether it takes work."""
         self._advance()
@@ -264,9 +262,6 @@ class FleetChecker:
         is_joining = any(taint.key == names.TAINT_JOINING for taint in new.spec.taints)
         is_ready = any(c.type == names.READY and c.status == "True" for c in new.status.conditions)
         machine.has_joined = machine.has_joined or (is_ready and not is_joining)
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
     # Time
 

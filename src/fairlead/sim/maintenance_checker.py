@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
 
 #: A write that its author decided on earlier comes at most this much later.
 _STALE_SECONDS = 150.0
@@ -23,7 +24,7 @@ _GRACE_SECONDS = 30.0
 
 
 @dataclass(slots=True)
-class MaintenanceChecker:
+class MaintenanceChecker(Observer):
     """An `Observer`. `judged` counts attempts that begin while nodes have windows; `spared` their
     nodes whose window is still to come, long enough after.
     """
@@ -63,9 +64,6 @@ class MaintenanceChecker:
                     f"maintenance begins in {start - now:.0f} s, for up to {hold:g} s"
                 )
 
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: pods are where the placement says."""
-
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Take in the window of a node, or that it has none."""
         text = new.metadata.annotations.get(MAINTENANCE) if new is not None else None
@@ -76,6 +74,3 @@ class MaintenanceChecker:
         known = self._windows.get(name)
         if known is None or known[:2] != (start, end):
             self._windows[name] = (start, end, now)
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""

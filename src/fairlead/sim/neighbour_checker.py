@@ -1,7 +1,7 @@
 """Checks at every placement that no member is put where a host port or an anti-affinity forbids it.
 
-It reads the rules from the objects by itself: of each member and pod it asks each other one, which
-takes time in proportion to their product. Simulated worlds are small enough for that.
+It reads the rules from the objects by itself: of each member it asks each other member and pod. Two
+of which neither states a rule cannot break one, so a member without rules asks those with rules.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 # compared, not bound
 
@@ -30,56 +31,81 @@ class _Resident:
     labels: dict[str, str]
     spec: PodSpec
     node: str
+    has_rules: bool
+
+
+class _Residents:
+    """What has a place, by object, and of it again what states rules."""
+
+    def __init__(self) -> None:
+        self._all: dict[ObjectKey, tuple[_Resident, ...]] = {}
+        self._ruled: dict[ObjectKey, tuple[_Resident, ...]] = {}
+
+    def put(self, key: ObjectKey, residents: tuple[_Resident, ...]) -> None:
+        """Set the residents of an object; it comes last, in the order of changes."""
+        ruled = tuple(each for each in residents if each.has_rules)
+        for known, some in ((self._all, residents), (self._ruled, ruled)):
+            known.pop(key, None)
+            if some:
+                known[key] = some
+
+    def some(self, *, are_ruled: bool) -> dict[ObjectKey, tuple[_Resident, ...]]:
+        """Return those that state rules, or all; only to be read."""
+        return self._ruled if are_ruled else self._all
 
 
 @dataclass(slots=True)
-class NeighbourChecker:
+class NeighbourChecker(Observer):
     """An `Observer`. `checked` counts the members with rules that were placed."""
 
     checked: int = 0
-    _members: dict[ObjectKey, list[_Resident]] = field(
-        default_factory=dict[ObjectKey, list[_Resident]]
-    )
+    _members: _Residents = field(default_factory=_Residents)
     _placements: dict[ObjectKey, Placement] = field(default_factory=dict[ObjectKey, Placement])
-    _pods: dict[ObjectKey, _Resident] = field(default_factory=dict[ObjectKey, _Resident])
+    _pods: _Residents = field(default_factory=_Residents)
     _labels: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Check the members of a new placement against each other and all others."""
         placement = new.status.placement if new is not None and not new.is_finished else None
         if new is None or placement is None:
-            self._members.pop(key, None)
+            self._members.put(key, ())
             self._placements.pop(key, None)
             return
         if self._placements.get(key) == placement:
             return
         self._placements[key] = placement
-        members = self._members[key] = list(_members(new, placement))
-        uid = new.metadata.uid
-        others = [each for other in self._members for each in self._members[other] if other != key]
-        others += [pod for pod in self._pods.values() if pod.uid != uid]
+        members = tuple(_members(new, placement))
+        self._members.put(key, members)
+        others = self._others(new, are_ruled=not any(member.has_rules for member in members))
         for i, member in enumerate(members):
-            self.checked += bool(_ports(member.spec) or _terms(member.spec))
+            self.checked += member.has_rules
             for other in (*members[:i], *others):
                 self._check(member, other)
 
+    def _others(self, job: Job, *, are_ruled: bool) -> list[_Resident]:
+        """Return what has a place and is not of the job; where `are_ruled`, what states rules."""
+        key, uid = job.metadata.key, job.metadata.uid
+        found = self._members.some(are_ruled=are_ruled).items()
+        others = [each for other, some in found for each in some if other != key]
+        pods = self._pods.some(are_ruled=are_ruled).values()
+        return others + [pod for some in pods for pod in some if pod.uid != uid]
+
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """Note which pods are on nodes."""
-        self._pods.pop(key, None)
         if new is None or new.is_terminal or not new.spec.node_name:
+            self._pods.put(key, ())
             return
         owner = next((o.uid for o in new.metadata.owner_references if o.controller), "")
         uid = new.metadata.labels.get(names.JOB_UID, owner)
-        self._pods[key] = _Resident(
-            f"pod {key[1]}", uid, key[0], new.metadata.labels, new.spec, new.spec.node_name
-        )
+        pod = _Resident(
+            f"pod {key[1]}", uid, key[0], new.metadata.labels, new.spec, new.spec.node_name,
+            has_rules=_has_rules(new.spec),
+        )  # fmt: skip
+        self._pods.put(key, (pod,))
 
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note the labels of a node."""
         self._labels[name] = new.metadata.labels if new is not None else {}
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
     def _check(self, a: _Resident, b: _Resident) -> None:
         if a.node == b.node:
@@ -105,12 +131,14 @@ class NeighbourChecker:
 def _members(job: Job, placement: Placement) -> Iterator[_Resident]:
     meta, nodes = job.metadata, {role.role: role.nodes for role in placement.roles}
     for role in job.spec.roles:
+        spec = role.template.spec
+        has_rules = _has_rules(spec)
         labels = role.template.metadata.labels | {
             names.JOB_NAME: meta.name, names.JOB_UID: meta.uid, names.ROLE: role.name,
         }  # fmt: skip
         for i, node in enumerate(nodes.get(role.name, ())):
             who = f"{meta.name} {role.name} {i}"
-            yield _Resident(who, meta.uid, meta.namespace, labels, role.template.spec, node)
+            yield _Resident(who, meta.uid, meta.namespace, labels, spec, node, has_rules=has_rules)
 
 
 def _ports(spec: PodSpec) -> list[tuple[str, str, int]]:
@@ -120,6 +148,10 @@ def _ports(spec: PodSpec) -> list[tuple[str, str, int]]:
         for port in container.ports
         if port.host_port
     ]
+
+
+def _has_rules(spec: PodSpec) -> bool:
+    return bool(_ports(spec) or _terms(spec))
 
 
 def _overlap(a: str, b: str) -> bool:

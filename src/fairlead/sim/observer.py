@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
 
 
-class Observer(Protocol):
-    """`new` is None when the object was removed; `now` is an instant of the world's clock."""
+class Observer:
+    """Overrides what it looks at; what it leaves as it is here is never called.
+
+    `new` is None when the object was removed; `now` is an instant of the world's clock.
+    """
+
+    __slots__ = ()
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """A job was created, changed or removed."""
-        ...
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """A pod was created, changed or removed."""
-        ...
 
     def node(self, new: Node | None, name: str, now: float) -> None:
         """A node was created, changed or removed."""
-        ...
 
     def wrote(self, kind: str) -> None:
         """An object of this kind was written."""
-        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverCalls:
+    """The methods of some observers that do something, in the order of the observers."""
+
+    job: tuple[Callable[[Job | None, ObjectKey, float], None], ...]
+    pod: tuple[Callable[[Pod | None, ObjectKey, float], None], ...]
+    node: tuple[Callable[[Node | None, str, float], None], ...]
+    wrote: tuple[Callable[[str], None], ...]
+
+    @classmethod
+    def of(cls, observers: Sequence[Observer]) -> ObserverCalls:
+        """Return the methods that the observers' classes override."""
+        return cls(
+            tuple(o.job for o in observers if type(o).job is not Observer.job),
+            tuple(o.pod for o in observers if type(o).pod is not Observer.pod),
+            tuple(o.node for o in observers if type(o).node is not Observer.node),
+            tuple(o.wrote for o in observers if type(o).wrote is not Observer.wrote),
+        )

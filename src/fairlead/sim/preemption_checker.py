@@ -23,6 +23,7 @@ from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.consolidation_checker import ConsolidationChecker
+from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import TeamModel, is_healthy
 from fairlead.sim.world_options import WorldOptions
 
@@ -87,7 +88,7 @@ class _JobModel:
     loan: _Loan = field(default_factory=_Loan)
 
 
-class PreemptionChecker:
+class PreemptionChecker(Observer):
     """An `Observer` of a world without pods of others."""
 
     def __init__(
@@ -114,6 +115,8 @@ class PreemptionChecker:
         self._priorities = priorities
         self._teams = teams or TeamModel()
         self._jobs: dict[ObjectKey, _JobModel] = {}
+        #: Those that a place is kept for.
+        self._nominees: dict[ObjectKey, None] = {}
         #: When each node was last seen unable to start pods.
         self._unavailable_at: dict[str, float] = {}
         self._is_unavailable: dict[str, bool] = {}
@@ -131,6 +134,7 @@ class PreemptionChecker:
         model = self._jobs.get(key)
         if new is None or (model is not None and model.uid != new.metadata.uid):
             self._jobs.pop(key, None)
+            self._nominees.pop(key, None)
             if model is not None:
                 self.consolidation.held(key, model.nodes, frozenset(), now)
             model = None
@@ -179,9 +183,6 @@ class PreemptionChecker:
             self._unavailable_at[name] = now
         self._is_unavailable[name] = is_out
 
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
-
     def check_by_clock(self, now: float) -> None:
         """5, by the clock: what others gave way for is placed, or does not want it any more."""
         for key, model in self._jobs.items():
@@ -214,14 +215,18 @@ class PreemptionChecker:
                 model.named[uid] = now
         model.named.update(dict.fromkeys(names, float("inf")))
         model.nominated = nodes or frozenset()
+        if nodes:
+            self._nominees[key] = None
+        else:
+            self._nominees.pop(key, None)
 
     def _contests(self, key: ObjectKey, nodes: frozenset[str], now: float) -> bool:
         """True where such nodes were kept for other jobs as late as a write may come; notes it of
         them, too. The planner then keeps the place of one, or of none where a job is placed there.
         """
         others = [
-            other for name, other in self._jobs.items()
-            if name != key and other.nominated & nodes
+            other for name in self._nominees if name != key
+            and (other := self._jobs[name]).nominated & nodes
             and now - other.nominated_at <= _STALE_SECONDS
         ]  # fmt: skip
         for other in others:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.observer import Observer
 from fairlead.sim.replicas import DecisionTimes
 
 #: Verdict reasons that the report tells apart; the rest is summed up.
@@ -64,7 +65,7 @@ class Sample:
     waiting_gpus_by_reason: dict[str, int] = field(default_factory=dict)
 
 
-class Recorder:
+class Recorder(Observer):
     """Feed it with `job` and `node`; read `jobs`, `samples` and the integrals at the end."""
 
     def __init__(self, epoch: float, *, sample_seconds: float, tenants: dict[str, str]) -> None:
@@ -112,9 +113,6 @@ class Recorder:
             if not is_ready or new.spec.unschedulable:
                 self._nodes_out.add(name)
         self._gpus += after - before
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Pods are counted by their jobs' statuses."""
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Take in a job, new, changed or (None) removed."""

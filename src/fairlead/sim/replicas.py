@@ -328,6 +328,8 @@ class Replicas:
 
     def check_leaders(self) -> None:
         """At most one replica leads. PromiseBroken."""
+        if len(self._latest) < 2:
+            return
         leaders = self._leaders()
         if len(leaders) > 1:
             raise PromiseBroken(f"8: replicas {sorted(leaders)} lead at the same time")

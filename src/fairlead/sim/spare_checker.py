@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.names import READY, TAINT_SPARE
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
 
 #: A write that its author decided on earlier comes at most this much later.
 _STALE_SECONDS = 150.0
 
 
 @dataclass(slots=True)
-class SpareChecker:
+class SpareChecker(Observer):
     """An `Observer`. `judged` counts attempts that are placed while there are spares, `taken` the
     spares that they get.
     """
@@ -60,9 +61,6 @@ class SpareChecker:
         if all(n not in lost and self._sound_since.get(n, now) < known for n in before):
             raise PromiseBroken(f"11: {what}, and has lost no node")
 
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: pods are where the placement says."""
-
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note whether a node is a spare, and whether members could stay there."""
         taints = new.spec.taints if new is not None else ()
@@ -80,6 +78,3 @@ class SpareChecker:
             self._sound_since.setdefault(name, now)
         else:
             self._sound_since.pop(name, None)
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""

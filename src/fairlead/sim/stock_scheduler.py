@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.resources import PODS
 from fairlead.api.status import Conflict, NotFound
@@ -20,11 +19,12 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.virtual.status import pod_requests
 from fairlead.model.labels import tolerates
 from fairlead.runtime.client import Client
+from fairlead.sim.observer import Observer
 
 _BIND_SECONDS = 0.2
 
 
-class StockScheduler:
+class StockScheduler(Observer):
     """Binds what is pending, soon after something has changed. An `Observer` of the world."""
 
     def __init__(self, service: Service, client: Client) -> None:
@@ -41,12 +41,6 @@ class StockScheduler:
         """Refuse these nodes, and no others, for a reason that our planner does not know."""
         self._refused = frozenset(nodes)
         self._woken.set()
-
-    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
-        """Nothing: jobs are no business of a scheduler of pods."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds are not read."""
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """Note who is pending, and what is used on each node."""

@@ -6,11 +6,12 @@ from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.observer import Observer
 
 EVENTS_MAX = 10_000
 
 
-class Story:
+class Story(Observer):
     """An observer that keeps the changes of one job and its pods, or of one node."""
 
     def __init__(self, name: str, epoch: float) -> None:
@@ -69,9 +70,6 @@ class Story:
         is_ready = any(c.type == "Ready" and c.status == "True" for c in new.status.conditions)
         cordon = ", cordoned" if new.spec.unschedulable else ""
         self._note(("node", name), f"node {'ready' if is_ready else 'not ready'}{cordon}", now)
-
-    def wrote(self, kind: str) -> None:
-        """Nothing to note: the typed events say it."""
 
     def _note(self, key: ObjectKey, text: str, now: float) -> None:
         if self._last.get(key) != text and len(self.events) < EVENTS_MAX:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.team import JobLimits, QueueingStrategy, TeamSpec
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
+from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import TeamModel, is_healthy
 
 _STALE_SECONDS = 150.0
@@ -36,7 +37,7 @@ class _Queued:
 
 
 @dataclass(slots=True)
-class StrictOrderChecker:
+class StrictOrderChecker(Observer):
     """An `Observer`; `model` is fed before it is. `judged` counts the places that were compared."""
 
     model: TeamModel
@@ -70,12 +71,6 @@ class StrictOrderChecker:
         known = self._nodes.get(name)
         same = known is not None and is_healthy(known[0]) == is_healthy(new)
         self._nodes[name] = (new, known[1] if known is not None and same else now)
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: places are of jobs."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
     def _check(self, job: Job, queued: _Queued, now: float) -> None:
         spec, placement = self.model.specs.get(queued.team), job.status.placement

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.job import Job, Role
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.quantity import GPU, resources_to_base
@@ -24,6 +24,7 @@ from fairlead.api.team import JobLimits, Share, Team, TeamSpec
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
+from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import TeamModel, is_healthy, team_taints
 from fairlead.sim.working_time import SCHEDULER, TEAMS, WorkingTime
 
@@ -65,7 +66,7 @@ class _Wait:
 
 
 @dataclass(slots=True)
-class TeamChecker:
+class TeamChecker(Observer):
     """An `Observer` that is fed with teams, too. Its model is for other checkers as well."""
 
     #: By PriorityClass; 0 for a job without one.
@@ -144,12 +145,6 @@ class TeamChecker:
         if new_to_team:
             self._check_borrowing(key, after, now)
             self._check_lending(key, after, new_to_team, now)
-
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: what counts is what jobs hold."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
     def _model_of(self, job: Job) -> _JobModel:
         placement, roles = job.status.placement, {role.name: role for role in job.spec.roles}

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.topology import DEFAULT_LEVELS
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
 
 #: Label by level.
 Labels = Mapping[str, str]
 
 
 @dataclass(slots=True)
-class TopologyChecker:
+class TopologyChecker(Observer):
     """An `Observer`. `checked` counts the placements that a topology binds."""
 
     levels: Labels = field(default_factory=lambda: {each.name: each.key for each in DEFAULT_LEVELS})
@@ -47,16 +48,10 @@ class TopologyChecker:
                         f"{found}"
                     )
 
-    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Nothing: pods are where the placement says."""
-
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note the labels of a node; one that is gone keeps them."""
         if new is not None:
             self._labels[name] = new.metadata.labels
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
 
 def _together(job: Job, placement: Placement) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -25,6 +25,7 @@ from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.model.grouping import is_gated
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
 
 SPACE = names.DEFAULT_NAMESPACE
 #: Of each pod of a group.
@@ -78,7 +79,7 @@ def owner_body(name: str, *, seconds: float, **replicas: int) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"pytorchReplicaSpecs": specs}}
 
 
-class TrainingOperator:
+class TrainingOperator(Observer):
     """Makes what is missing of each owner. An `Observer` of the world."""
 
     def __init__(self, client: Client) -> None:
@@ -86,9 +87,6 @@ class TrainingOperator:
         self._client = client
         self._nodes: dict[str, Node] = {}
         self._woken = asyncio.Event()
-
-    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
-        """Nothing: the tool does not know Fairlead."""
 
     def wrote(self, kind: str) -> None:
         """Look at owners that have changed."""
@@ -182,7 +180,7 @@ def _owned_pod(owner: Owner, role: str, index: int, pod: dict[str, Any]) -> dict
     }  # fmt: skip
 
 
-class GateChecker:
+class GateChecker(Observer):
     """Promise 2 for adopted pods, at every write. An `Observer` of the world.
 
     The write of a release may be applied late: it may be for the place that the member had then.
@@ -206,12 +204,6 @@ class GateChecker:
             if place is not None and place != new.status.placement:
                 self._former.setdefault(key, []).append((place, now))
             self._jobs[key] = new
-
-    def node(self, new: Node | None, name: str, now: float) -> None:
-        """Nothing: places are of jobs."""
-
-    def wrote(self, kind: str) -> None:
-        """Nothing: other kinds do not matter."""
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """Check a gate that has been opened. PromiseBroken."""

@@ -62,7 +62,7 @@ from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.maintenance_checker import MaintenanceChecker
 from fairlead.sim.neighbour_checker import NeighbourChecker
-from fairlead.sim.observer import Observer
+from fairlead.sim.observer import Observer, ObserverCalls
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
@@ -74,7 +74,7 @@ from fairlead.sim.topology_checker import TopologyChecker
 from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
 from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.workload import HIGH, Arrival, generate
-from fairlead.sim.world_options import EPOCH, WorldOptions
+from fairlead.sim.world_options import EPOCH, WorldOptions, replay_command
 
 _PARTIAL_SECONDS = 120.0
 #: Compared for every write; to compute a resource's name, or to read an Enum's member, costs more.
@@ -131,6 +131,7 @@ class World:
         #: Jobs that can never run, and why: they are to wait, and to say so.
         self.unfit = unfit_jobs(self._arrivals, options)
         self._observers = list(observers)
+        self._calls = ObserverCalls.of(())  # of `_observers`, once the world runs
         self._on_writes = on_writes
         self._over = asyncio.Event()
         late = self._late = options.faults.stall_seconds_max + options.faults.late_seconds_max
@@ -245,7 +246,8 @@ class World:
 
     def _check(self, events: Sequence[StoreEvent]) -> None:
         self.replicas.check_leaders()
-        now = self._now = self.clock.now()
+        now, calls = self.clock.now(), self._calls
+        self._now = now
         for event in events:
             self.writes += 1
             record, name = event.record, event.info.name
@@ -257,24 +259,24 @@ class World:
             if name == _JOBS:
                 job = _typed(current, Job)
                 self.checkers.job(job, _typed(event.previous, Job), now)
-                for observer in self._observers:
-                    observer.job(job, key, now)
+                for saw_job in calls.job:
+                    saw_job(job, key, now)
             elif name == _PODS:
                 pod = _typed(current, Pod)
                 self.checkers.pod(pod, _typed(event.previous, Pod), now)
-                for observer in self._observers:
-                    observer.pod(pod, key, now)
+                for saw_pod in calls.pod:
+                    saw_pod(pod, key, now)
             elif name == _NODES:
                 node = _typed(current, Node)
                 self.checkers.node(node, _typed(event.previous, Node), now)
-                for observer in self._observers:
-                    observer.node(node, key_name, now)
+                for saw_node in calls.node:
+                    saw_node(node, key_name, now)
             elif name == TEAMS.name:
                 team = _typed(current, Team)
                 self.teams.team(team, key_name, now)
                 self.budgets.team(team, key_name, now)
-            for observer in self._observers:
-                observer.wrote(name)
+            for wrote in calls.wrote:
+                wrote(name)
         self._on_writes()
 
     def stop(self) -> None:
@@ -299,6 +301,7 @@ class World:
             await self.client.create(
                 NODE_POOLS, pool_body(pool, self.options.profile.node.resources)
             )
+        self._calls = ObserverCalls.of(self._observers)
         self._store.subscribe(self._observe)
         await self.virtual.start()
         async with asyncio.TaskGroup() as group:
@@ -482,19 +485,3 @@ def simulate(options: WorldOptions, seed: int) -> Outcome:
     except BaseExceptionGroup as group:
         broken = unwrap_broken(group)
         raise PromiseBroken(f"{broken}\n  replay: {replay_command(options, seed)}") from group
-
-
-def replay_command(options: WorldOptions, seed: int) -> str:
-    """Return the command that runs the same world again."""
-    workload = options.workload
-    return (
-        f"python -m fairlead.sim --seed {seed} --nodes {options.nodes} --jobs {workload.jobs} "
-        f"--seconds {workload.seconds:g} --members-max {workload.members_max} "
-        f"--calls-between-kills {options.calls_between_kills_mean:g} "
-        f"--steps-between-crashes {options.steps_between_crashes_mean:g} "
-        f"--node-failures-per-day {options.node_failures_per_day:g} "
-        f"--drains-per-day {options.drains_per_day:g} "
-        f"--user-acts-per-day {options.user_acts_per_day:g} "
-        f"--clock-jumps-per-day {options.clock_jumps_per_day:g} "
-        f"--groups {options.groups} --stall {options.faults.stall:g}"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, time
 from typing import Any
 
 import msgspec
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from fairlead.api.builtin_schemas import COMPLETE
 from fairlead.api.crd import manifests
 from fairlead.embedded import builtins
-from fairlead.embedded.schema.fast import names_test, type_test
+from fairlead.embedded.schema.check import compile_check
+from fairlead.embedded.schema.fast import names_test, residual_schema, type_test
 from fairlead.embedded.schema.fill import EMBEDDED
 from fairlead.embedded.schema.schema import builtin_schema, compile_schema
 
@@ -95,3 +97,30 @@ def test_our_own_kinds_have_a_fast_path(manifest: dict[str, Any]) -> None:
     for version in manifest["spec"]["versions"]:
         schema = msgspec.to_builtins(version["schema"]["openAPIV3Schema"])
         assert type_test(schema) is not None
+
+
+TIME: dict[str, Any] = {"type": "string", "format": "date-time"}
+
+
+@pytest.mark.parametrize("year", ["0000", "0999", "1970", "2026", "2028"])
+def test_what_fits_as_a_time_is_one(year: str) -> None:
+    fits, check = type_test(TIME), compile_check(TIME)
+    assert fits is not None
+    assert check is not None
+    days = [f"{year}-{month:02d}-{day:02d}" for month in range(14) for day in range(33)]
+    ends = ["T00:00:00Z", "T23:59:59.5Z", "T24:00:00Z", "T00:60:00Z", "T00:00:60Z", "T00:00:00Z\n"]
+    texts = [day + end for day in days for end in ends]
+    assert all(check(text) is None for text in texts if fits(text))
+
+
+@given(st.dates(date(1970, 1, 1), date(2999, 12, 31)), st.times())
+def test_all_times_but_leap_days_fit(day: date, instant: time) -> None:
+    fits = type_test(TIME)
+    assert fits is not None
+    is_leap_day = (day.month, day.day) == (2, 29)
+    assert fits(f"{day}T{instant}Z") is not is_leap_day
+
+
+def test_a_time_that_fits_is_not_looked_at_again() -> None:
+    assert residual_schema(TIME) == {}
+    assert residual_schema({**TIME, "maxLength": 20}) != {}

@@ -200,3 +200,18 @@ def test_a_place_is_kept_while_a_pod_of_it_may_still_be_bound() -> None:
         assert decide(state, PlacementPolicy(), EPOCH).actions == ()
     state.cluster.pod_deleted(pending.metadata.key)
     assert len(decide(state, PlacementPolicy(), EPOCH).actions) == 1
+
+
+def test_a_pod_that_only_reports_how_it_is_doing_changes_nothing() -> None:
+    job = a_job()
+    pod = make_member_pod(job)
+    state = PlacementState.of([NODE], [job])
+    assert state.cluster.pod_changed(pod)
+    running = replace(pod, status=replace(pod.status, phase="Running"))
+    assert not state.cluster.pod_changed(running)
+    leaving = replace(running.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    assert state.cluster.pod_changed(replace(running, metadata=leaving))
+    ended = replace(pod, status=replace(pod.status, phase="Succeeded"))
+    assert state.cluster.pod_changed(ended)
+    assert not state.cluster.pod_changed(ended)
+    assert not state.cluster.pod_deleted(pod.metadata.key)

@@ -472,3 +472,24 @@ def test_after_any_history_the_mirror_equals_the_store_and_its_changes_add_up(se
             assert tuple(replayed[key] for key in sorted(replayed)) == mirror.items()
 
     run(main())
+
+
+@simulated
+async def test_a_listener_is_called_once_all_handlers_have_seen_the_changes() -> None:
+    client = FakeClient()
+    for number in range(3):
+        await put(client, f"listed-{number}")
+    mirror = new_mirror(client)
+    seen, calls = list[str](), list[int]()
+    remove = mirror.on_changes(lambda: calls.append(len(seen)))
+    mirror.on_change(lambda c: seen.append(describe(c)))
+    async with running(mirror):
+        await asyncio.sleep(1)
+        assert calls == [3]
+        await put(client, "more")
+        await asyncio.sleep(1)
+        assert calls == [3, 4]
+        remove()
+        await put(client, "last")
+        await asyncio.sleep(1)
+        assert (len(seen), calls) == (5, [3, 4])

@@ -178,8 +178,8 @@ def _plan_mixed(
 def take_plan(capacity: Capacity, gang: GangRequest, plan: Plan, *, sign: int = 1) -> None:
     """Take the places of a plan; sign -1 gives them back."""
     for role, slots in zip(gang.roles, plan.slots, strict=True):
-        distinct, counts = counted(slots)
-        capacity.take(distinct, sign * counts, role.member)
+        used, counts = counted(slots)
+        capacity.take(used, sign * counts, role.member)
 
 
 def plan_within(
@@ -223,8 +223,7 @@ def members_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[MemberClass, Int
 def uses_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[Ints, Ints, Request]]:
     """Yield what the places of a plan use: slots, counts and a request each."""
     for member, slots in members_of(gang, plan):
-        distinct, counts = counted(slots)
-        yield distinct, counts, member.booking
+        yield *counted(slots), member.booking
 
 
 def _pack_role(

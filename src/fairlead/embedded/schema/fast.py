@@ -32,6 +32,11 @@ _PROPERTIES_MAX = 1_000
 LIST_TYPE = "x-kubernetes-list-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
 PATCH_STRATEGY = "x-kubernetes-patch-strategy"
+#: Most instants of RFC 3339, in UTC; other valid ones take the slow path, such as leap days.
+_USUAL_TIME = (
+    r"^[12][0-9]{3}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
+    r"|(?:0[13578]|1[02])-31)T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?Z\Z"
+)
 #: Members that say nothing about validity, or that the type has covered.
 _ANNOTATIONS = frozenset((
     "description", "title", "default", "example", "externalDocs", "x-kubernetes-int-or-string",
@@ -169,6 +174,8 @@ def _string(schema: Json) -> Any:
     if _are_texts(accepted):
         literal: Any = Literal
         return literal[tuple(accepted)]
+    if _is_time(schema):
+        return Annotated[str, Meta(pattern=_USUAL_TIME)]
     return _bounded(str, schema, "minLength", "maxLength")
 
 
@@ -205,7 +212,7 @@ def residual_schema(schema: Json) -> dict[str, Any]:
             return {}
         return {key: schema[key] for key in schema if key not in _ANNOTATIONS}
     rest: dict[str, Any] = {key: schema[key] for key in _RESIDUAL if schema.get(key) is not None}
-    if schema.get("format") not in (None, "int32", "int64"):
+    if schema.get("format") not in (None, "int32", "int64") and not _is_time(schema):
         rest["format"] = schema["format"]
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         limit = schema.get(bound)
@@ -239,6 +246,13 @@ def _properties(schema: Json) -> Json:
 
 def _are_texts(values: Any) -> bool:
     return bool(values) and all(isinstance(value, str) for value in values)
+
+
+def _is_time(schema: Json) -> bool:
+    """True for a text of which the type alone says that it is an instant."""
+    others = ("enum", "minLength", "maxLength")
+    is_plain = all(schema.get(key) is None for key in others)
+    return schema["type"] == "string" and schema.get("format") == "date-time" and is_plain
 
 
 def _is_unique_list(schema: Json) -> bool:
