@@ -63,11 +63,12 @@ class HeadReservations:
     def _consider(self, kind: tuple[int, str], entry: QueueEntry) -> None:
         context, gang = self._context, entry.gang
         self._seen[kind] = None
-        if not waits_for_room(context, entry):
+        if isinstance(gang, InvalidGang):
             return
-        assert isinstance(gang, GangRequest)
         nodes = eligible_nodes(context.cluster, [role.member.constraints for role in gang.roles])
         if self._covered is not None and (self._covered & nodes).any():
+            return
+        if not waits_for_room(context, entry):
             return
         if self._covered is None:
             self._in_order = islice(self._in_order, _LOOKS_MAX)
