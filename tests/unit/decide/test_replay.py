@@ -94,6 +94,6 @@ def test_a_class_whose_turn_is_next_is_looked_at_although_the_others_have_rows(
     objects = Objects((node,), (*large[1:], small))
     decision = decide_twice(state, policy, EPOCH + 100, objects)
     assert not names_of(decision, PlaceJob)  # it is the turn of large-8
-    assert decision.wake_at == EPOCH + 100 + policy.deep_refresh_seconds
-    decision = decide_twice(state, policy, decision.wake_at, objects)
+    assert decision.wake_at == EPOCH + 101
+    decision = decide_twice(state, policy, EPOCH + 101, objects)
     assert names_of(decision, PlaceJob) == ["small"]
