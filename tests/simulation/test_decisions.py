@@ -102,8 +102,9 @@ def test_decisions_that_keep_room_for_several_jobs_are_made_again_from_their_fil
     assert min(met["PlaceJob"], met["WriteVerdict"], met["BehindReservation"]) > 10, met
 
 
+@pytest.mark.parametrize("seed", [3, 14])
 def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_files(
-    met: Counter[str], monkeypatch: pytest.MonkeyPatch
+    met: Counter[str], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """What they look at depends on whose turn it is."""
     monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", 2)
@@ -113,7 +114,7 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
         evaluations_max=1, judgements_max=2, writes_max=3, placements_max=2, fresh_jobs_max=3
     )
     load = replace(BUSY.workload, jobs=30)
-    simulate(replace(BUSY, policy=narrow, workload=load), 3)
+    simulate(replace(BUSY, policy=narrow, workload=load), seed)
     assert met["replayed"] > 100, met
     assert min(met["PlaceJob"], met["tried"], met["failed"]) > 20, met
 

@@ -165,6 +165,7 @@ class RunTimes:
         if steps is None:
             if len(self._steps) >= _REMEMBERED_MAX:
                 self._steps.clear()
+                self._past = {kind: past for kind, past in self._past.items() if past.samples}
                 for past in self._past.values():
                     past.readers.clear()
             steps = self._steps[likeness] = []
@@ -175,12 +176,10 @@ class RunTimes:
 
     def _remaining(self, likeness: Likeness, elapsed: float, quantile: float) -> float:
         for kind in likeness.classes():
-            past = self._past.get(kind)
-            if past is None:
-                continue
+            past = self._past.setdefault(kind, _Past())  # without jobs: it may get some
+            past.readers[likeness] = None
             if past.values is None:
                 past.values = sorted(sample.seconds for sample in past.samples[-SAMPLES_MAX:])
-            past.readers[likeness] = None
             first = bisect_right(past.values, elapsed)
             if len(past.values) - first >= SAMPLES_MIN:
                 return _quantile(past.values[first:], quantile) - elapsed

@@ -80,6 +80,8 @@ class FitTable:
         self._uncached: dict[MemberClass, None] = {}
         #: Those of them that were not looked at yet.
         self._uncached_new: list[MemberClass] = []
+        #: True when the last call of `within_reach` did not look at every class.
+        self.has_unseen = False
         self._may_have_idle_rows = False
         #: The rows that share a mask; None when it is out of date.
         self._rows_by_mask: list[tuple[Mask, Ints]] | None = None
@@ -139,6 +141,7 @@ class FitTable:
         Of the classes beyond the limit of rows, some are looked at in each call, in turn.
         """
         self.sync()
+        self.has_unseen = len(self._uncached) > _UNCACHED_MAX
         rows = np.flatnonzero(self._totals >= self._need_of_row).tolist()
         out = [member for row in rows if (member := self._member_of_row[row]) is not None]
         new = [member for member in self._uncached_new if member in self._uncached]
@@ -152,11 +155,6 @@ class FitTable:
             if self.total(member) >= self._needs[member]:
                 out.append(member)
         return out
-
-    @property
-    def has_uncached(self) -> bool:
-        """True when `within_reach` does not look at every class in every call."""
-        return len(self._uncached) > _UNCACHED_MAX
 
     def fits(self, member: MemberClass) -> npt.NDArray[Any]:
         """Return int[N]: members that each node can take now. Shared: do not change it."""

@@ -168,3 +168,17 @@ def test_what_is_followed_is_what_is_learned_at_once() -> None:
             ]
             assert (found.count, found.ends(EPOCH)) == (anew.count, anew.ends(EPOCH))
     assert found.predicted(asked[0]) is not None
+
+
+def test_a_prediction_follows_the_first_past_jobs_of_a_narrower_class() -> None:
+    """They come after it was made from a wider class, which they do not belong to."""
+    cluster, found = ClusterState(), RunTimes()
+    cluster.on_job_change(found.put)
+    for job in many("other", 900.0, user="b"):
+        cluster.job_changed(job)
+    asked = Likeness("default", "ana", "train", 8)
+    assert found.predicted(asked) == pytest.approx(900.0, abs=2.0)
+    for job in many("train", 100.0, gpus=4):
+        cluster.job_changed(job)
+    assert found.predicted(asked) == RunTimes.of(cluster.jobs.values()).predicted(asked)
+    assert found.predicted(asked) == pytest.approx(100.0, abs=2.0)

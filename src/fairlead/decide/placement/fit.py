@@ -53,8 +53,9 @@ class Fit:
             self._passes += 1
             if left or len(self._context.placed) == placed_before:
                 break
-        if self._evaluations < self._context.policy.evaluations_max:
-            self._context.recall.failed.clear()
+        failed = self._context.recall.failed
+        if self._evaluations + len(failed) < self._context.policy.evaluations_max:
+            failed.clear()
         return left
 
     @property

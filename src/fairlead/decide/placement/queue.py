@@ -341,8 +341,8 @@ class WaitQueue:
 
     @property
     def has_unseen(self) -> bool:
-        """True when `candidates` does not look at every shape in every call."""
-        return self._fits.has_uncached or len(self._complex) > _COMPLEX_MAX
+        """True when the last call of `candidates` did not look at every shape."""
+        return self._fits.has_unseen or len(self._complex) > _COMPLEX_MAX
 
     def _lane(self, key: LaneKey) -> _Lane:
         if key not in self._lanes:

@@ -71,12 +71,12 @@ class HeadReservations:
 
     def _consider(self, kind: tuple[int, str], entry: QueueEntry) -> None:
         context, gang = self._context, entry.gang
-        if not waits_for_room(context, entry):
+        if isinstance(gang, InvalidGang):
             self._seen[kind] = None
             return
-        assert isinstance(gang, GangRequest)
         nodes = eligible_nodes(context.cluster, [role.member.constraints for role in gang.roles])
-        if self._covered[nodes].max(initial=0) >= self._heads_max:
+        has_heads = self._covered[nodes].max(initial=0) >= self._heads_max
+        if has_heads or not waits_for_room(context, entry):
             self._seen[kind] = None
             return
         if not self._covered.any():

@@ -50,13 +50,16 @@ class VictimSearch:
         """Return the victims, or None and when protected jobs may become victims."""
         cluster, lane = self.context.cluster, entry.lane
         candidates, retry_at = self._candidates(lane)
+        is_leaving_any = self._is_leaving_any
+        if not candidates and not is_leaving_any:
+            return None, retry_at
         promised = dict(self._promised())
         shared = {key: claim for key, claim in promised.items() if self.gives_way(claim, lane)}
         kept = tuple(key for key in promised if key not in shared)
         barred = self._barred(lane.team, self.context.reservations)
         room = FreedCapacity.of(cluster, self.leaving_uses(kept), barred)
         mark = room.mark()
-        plan = plan_gang(room, cluster.table, gang) if self._is_leaving_any else None
+        plan = plan_gang(room, cluster.table, gang) if is_leaving_any else None
         if plan is not None:
             found: Victims | None = Victims((), plan)
         else:
