@@ -38,6 +38,11 @@ class PromiseBroken(AssertionError):
     """A promise of the design does not hold; the message says which, where and when."""
 
 
+def offers_all(node: Node) -> bool:
+    """True for a node none of whose GPUs has failed."""
+    return node.status.allocatable == node.status.capacity
+
+
 def unwrap_broken(group: BaseExceptionGroup[BaseException]) -> PromiseBroken:
     """Return the broken promise in a task group's errors; raises the group when there is none."""
     broken: BaseException | None = group.subgroup(PromiseBroken)

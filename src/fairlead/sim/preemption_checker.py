@@ -21,7 +21,7 @@ from fairlead.api.names import ADMITTED, MAINTENANCE
 from fairlead.api.placement import Nomination, Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.consolidation_checker import ConsolidationChecker
 from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import TeamModel, is_healthy
@@ -177,7 +177,8 @@ class PreemptionChecker(Observer):
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note since when a node can start no pods, or none of jobs that take long."""
         self.consolidation.node(new, name)
-        is_out = new is None or not is_healthy(new) or MAINTENANCE in new.metadata.annotations
+        is_out = new is None or not is_healthy(new) or not offers_all(new)
+        is_out = is_out or new is None or MAINTENANCE in new.metadata.annotations
         changed_hands = self._teams.owned_since.get(name) == now
         if is_out or changed_hands or self._is_unavailable.get(name, False):
             self._unavailable_at[name] = now

@@ -12,7 +12,7 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.names import READY, TAINT_SPARE
 from fairlead.decide.verdict import ObjectKey
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.observer import Observer
 
 #: A write that its author decided on earlier comes at most this much later.
@@ -72,7 +72,7 @@ class SpareChecker(Observer):
             new is not None and not new.spec.unschedulable
             and any(c.type == READY and c.status == "True" for c in new.status.conditions)
             and not any(taint.effect == "NoExecute" for taint in taints)
-            and new.status.allocatable == new.status.capacity
+            and offers_all(new)
         )  # fmt: skip
         if is_sound:
             self._sound_since.setdefault(name, now)
