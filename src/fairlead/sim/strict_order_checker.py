@@ -70,6 +70,7 @@ class StrictOrderChecker(Observer):
             return
         known = self._nodes.get(name)
         same = known is not None and is_healthy(known[0]) == is_healthy(new)
+        same = same and known is not None and known[0].status.allocatable == new.status.allocatable
         self._nodes[name] = (new, known[1] if known is not None and same else now)
 
     def _check(self, job: Job, queued: _Queued, now: float) -> None:
