@@ -329,10 +329,10 @@ class _Ahead:
             self._context.limits.take(entry, planned(entry.gang, plan))
         self._mark = capacity.mark()
 
-    def _on_repair(self, entry: QueueEntry) -> None:
+    def _on_repair(self, entry: QueueEntry, _may_fit: bool) -> bool:  # noqa: FBT001
         key = entry.age.job_key
         if key in self._context.placed or key in self._added:
-            return
+            return False
         context = self._context
         growth = context.growth(entry)
         room = self._capacity.unbarred()
@@ -346,6 +346,7 @@ class _Ahead:
                 self._mark = self._capacity.mark()
             case Wait():
                 self._has_restart = True
+        return False  # what is searched here has other room
 
 
 def _dependents(state: PlacementState) -> frozenset[ObjectKey]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
+
 import pytest
 from msgspec.structs import replace
 
@@ -245,3 +247,32 @@ def test_pods_of_the_old_attempt_on_kept_nodes_do_not_stand_in_the_way() -> None
     leftover = make_pod("foreign", node="b", gpus=8)
     action, _ = outcome([make_node("a"), make_node("b"), make_node("c")], job, pods=(leftover,))
     assert placed(action) == ["a", "c"]
+
+
+def test_gangs_that_wait_for_a_replacement_do_not_keep_others_from_their_turn() -> None:
+    nodes = [make_node(f"n{i}", gpus=8) for i in range(4)]
+    wide = {
+        f"wide-{i}": make_job(
+            f"wide-{i}", count=2, gpus=8, attempt=2, created=EPOCH + i,
+            placement=make_placement([f"n{i}", f"gone-{i}"]),
+            status={"attempts": (Attempt(number=1, nodes_lost=(f"gone-{i}",)),)},
+        )
+        for i in range(3)
+    }  # fmt: skip
+    small = make_job("small", count=1, gpus=1, created=EPOCH + 9)
+    state = PlacementState.of([*nodes[:3], make_node("n3", gpus=4)], [*wide.values(), small])
+    policy = replaced(POLICY, evaluations_max=1)
+    decisions = []
+    while not decisions or decisions[-1].wake_at == EPOCH:
+        decisions.append(decide(state, policy, EPOCH))
+        for action in decisions[-1].actions:
+            state.cluster.job_changed(as_written(action))
+        assert len(decisions) < 10
+    assert state.jobs["default", "small"].job.status.placement is not None
+    assert all(
+        state.jobs["default", name].job.status.verdict.reason == "Repairing" for name in wide
+    )
+    state.cluster.node_changed(make_node("n4", gpus=8))
+    (action,) = decide(state, policy, EPOCH + 1).actions
+    assert isinstance(action, PlaceJob)
+    assert action.placement.roles[0].nodes == ("n0", "n4")

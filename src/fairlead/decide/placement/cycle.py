@@ -200,20 +200,22 @@ class _Cycle:
         self._verdicts[entry.age.job_key] = verdict
         self._context.note_placed(entry, plan)
 
-    def _repair(self, entry: QueueEntry) -> None:
+    def _repair(self, entry: QueueEntry, may_fit: bool) -> bool:  # noqa: FBT001
         """Place a gang's next attempt, or let it wait with what it has, or release that."""
         context, key = self._context, entry.age.job_key
-        growth = context.growth(entry)
-        match repair(self._room_of(entry), entry, context.policy, context.now, growth=growth):
+        growth, room = context.growth(entry), self._room_of(entry)
+        match repair(room, entry, context.policy, context.now, growth=growth, may_fit=may_fit):
             case Plan() as plan:
                 self._place(entry, plan)
             case Wait(verdict, until):
                 context.wakes.append(until)
                 self._write(key, verdict, True)
+                return True
             case Release(verdict):
                 if verdict is not None:
                     self._verdicts[key] = verdict
                 self._actions.append(release_job(entry.job, verdict, self._at))
+        return False
 
     def _room_of(self, entry: QueueEntry) -> PresentCapacity:
         gang, context = entry.gang, self._context

@@ -22,9 +22,13 @@ from fairlead.decide.placement.strict_order import StrictOrder
 from fairlead.decide.run_times import Likeness
 from fairlead.model.gangs import GangRequest
 
-#: Called with each job that is placed, and with each one that has a next attempt to place.
+#: Called with each job that is placed.
 OnPlan: TypeAlias = Callable[[QueueEntry, Plan], None]
-OnRepair: TypeAlias = Callable[[QueueEntry], None]
+#: Called with each job that has a next attempt to place, and False where the search for its places
+#: is known to fail; True when the job waits since that failed.
+OnRepair: TypeAlias = Callable[[QueueEntry, bool], bool]
+#: Stands for a repair where `Recall.failed` has a number of reservations.
+_REPAIR = -1
 
 
 class Fit:
@@ -88,11 +92,7 @@ class Fit:
                 return [order, *sorted(item[0] for item in heap)]
             key = order.job_key
             if group is None:
-                self._evaluations += 1
-                gang = jobs[key].gang
-                if isinstance(gang, GangRequest) and gang.is_elastic:
-                    self._heads.reserve_before(order)
-                context.contained(key, partial(self._on_repair, jobs[key]))
+                self._try_repair(order, jobs[key])
                 continue
             self._heads.reserve_before(order)
             is_kept = key in context.placed or self.preempting.is_nominated(key)
@@ -103,6 +103,29 @@ class Fit:
             if following is not None and following < len(group.ages):
                 heapq.heappush(heap, (group.order(following), group, following))
         return []
+
+    def _try_repair(self, order: OrderKey, entry: QueueEntry) -> None:
+        """Have a gang repaired; its places are not sought again before something has changed that
+        it could use: many gangs that wait must not keep the others from their turn.
+        """
+        context, gang = self._context, entry.gang
+        basis: tuple[object, ...] | None = None
+        if isinstance(gang, GangRequest):
+            if gang.is_elastic:
+                self._heads.reserve_before(order)
+            loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
+            basis = (*context.basis(gang), *context.basis(gang.taking_spares), loans)
+        failure = (self._passes, order.job_key, _REPAIR)
+        has_failed = basis is not None and entry.unrepaired_on == basis
+        if has_failed:
+            context.recall.failed.append(failure)
+        elif self._failed is not None and failure in self._failed:
+            has_failed = True
+        else:
+            self._evaluations += 1
+        attempt = partial(self._on_repair, entry, not has_failed)
+        if context.contained(order.job_key, attempt, otherwise=False):
+            entry.unrepaired_on = basis
 
     def _candidates(self) -> list[Group]:
         """Return the groups that may fit now; where these are too many, some of them in turn."""

@@ -57,6 +57,8 @@ class QueueEntry:
     group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
     faulted_at: int | None = None
+    #: State of what the last search for places of its next attempt depended on, which failed.
+    unrepaired_on: object = None
     #: Its attempt that holds nodes, once that was asked for.
     run: Run | None = None
     #: What `FirstStart` found for it, and on what.

@@ -33,8 +33,8 @@ class Recall:
     #: For each pass of the fit stage: None where it looked at all groups that may fit, else the
     #: first jobs of the groups whose turn it was.
     tried: list[list[ObjectKey] | None] = field(default_factory=list["list[ObjectKey] | None"])
-    #: Pass, job and number of reservations of gangs that were not tried again, having failed
-    #: before; empty unless the decision tried as many as it may, since then these made room.
+    #: Pass, job and number of reservations (-1: a repair) of gangs that were not tried again, as
+    #: they had failed; empty unless the decision tried as many as it may, since these made room.
     failed: list[tuple[int, ObjectKey, int]] = field(
         default_factory=list[tuple[int, ObjectKey, int]]
     )

@@ -72,10 +72,12 @@ def repair(
     now: float,
     *,
     growth: Growth | None,
+    may_fit: bool = True,
 ) -> Plan | Wait | Release:
     """Answer a gang's next attempt: the same nodes, new ones for the lost, or wait, or release.
 
     An elastic gang keeps its members on healthy nodes and takes as many others as it may be given.
+    Without `may_fit` it is known that there is no place for those that have to move.
     `capacity` then holds the new places of a plan beside the old ones; else it is as it was.
     """
     job, gang, state = entry.job, entry.gang, capacity.state
@@ -83,7 +85,8 @@ def repair(
     if scope is None or isinstance(gang, InvalidGang):
         return Release(None)
     again = partial(_plan_again, scope=scope)
-    plan = _largest(capacity, gang.keeping(scope.kept_counts), again, growth)
+    keeping = gang.keeping(scope.kept_counts)
+    plan = _largest(capacity, keeping, again, growth) if may_fit else None
     if plan is not None:
         return plan
     status, since = job.status.verdict, now

@@ -150,6 +150,10 @@ class PlacementState:
         after = self.jobs[key] = QueueEntry(
             job, gang, lane, age_of(job), entry.user, entry.hold_seconds, likeness
         )
+        if before is not None and before.unrepaired_on is not None and before.gang is gang:
+            held, holds = before.job.status, job.status
+            if (held.placement, held.attempts) == (holds.placement, holds.attempts):
+                after.unrepaired_on = before.unrepaired_on
         self.patience.put(after, entry.gang, waits=is_ready)
         self.queue_limits.put(before, after, waits=is_ready)
         self._enqueue(before, after, waits=is_ready and key not in self.queue_limits)
