@@ -5,8 +5,8 @@ From the request that starts it until the last pod is bound, as a watch tells it
 are raised. `raw` is the server's own limit: the pods of such a gang, with their nodes, created by a
 client that does nothing else. All take turns on one server; nodes are API objects, and nobody runs
 the pods. Larger gangs are compared with gangs of 1,000 by the time per member. Direct gangs and raw
-creates, whose times are nearest to each other, have more turns than the rest, and are compared turn by turn: within a turn
-the server's garbage and history are most alike.
+creates, whose times are nearest to each other, have more turns than the rest, and are compared turn
+by turn: within a turn the server's garbage and history are most alike.
 """
 
 from __future__ import annotations
