@@ -23,7 +23,7 @@ from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.team import JobLimits, Share, Team, TeamSpec
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
-from fairlead.sim.checkers import PromiseBroken, requests_of
+from fairlead.sim.checkers import PromiseBroken, offers_all, requests_of
 from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import TeamModel, is_healthy, team_taints
 from fairlead.sim.working_time import SCHEDULER, TEAMS, WorkingTime
@@ -107,7 +107,9 @@ class TeamChecker(Observer):
         teams = team_taints(new)
         if len(teams) > 1:
             raise PromiseBroken(f"4: node {name} has the taints of teams {', '.join(teams)}")
-        if is_healthy(new) != is_healthy(self._nodes.get(name)):
+        before = self._nodes.get(name)
+        has_changed = is_healthy(new) != is_healthy(before)
+        if has_changed or (new and before and offers_all(new) != offers_all(before)):
             self._disturbed_at = self.working.seconds(TEAMS, now)
         self.model.node(new, name, now)
         if new is None:
@@ -248,6 +250,8 @@ class TeamChecker(Observer):
         healthy = [name for name, node in sorted(self._nodes.items()) if is_healthy(node)]
         if 2 * len(healthy) < len(self._nodes):
             return  # no node changes hands on what may be a fault of what reports health
+        if not all(offers_all(self._nodes[name]) for name in healthy):
+            return  # a share in GPUs takes another number of nodes
         self.compared += 1
         wanted = [(team, share) for team, spec in sorted(self.model.specs.items())
                   for share in spec.shares for _ in range(self._count(share))]  # fmt: skip
