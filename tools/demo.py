@@ -107,10 +107,11 @@ class Cluster:
             jobs = self.jobs()
             check(jobs)
             job = jobs[name]
-            if holds(job.get("status", {})):
+            status = job.get("status", {})  # none until the controllers have seen the job
+            if holds(status):
                 return job
-            if job["status"].get("state") in ("Failed", "Cancelled"):
-                raise Failed(f"job {name} ended as {job['status']['state']}; {story(job)}")
+            if status.get("state") in ("Failed", "Cancelled"):
+                raise Failed(f"job {name} ended as {status['state']}; {story(job)}")
             time.sleep(0.1)
         raise Failed(f"{what} did not happen within {SECONDS_MAX:.0f} s")
 
@@ -209,10 +210,10 @@ def virtual_gangs(cluster: Cluster) -> None:
     reasons: list[str] = []
 
     def one_at_a_time(jobs: dict[str, dict[str, Any]]) -> None:
-        verdict = jobs["all-b"]["status"].get("verdict")
+        verdict = jobs["all-b"].get("status", {}).get("verdict")
         if verdict and verdict["outcome"] == "Waiting":
             reasons.append(verdict["reason"])
-        if all(jobs[name]["status"].get("placement") for name in ("all-a", "all-b")):
+        if all(jobs[name].get("status", {}).get("placement") for name in ("all-a", "all-b")):
             raise Failed("all-a and all-b hold nodes at the same time")
 
     def is_settled(status: dict[str, Any]) -> bool:

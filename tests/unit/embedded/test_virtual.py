@@ -345,7 +345,7 @@ def test_a_failed_gpu_ends_the_program_that_uses_it_and_is_not_offered_until_it_
             limits = {"limits": {"nvidia.com/gpu": gpus}}
             await world.pod(name, container={"resources": limits})
         await asyncio.sleep(3)
-        assert world.nodes.fail_gpu("v00000", 0.9)  # the eighth, which nobody uses
+        assert world.nodes.fail_gpu("v00000", 0.9)  # the eighth, which no pod uses
         assert world.nodes.fail_gpu("v00000", 0.8)  # the sixth of the other seven
         await asyncio.sleep(0.1)
         assert await gpus_offered(world) == "6"
