@@ -27,6 +27,7 @@ from fairlead.api.topology import Topology
 from fairlead.decide.fleet.census import is_gone, take_census
 from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, template_of
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
+from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
@@ -265,5 +266,7 @@ def test_nodes_on_which_a_place_is_kept_for_a_job_are_needed() -> None:
     job = make_job("high", count=2, gpus=8, status=status)
     state = ClusterState.of(nodes, [job])
     assert demand_of(state, [], [], {}).needed == set(kept)
+    view = FleetView(Fleet(), [], PoolNodes(), state, (), EPOCH, 0.0)  # no other job waits
+    assert plan_purchases(view, [], is_buying=True).demand.needed == set(kept)
     state.job_deleted(job.metadata.key)
     assert demand_of(state, [], [], {}).needed == set()

@@ -54,7 +54,7 @@ def plan_purchases(view: FleetView, censuses: Sequence[Census], *, is_buying: bo
 
 def _demand(view: FleetView, offers: Sequence[Offer], coming: dict[tuple[str, str], int]) -> Demand:
     if not view.waiting:
-        return Demand()
+        return Demand(needed=view.state.ledger.kept_nodes())
     return demand_of(view.state, view.waiting, offers, coming)
 
 
