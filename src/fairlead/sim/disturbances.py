@@ -237,9 +237,8 @@ class Disturbances(Observer):
         options = self._options
 
         async def begin(rng: random.Random, now: float, broken: _UnderWay) -> _Begun:
-            names = self._virtual.node_names()
-            name = rng.choice(names) if names else ""
-            if not name or name in broken or not self._virtual.fail_gpu(name, rng.random()):
+            name = self._chosen(rng, broken)
+            if not name or not self._virtual.fail_gpu(name, rng.random()):
                 return None
             self.gpu_faults += 1
             return name, now + _drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
@@ -254,9 +253,8 @@ class Disturbances(Observer):
         options = self._options
 
         async def begin(rng: random.Random, now: float, slow: _UnderWay) -> _Begun:
-            names = self._virtual.node_names()
-            name = rng.choice(names) if names else ""
-            if not name or name in slow:
+            name = self._chosen(rng, slow)
+            if not name:
                 return None
             self.slowdowns += 1
             self._slow[name] = options.slow_factor
@@ -288,6 +286,12 @@ class Disturbances(Observer):
                 self._set_speed(name)
 
         await self._recurring("stalls", options.stalls_per_day, until, begin=begin, end=end)
+
+    def _chosen(self, rng: random.Random, under_way: _UnderWay) -> str:
+        """Draw a node; "" where there is none, or something is under way on it."""
+        names = self._virtual.node_names()
+        name = rng.choice(names) if names else ""
+        return "" if name in under_way else name
 
     def _set_speed(self, name: str) -> None:
         speed = 1.0 / self._slow.get(name, 1.0)

@@ -8,11 +8,11 @@ from math import inf
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.decide.past_jobs import of, past
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Attempt, Job, Progress
-from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import Action, PlaceJob
@@ -280,22 +280,6 @@ def test_the_start_of_the_head_is_calculated_again_when_a_node_or_an_end_changes
 
 
 PREDICTED = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=600.0)
-
-
-def of(user: str, job: Job) -> Job:
-    return replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: user}))
-
-
-def past(user: str, seconds: float) -> list[Job]:
-    """Enough jobs of a user that have ended, each of which ran for so long."""
-    end = format_time(EPOCH - 3600)
-    run = Attempt(1, started_at=format_time(EPOCH - 3600 - seconds), finished_at=end)
-    status = {"attempts": (run,), "finished_at": end}
-    done = (Condition(type="Succeeded", status="True"),)
-    return [
-        of(user, make_job(f"past-{user}-{n}", conditions=done, status=status))
-        for n in range(SAMPLES_MIN)
-    ]
 
 
 HOURLY = [*past("ana", 3600), *past("ben", 3601)]

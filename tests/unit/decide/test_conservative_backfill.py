@@ -8,11 +8,10 @@ from math import inf
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.decide.past_jobs import of, past
 
 from fairlead.api.core import Node
-from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import Condition
-from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.job import Job
 from fairlead.api.times import format_time
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import Forecast
@@ -25,7 +24,6 @@ from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.decide.run_times import SAMPLES_MIN
 from fairlead.decide.verdict import Decision
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
@@ -199,22 +197,6 @@ def test_a_job_that_is_over_in_time_takes_no_room_from_later_ones() -> None:
     for policy in (EASY, CONSERVATIVE):
         decision = decided(runs, head, short, long, policy=policy, nodes=node)
         assert started(decision) == {"short", "long"}
-
-
-def of(user: str, job: Job) -> Job:
-    return replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: user}))
-
-
-def past(user: str, seconds: float) -> list[Job]:
-    """Enough jobs of a user that have ended, each of which ran for so long."""
-    end = format_time(EPOCH - 3600)
-    run = Attempt(1, started_at=format_time(EPOCH - 3600 - seconds), finished_at=end)
-    status = {"attempts": (run,), "finished_at": end}
-    done = (Condition(type="Succeeded", status="True"),)
-    return [
-        of(user, make_job(f"past-{user}-{n}", conditions=done, status=status))
-        for n in range(SAMPLES_MIN)
-    ]
 
 
 def test_without_limits_jobs_count_by_the_run_times_of_past_ones() -> None:

@@ -114,7 +114,9 @@ class Fit:
             if gang.is_elastic:
                 self._heads.reserve_before(order)
             loans = context.borrowing.version(entry.lane.team, entry.lane.priority)
-            basis = (*context.basis(gang), *context.basis(gang.taking_spares), loans)
+            basis = (*context.basis(gang), loans)
+            if context.cluster.table.labels.has_spares:
+                basis = (*basis, *context.basis(gang.taking_spares))
         failure = (self._passes, order.job_key, _REPAIR)
         has_failed = basis is not None and entry.unrepaired_on == basis
         if has_failed:
