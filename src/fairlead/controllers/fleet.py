@@ -9,7 +9,7 @@ token, and the provider gives the same answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -155,14 +155,11 @@ class FleetController:
         self._faults: dict[str, tuple[str, str]] = {}
         #: What is wrong with each pool, and the version that it was judged by.
         self._mistakes: dict[str, tuple[NodePool, tuple[str, ...]]] = {}
-        seen = world.mirrors
-        self._removers = [
-            follow(seen.nodes, self._node_changed, reader),
-            follow(seen.jobs, self._job_changed, reader),
-            follow(seen.pods, self._pod_changed, reader),
-            follow(pools, self._pool_changed, reader),
-            follow(fleets, self._fleet_changed, reader),
-        ]
+        self._reader = reader
+        self._follows_cluster = False
+        self._removers = list[Callable[[], None]]()
+        self._removers.append(follow(pools, self._pool_changed, reader))
+        self._removers.append(follow(fleets, self._fleet_changed, reader))
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
@@ -234,7 +231,17 @@ class FleetController:
     def _fleet_changed(self, change: Change[Fleet]) -> None:
         self._decide_soon()
 
+    def _follow_cluster(self) -> None:
+        """Begin to follow nodes, jobs and pods: they matter from the first pool or fleet on."""
+        self._follows_cluster = True
+        seen = self._world.mirrors
+        self._removers.append(follow(seen.nodes, self._node_changed, self._reader))
+        self._removers.append(follow(seen.jobs, self._job_changed, self._reader))
+        self._removers.append(follow(seen.pods, self._pod_changed, self._reader))
+
     def _decide_soon(self) -> None:
+        if not self._follows_cluster:
+            self._follow_cluster()
         self._is_changed = True
         self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
 

@@ -42,7 +42,7 @@ _NO_PLACE: tuple[str, Request] = ("", ())
 _NO_SLOTS = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PodUse:
     """A non-terminal pod: on a node, or of a job and not bound yet (`node` is "")."""
 
@@ -56,6 +56,8 @@ class _PodUse:
     booked: Request = field(compare=False, default=())
     #: It has the place of its member.
     is_seated: bool = field(compare=False, default=False)
+    #: `booked` is on the node's account.
+    is_counted: bool = field(compare=False, default=False)
     #: The team that it names, "" for none. None: a pod of a DaemonSet, which no team has chosen.
     team: str | None = ""
     #: When a pod that is being deleted is to be gone; None: it stays.
@@ -241,7 +243,9 @@ class Ledger:
         for use in list(self._pods.values()):
             if term.selects(use.key[0], use.labels) and entry not in use.request:
                 request = tuple(sorted((*use.request, entry)))
-                self._put_pod(replace(use, request=request, booked=request, is_seated=False))
+                self._put_pod(
+                    replace(use, request=request, booked=request, is_seated=False, is_counted=False)
+                )
 
     def _put_pod(self, use: _PodUse) -> None:
         key = use.key
@@ -255,8 +259,9 @@ class Ledger:
                 _add(self._unbound, use.owner, 1)
             if use.member is not None:
                 self._pods_by_member.setdefault((use.owner, use.member), {})[key] = None
+                self._settle(use)
+                return
         self._book_pod(use, 1)
-        self._settle(use)
 
     def remove_pod(self, key: JobKey) -> bool:
         """Forget a pod; False when it is not known."""
@@ -365,6 +370,7 @@ class Ledger:
         return used[-1] if len(used) <= 2 else np.unique(np.concatenate(used))
 
     def _book_pod(self, use: _PodUse, sign: int) -> None:
+        use.is_counted = True
         if not use.node:
             return
         if use.team is not None and not use.is_seated:
@@ -393,11 +399,13 @@ class Ledger:
         for key in keys:
             pod, is_seated = self._pods[key], key == seated
             booked = _excess(pod.request, request) if is_seated else pod.request
-            if (pod.booked, pod.is_seated) == (booked, is_seated):
+            if pod.is_counted and (pod.booked, pod.is_seated) == (booked, is_seated):
                 continue
-            self._pods[key] = replace(pod, booked=booked, is_seated=is_seated)
-            self._book_pod(self._pods[key], 1)  # first: a ghost stays while it has a pod
-            self._book_pod(pod, -1)
+            before = replace(pod) if pod.is_counted else None
+            pod.booked, pod.is_seated = booked, is_seated
+            self._book_pod(pod, 1)  # first: a ghost stays while it has a pod
+            if before is not None:
+                self._book_pod(before, -1)
 
     def _read(self, pod: Pod) -> _PodUse | None:
         """Return what counts of a pod; None for one that uses nothing and never will."""
