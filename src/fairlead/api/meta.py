@@ -6,6 +6,7 @@ Source: Kubernetes API conventions (contributors/devel/sig-architecture/api-conv
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -109,6 +110,7 @@ class ListMeta(Wire, frozen=True):
 _LABEL_DIGITS_MAX = 9
 
 
+@lru_cache(maxsize=8192)  # asked several times at each event of a pod
 def label_number(text: str | None) -> int | None:
     """Return the number in a label, 0 to 999,999,999; None for any other text, or none."""
     if text is None or not 0 < len(text) <= _LABEL_DIGITS_MAX:

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -356,5 +357,6 @@ def _label(text: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
 
 
+@lru_cache(maxsize=256)  # asked several times at each event of a pod
 def _api_group(api_version: str) -> str:
     return api_version.partition("/")[0]
