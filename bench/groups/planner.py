@@ -18,7 +18,7 @@ import numpy as np
 
 from bench import bare
 from bench.harness import Report, cpu_slowness
-from fairlead.api.core import Node
+from fairlead.api.core import ContainerImage, Node
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import BLOCK, RACK, SUBMITTED_BY
@@ -35,7 +35,7 @@ from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes, m
 NODES, GPUS = 7_500, 8
 MEMBERS = 1_000
 SMALL_JOBS = 5_000
-ROUNDS, ROUNDS_SMALL = 7, 3
+ROUNDS, ROUNDS_SMALL, ROUNDS_IMAGES = 7, 3, 15
 #: One block, and one of its racks if possible, which a gang of 1,000 GPUs does not fit into.
 NEAR = Topology(BLOCK, True, RACK)
 EVENTS = 500
@@ -56,6 +56,7 @@ def run(report: Report) -> None:
          per_second=(1e3, "ms CPU"))  # fmt: skip
     micro = (1e6, "us CPU")
     _add(report, "small_job", ROUNDS_SMALL, lambda: _small(nodes), _bare_small, per_second=micro)
+    _images(report, nodes)
     _preemptions(report)
     _backfills(report, nodes)
     _backfills(report, nodes, is_predicted=True)
@@ -82,6 +83,24 @@ def _add(
     report.add(f"planner.{name}", statistics.median(costs) * scale, unit)
 
 
+def _images(report: Report, nodes: list[Node]) -> None:
+    """Report what the same gang costs where half of the nodes, or all, report its image, which is
+    known from jobs before or new, in turns with nodes that report none.
+    """
+    others = tuple(ContainerImage((f"registry.example/base-{i}:1",)) for i in range(49))
+    reported = (others, (ContainerImage(("docker.io/library/train:1",)), *others))
+    for name, every, is_new in (("half", 2, False), ("all", 1, False), ("new", 2, True)):
+        kinds = [reporting(node, reported[i % every == 0]) for i, node in enumerate(nodes)]
+        costs = [(_gang(kinds, is_new=is_new), _gang(nodes)) for _ in range(ROUNDS_IMAGES)]
+        ratio = statistics.median(one / plain for one, plain in costs)
+        report.add(f"planner.gang_1000_images_{name}", ratio, "x without")
+
+
+def reporting(node: Node, images: tuple[ContainerImage, ...]) -> Node:
+    """Return the node with these images."""
+    return msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, images=images))
+
+
 def network_of(nodes):  # type: ignore[no-untyped-def]
     """Return the nodes in racks of 16 and blocks of 20 racks."""
     return [
@@ -92,12 +111,16 @@ def network_of(nodes):  # type: ignore[no-untyped-def]
     ]  # fmt: skip
 
 
-def _gang(nodes, topology: Topology | None = None) -> float:  # type: ignore[no-untyped-def]
+def _gang(  # type: ignore[no-untyped-def]
+    nodes, topology: Topology | None = None, *, is_new: bool = False
+) -> float:
     """Return the CPU seconds of the decision that places one gang on an empty cluster."""
     state = PlacementState.of(nodes)
     decide(state, PlacementPolicy(), EPOCH)  # the table is built, its columns are not yet cut
     other = make_job("other", gpus=2, topology=topology)  # which the domains are known from
     assert would_fit(state.cluster, state.cluster.gang_of(other)).reason is Reason.PLACED
+    if not is_new:
+        state.cluster.table.images.lacking(("docker.io/library/train:1",))
     state.cluster.job_changed(make_job("gang", count=MEMBERS, gpus=1, topology=topology))
     gc.collect()
     start = time.process_time()

@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from bench import bare
-from bench.groups.planner import GPUS, NEAR, network_of
+from bench.groups.planner import GPUS, NEAR, network_of, reporting
 from bench.harness import Report, cpu_slowness
-from fairlead.api.core import Node
+from fairlead.api.core import ContainerImage, Node
 from fairlead.api.job import Job
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import Forecasts
@@ -46,6 +46,8 @@ REPAIR_NODES, REPAIR_MEMBERS, REPAIR_LOST, REPAIRS = 7_500, 500, 8, 20
 WAITING_NODES, WAITING, SHAPES, CHANGES, EXPLAINED = 7_500, 10_000, 200, 30, 500
 EVENT_NODES, EVENTS = 7_500, 2_000
 LARGE_NODES, LARGE_PODS = 100_000, 200_000
+#: Of each node, of these those that all nodes have, and of the cluster.
+NODE_IMAGES, BASE_IMAGES, IMAGES = 50, 20, 5_000
 
 
 def run(report: Report) -> None:
@@ -171,7 +173,7 @@ def _waiting(report: Report) -> None:
 
 def _events(report: Report) -> None:
     """Report what it costs to take in a changed node and a changed pod."""
-    nodes = make_nodes(EVENT_NODES, gpus=GPUS)
+    nodes = with_images(make_nodes(EVENT_NODES, gpus=GPUS))
     cluster = ClusterState.of(nodes)
     pods = [
         make_pod(f"pod-{i}", node=nodes[i].metadata.name, gpus=1, phase="Running")
@@ -191,12 +193,29 @@ def _events(report: Report) -> None:
         _add(report, f"{name}_events_of_{EVENTS}", _timed(call), nodes=EVENT_NODES)
 
 
+def with_images(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes as a kubelet reports them: each with 50 images of three names, shared as
+    after decoding; no two nodes with the same.
+    """
+    rng = random.Random(1)  # a benchmark
+    known = [
+        ContainerImage(tuple(f"registry.example/team/train-{i}{end}" for end in (
+            f"@sha256:{i:064x}", f":v{i}", ":main"
+        )))
+        for i in range(IMAGES)
+    ]  # fmt: skip
+    base, others = known[:BASE_IMAGES], known[BASE_IMAGES:]
+    return [
+        reporting(node, (*base, *rng.sample(others, NODE_IMAGES - BASE_IMAGES))) for node in nodes
+    ]
+
+
 def _later(node: Node):  # type: ignore[no-untyped-def]
     return msgspec.structs.replace(node.metadata, resource_version="2")
 
 
 def _memory(report: Report) -> None:
-    """Report the memory of a process that knows 100,000 nodes and 200,000 pods."""
+    """Report the memory of a process that knows 100,000 nodes, with images, and 200,000 pods."""
     command = [sys.executable, "-m", "bench.groups.planner_scale"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
@@ -218,7 +237,7 @@ def _mean(costs: Sequence[float]) -> float:
 
 def main() -> None:
     """Build the large cluster and print the resident bytes of this process."""
-    nodes = make_nodes(LARGE_NODES, gpus=GPUS)
+    nodes = with_images(make_nodes(LARGE_NODES, gpus=GPUS))
     pods = [
         make_pod(f"pod-{i:06}", node=nodes[i % LARGE_NODES].metadata.name, gpus=4)
         for i in range(LARGE_PODS)

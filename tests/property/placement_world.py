@@ -87,6 +87,7 @@ _NODE = {
     "ready": st.sampled_from([True, True, True, False]),
     "unschedulable": st.sampled_from([False, False, False, True]),
     "annotations": st.sampled_from([{}, {}, {}, *({MAINTENANCE: text} for text in WINDOWS)]),
+    "images": st.sampled_from([(), (), ("train:1",), ("train:1", "train:2"), ("train:2",)]),
 }  # fmt: skip
 _ROLE = {
     "count": st.integers(1, 5),
@@ -95,6 +96,7 @@ _ROLE = {
     "memory": st.sampled_from([0, "1Gi", "20Gi"]),
     "node_selector": st.sampled_from([{}, {}, {}, {"rack": "r1"}]),
     "tolerations": st.sampled_from([(), (FOR_TEAM,)]),
+    "image": st.sampled_from(["train:1", "train:2"]),
 }
 _JOB = {
     "priority": st.sampled_from([None, 5, -1]),

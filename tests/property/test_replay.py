@@ -112,7 +112,8 @@ class _World:
         least = rng.choice([None, None, 1])
         roles = [
             make_role(f"r{i}", count=rng.randrange(1, 4), min_count=least, cpu=rng.randrange(4),
-                      gpus=rng.choice([1, 2, 4, 8]), **where)
+                      gpus=rng.choice([1, 2, 4, 8]), image=rng.choice(["train:1", "train:2"]),
+                      **where)
             for i in range(rng.choice([1, 1, 2]))
         ]  # fmt: skip
         job = make_job(
@@ -152,7 +153,10 @@ class _World:
     def _put_node(self, name: str) -> None:
         rng = self.rng
         is_out, labels = rng.random() < 0.1, {"pool": rng.choice("ab")}
-        node = make_node(name, gpus=rng.choice([4, 8, 8]), unschedulable=is_out, labels=labels)
+        images = rng.choice([(), ("train:1",), ("train:1", "train:2")])
+        node = make_node(
+            name, gpus=rng.choice([4, 8, 8]), unschedulable=is_out, labels=labels, images=images
+        )
         self.nodes[name] = node
         self.state.cluster.node_changed(node)
 

@@ -89,6 +89,12 @@ class NodeSystemInfo(Wire, frozen=True):
     architecture: str = "amd64"
 
 
+class ContainerImage(Wire, frozen=True):
+    """An image on a node, by its names: digests and tags; null where it has none."""
+
+    names: tuple[str, ...] | None = None
+
+
 class NodeStatus(Wire, frozen=True):
     """Observed state of a node; quantities are wire texts."""
 
@@ -97,6 +103,7 @@ class NodeStatus(Wire, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
     node_info: NodeSystemInfo = NodeSystemInfo()
+    images: tuple[ContainerImage, ...] = ()
 
 
 class Node(Wire, frozen=True):

@@ -3,10 +3,11 @@
     {"format": "fairlead.dev/decision", "version": 1, "now": ..., "policy": ..., "actions": ...}
     {"kind": "Node", "object": {...}}                              one line for each object
 
-What no decision reads is left out, as it may be private: variables, commands, arguments, images
-and volumes of containers, annotations but two, messages of pods. The actions are the status patches
-that the scheduler sends, but for the digest of the template of a job that starts; `digest` is the
-SHA-256 of them.
+What no decision reads is left out, as it may be private: variables, commands, arguments and
+volumes of containers, annotations but two, messages of pods. Names of images are numbers here, the
+same ones for jobs and nodes, since a decision only compares them. The actions are the status
+patches that the scheduler sends, but for the digest of the template of a job that starts; `digest`
+is the SHA-256 of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from msgspec.structs import replace
 
 from fairlead import __version__
 from fairlead.api import names
-from fairlead.api.core import Container, Node, Pod, PodSpec, PodStatus, PodTemplate, PriorityClass
+from fairlead.api.core import (
+    Container,
+    ContainerImage,
+    Node,
+    Pod,
+    PodSpec,
+    PodStatus,
+    PodTemplate,
+    PriorityClass,
+)
+from fairlead.api.image_names import full_image_name, images_of
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
@@ -38,6 +49,7 @@ from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, ObjectKey, Verdict
+from fairlead.model.image_table import IMAGES_PER_NODE_MAX
 from fairlead.model.team_use import SavedSums
 from fairlead.model.topology import Level
 
@@ -202,8 +214,9 @@ def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
         ),
         list(writes), digest_of(writes),
     ))  # fmt: skip
+    images = _Images(snapshot.objects.jobs)
     for kind, each in objects:
-        yield _line({"kind": kind, "object": _reduced(each)})
+        yield _line({"kind": kind, "object": _reduced(each, images)})
 
 
 def _line(value: object) -> bytes:
@@ -290,13 +303,40 @@ def _recall(given: _Recall) -> Recall:
     )  # fmt: skip
 
 
-def _reduced(each: _Object) -> _Object:
+class _Images:
+    """The images that jobs ask for, by number: image-1 and so on."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        specs = (role.template.spec for job in jobs for role in job.spec.roles)
+        names = sorted({name for spec in specs for name in images_of(spec)})
+        self._numbers = {name: f"image-{i}" for i, name in enumerate(names, 1)}
+        #: By image of a node: what stands for it, None where no job asks for it.
+        self._known: dict[ContainerImage, ContainerImage | None] = {}
+
+    def of_container(self, name: str) -> str:
+        """Return what stands for an image that a job asks for."""
+        return self._numbers[full_image_name(name)] if name else ""
+
+    def of_node(self, images: tuple[ContainerImage, ...]) -> tuple[ContainerImage, ...]:
+        """Return what stands for the images of a node that count, those that jobs ask for."""
+        found = map(self._of_image, images[:IMAGES_PER_NODE_MAX])
+        return tuple(image for image in found if image is not None)
+
+    def _of_image(self, image: ContainerImage) -> ContainerImage | None:
+        if image not in self._known:
+            full = {full_image_name(name) for name in image.names or ()}
+            names = sorted(self._numbers[name] for name in full if name in self._numbers)
+            self._known[image] = ContainerImage(tuple(names)) if names else None
+        return self._known[image]
+
+
+def _reduced(each: _Object, images: _Images) -> _Object:
     """Return an object with what the planner reads of it."""
     metadata = _reduced_metadata(each.metadata)
     match each:
         case Job():
             roles = tuple(
-                replace(r, template=_reduced_template(r.template)) for r in each.spec.roles
+                replace(r, template=_reduced_template(r.template, images)) for r in each.spec.roles
             )
             progress = each.status.progress
             if progress is not None:
@@ -308,6 +348,9 @@ def _reduced(each: _Object) -> _Object:
         case Pod():
             status = PodStatus(phase=each.status.phase)
             return replace(each, metadata=metadata, spec=_reduced_spec(each.spec), status=status)
+        case Node():
+            seen = images.of_node(each.status.images)
+            return replace(each, metadata=metadata, status=replace(each.status, images=seen))
         case NodePool():
             spec = replace(each.spec, provider=Provider(each.spec.provider.type))
             status = NodePoolStatus(consolidates_to=each.status.consolidates_to)
@@ -321,19 +364,29 @@ def _reduced_metadata(metadata: ObjectMeta) -> ObjectMeta:
     return replace(metadata, annotations=kept)
 
 
-def _reduced_template(template: PodTemplate) -> PodTemplate:
-    return PodTemplate(_reduced_metadata(template.metadata), _reduced_spec(template.spec))
+def _reduced_template(template: PodTemplate, images: _Images) -> PodTemplate:
+    return PodTemplate(_reduced_metadata(template.metadata), _reduced_spec(template.spec, images))
 
 
-def _reduced_spec(spec: PodSpec) -> PodSpec:
+def _reduced_spec(spec: PodSpec, images: _Images | None = None) -> PodSpec:
+    """Return a spec with what the planner reads of it; of a pod that is no image."""
     return replace(
-        spec, volumes=(), containers=tuple(map(_reduced_container, spec.containers)),
-        init_containers=tuple(map(_reduced_container, spec.init_containers)),
+        spec, volumes=(), containers=_reduced_containers(spec.containers, images),
+        init_containers=_reduced_containers(spec.init_containers, images),
     )  # fmt: skip
 
 
-def _reduced_container(container: Container) -> Container:
+def _reduced_containers(
+    containers: Iterable[Container], images: _Images | None
+) -> tuple[Container, ...]:
+    return tuple(_reduced_container(each, images) for each in containers)
+
+
+def _reduced_container(container: Container, images: _Images | None) -> Container:
     return Container(
-        container.name, ports=container.ports, resources=container.resources,
+        container.name,
+        image="" if images is None else images.of_container(container.image),
+        ports=container.ports,
+        resources=container.resources,
         restart_policy=container.restart_policy,
-    )  # fmt: skip
+    )

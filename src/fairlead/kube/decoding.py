@@ -2,7 +2,8 @@
 
 A page or a line is decoded at once, as nearly all are good. Only where that fails is it taken apart
 object by object: those that cannot be decoded are then separated from the others
-(`fairlead.runtime.unreadable`) and hide nothing.
+(`fairlead.runtime.unreadable`) and hide nothing. Nodes share their images, page by page, so that a
+list of many nodes does not hold those of each.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from fairlead.api.core import Node
 from fairlead.api.meta import ListMeta, ObjectMeta
 from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent
+from fairlead.runtime.image_sharing import ImageSharing
 from fairlead.runtime.unreadable import DEPTH_MAX, cut, items_of, unreadable_of
 
 T = TypeVar("T")
@@ -80,6 +83,7 @@ class Decoders(Generic[T]):
         self._object = msgspec.json.Decoder(resource.type)
         self._page = cast("msgspec.json.Decoder[_Page[T]]", msgspec.json.Decoder(_Page[kind]))
         self._line = cast("msgspec.json.Decoder[_Line[T]]", msgspec.json.Decoder(_Line[kind]))
+        self._images = ImageSharing() if resource.type is Node else None
 
     def object(self, body: bytes) -> T:
         """Return an object; InternalError when it cannot be decoded."""
@@ -93,8 +97,12 @@ class Decoders(Generic[T]):
         try:
             page = self._page.decode(body)
         except UNDECODABLE as error:
-            return self._item_by_item(body, error)
-        return page.items or [], [], page.metadata
+            good, bad, metadata = self._item_by_item(body, error)
+        else:
+            good, bad, metadata = page.items or [], [], page.metadata
+        for each in good if self._images is not None else ():
+            self._share(each)
+        return good, bad, metadata
 
     def _item_by_item(
         self, body: bytes, page_error: Exception
@@ -120,9 +128,14 @@ class Decoders(Generic[T]):
             event = self._line.decode(line)
         except UNDECODABLE as error:
             return self._other_event(cut(line, DEPTH_MAX), error)
+        self._share(event.object)
         metadata = cast("ObjectMeta", getattr(event.object, "metadata"))  # noqa: B009 - T has no bound
         obj = None if event.type is EventType.BOOKMARK else event.object
         return WatchEvent(event.type, obj, metadata.resource_version)
+
+    def _share(self, obj: T) -> None:
+        if self._images is not None and isinstance(obj, Node):
+            self._images.share(obj)
 
     def _other_event(self, line: bytes, line_error: Exception) -> WatchEvent[T]:
         version = _bookmark_version(line)

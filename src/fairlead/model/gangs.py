@@ -41,6 +41,8 @@ class RoleRequest:
     count: int
     member: MemberClass
     more: int = 0
+    #: Full names of images that its nodes had better have (`GangRequest.preferring`).
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,13 @@ class GangRequest:
         """The same gang once it has waited."""
         gang = self.borrowing or self
         return replace(gang, topology=gang.topology.accepting) if gang.topology.is_patient else gang
+
+    def preferring(self, images: Sequence[tuple[str, ...]]) -> GangRequest:
+        """Return the same gang, with the images of each role: where places are chosen that a job
+        gets. No request that is compared or remembered has them, so jobs of other images share it.
+        """
+        roles = zip(self.roles, images, strict=True)
+        return replace(self, roles=tuple(replace(r, images=each) for r, each in roles))
 
     def within_level(self, level: Level) -> GangRequest:
         """Return the same gang in one domain of this level and no other."""

@@ -16,6 +16,7 @@ from fairlead.api.affinity import PodAffinityTerm, PodAntiAffinity, TopologySpre
 from fairlead.api.core import (
     Affinity,
     Container,
+    ContainerImage,
     Node,
     NodeCondition,
     NodeSpec,
@@ -61,8 +62,12 @@ def make_node(
     uid: str = "",
     resource_version: int = 1,
     extra: Mapping[str, Quantity] | None = None,
+    images: Sequence[str] = (),
 ) -> Node:
-    """Return a node; `extra` adds further resources. It carries its hostname label."""
+    """Return a node; `extra` adds further resources. It carries its hostname label.
+
+    Each of `images` is the one name of an image that it reports.
+    """
     amounts: dict[str, Quantity] = {CPU: cpu, MEMORY: memory, PODS: pods, **(extra or {})}
     if gpus:
         amounts[GPU] = gpus
@@ -80,6 +85,7 @@ def make_node(
             capacity=amounts,
             allocatable=amounts,
             conditions=(NodeCondition(type=names.READY, status="True" if ready else "False"),),
+            images=tuple(ContainerImage((name,)) for name in images),
         ),
     )
 

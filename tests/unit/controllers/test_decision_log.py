@@ -23,7 +23,7 @@ from fairlead.app.decision_file import (
     write_lines,
 )
 from fairlead.controllers.decision_log import CYCLES_MAX, ENTRIES_MAX, Cycle, DecisionLog
-from fairlead.testing.builders import make_job, make_nodes, make_role, make_team
+from fairlead.testing.builders import make_job, make_node, make_nodes, make_role, make_team
 
 SECRET = "hunter2"
 
@@ -186,6 +186,29 @@ def test_what_is_private_and_decides_nothing_is_not_in_the_file() -> None:
         [job] = read_lines(lines).snapshot.objects.jobs
         assert job.metadata.annotations == {SUBMITTED_BY: "ann"}
         assert job.spec.roles[0].template.spec.containers[0].resources.limits
+
+    check(main)
+
+
+def test_a_decision_by_images_is_made_again_without_their_names() -> None:
+    async def main(world: World) -> None:
+        log = world.scheduler.decisions
+        other = make_job("b", roles=[make_role(gpus=8, image=f"r.io/{SECRET}/a")])
+        reported = (("r.io/other:1",), (f"r.io/{SECRET}/a:latest", "docker.io/library/train:1"))
+        nodes = [make_node(n, images=each) for n, each in zip("mn", reported, strict=True)]
+        await world.create(*nodes, other)
+        await asyncio.sleep(5)
+        number = acted(log, "PlaceJob").number
+        lines = file_of(log, number)
+        text = b"".join(lines).decode()
+        assert SECRET not in text
+        assert "r.io" not in text
+        recorded = read_lines(lines)
+        assert recorded.replay() == recorded.actions
+        assert world.placed("b") == ["n"]
+        swapped = [line.replace(b'"image":"image-', b'"image":"none-') for line in lines]
+        assert swapped != lines
+        assert read_lines(swapped).replay() != recorded.actions
 
     check(main)
 

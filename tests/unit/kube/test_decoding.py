@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.api.core import Pod
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import JOBS, PODS
+from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import InternalError
 from fairlead.kube.decoding import Decoders
 from fairlead.runtime.client import EventType
@@ -118,3 +118,26 @@ def test_pods_are_decoded_as_ever() -> None:
     line = b'{"type":"ADDED","object":{"metadata":{"name":"p","resourceVersion":"1"},"spec":{}}}'
     event = Decoders(PODS).event(line)
     assert isinstance(event.object, Pod)
+
+
+def node(name: str, *images: str) -> bytes:
+    listed = [{"names": [f"r.io/{image}@sha256:1", f"r.io/{image}:1"]} for image in images]
+    return msgspec.json.encode({
+        "metadata": {"name": name, "resourceVersion": "7"},
+        "status": {"images": [*listed, {"names": None, "sizeBytes": 1}]},
+    })  # fmt: skip
+
+
+def test_nodes_share_the_images_that_they_have_in_common() -> None:
+    decoders = Decoders(NODES)
+    (a, b), _, _ = decoders.page(page(node("a", "x", "y"), node("b", "x", "y")))
+    assert a.status.images is b.status.images
+    assert a.status.images[0].names == ("r.io/x@sha256:1", "r.io/x:1")
+    assert a.status.images[2].names is None
+    line = b'{"type":"MODIFIED","object":%s}'
+    same, more = (decoders.event(line % node("a", *each)).object for each in ("xy", "zxy"))
+    assert same is not None
+    assert more is not None
+    assert same.status.images is a.status.images
+    shared = [more.status.images[i] is each for i, each in enumerate(a.status.images, 1)]
+    assert shared == [True] * 3

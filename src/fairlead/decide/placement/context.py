@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
+from fairlead.decide.placement.image_preference import with_images
 from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.kept import End, Kept, Reservation, together
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -146,8 +147,9 @@ class Context:
     ) -> Plan | None:
         """Place a gang, at its largest size, in what `limited` returns; None takes nothing."""
         capacity, table = self.limited(entry, gang, beside), self.cluster.table
+        wanted = with_images(table, entry.job, gang)
         return largest_plan(
-            capacity, gang, partial(plan_gang, capacity, table), partial(self.admits, entry)
+            capacity, wanted, partial(plan_gang, capacity, table), partial(self.admits, entry)
         )
 
     def growth(self, entry: QueueEntry) -> Growth | None:

@@ -31,6 +31,7 @@ from fairlead.api.placement import Nomination
 from fairlead.decide.attempts.status import is_moving
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.image_preference import with_images
 from fairlead.decide.placement.moves import largest_first
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.patience import waiting_since
@@ -228,7 +229,10 @@ class Preempting:
     def _grown(self, entry: QueueEntry, gang: GangRequest, plan: Plan) -> Plan:
         """Return the places of a nomination, which are booked, with those of further members."""
         growth = self.context.growth(entry)
-        return plan if growth is None else grown(self.context.capacity, gang, plan, growth)
+        if growth is None:
+            return plan
+        wanted = with_images(self.context.cluster.table, entry.job, gang)
+        return grown(self.context.capacity, wanted, plan, growth)
 
     def _plan_of(self, entry: QueueEntry) -> Plan | None:
         """Return the places of a nomination; None when it is of no more use to the job."""

@@ -23,6 +23,7 @@ from fairlead.api.placement import Placement
 from fairlead.api.times import parse_time
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.domains import domains_of
+from fairlead.decide.placement.image_preference import with_images
 from fairlead.decide.placement.neighbours import rules_hold
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
@@ -84,6 +85,7 @@ def repair(
     scope = None if isinstance(gang, InvalidGang) else repair_scope(state, job, gang)
     if scope is None or isinstance(gang, InvalidGang):
         return Release(None)
+    gang = with_images(state.table, job, gang)
     again = partial(_plan_again, scope=scope)
     keeping = gang.keeping(scope.kept_counts)
     plan = _largest(capacity, keeping, again, growth) if may_fit else None

@@ -15,7 +15,7 @@ narrower levels as possible (`domains.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -42,9 +42,9 @@ from fairlead.model.requests import MemberClass, Request
 
 _KEY_MAX = np.iinfo(np.int64).max
 #: The packing order is below this many bits.
-_TIER_BITS = 56
+_TIER_BITS = 61
 #: Taints that ask a member to stay away, above the packing order.
-_AVOIDED_BITS, _AVOIDED_MAX = 51, 15
+_AVOIDED_BITS, _AVOIDED_MAX = 57, 15
 
 #: Of them, those in which all roles are tried at a time.
 _DOMAINS_MIXED_MAX = 4
@@ -79,7 +79,8 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
     if count > fits.sum(dtype=np.int64):
         return None
     candidates = np.flatnonzero(fits)
-    order = candidates[np.argsort(key[candidates])]
+    # Stable for its speed, as keys are unique: it merges runs, which names in order make.
+    order = candidates[np.argsort(key[candidates], kind="stable")]
     rooms = fits[order].astype(np.int64)
     filled = np.cumsum(rooms)
     used = int(np.searchsorted(filled, count)) + 1 if count else 0
@@ -192,14 +193,44 @@ def plan_within(
 ) -> Plan | None:
     """Place all roles on admitted nodes (None: all), or nothing, whatever domains they are in;
     slices are kept together. `order` goes before the packing order.
+
+    Images decide where, and not whether: a gang for which this is a heuristic is placed without
+    them first, and as well as it can be with them then.
     """
+    plain = None
+    prefers = [table.images_key(role.member, role.images) for role in gang.roles]
+    has_images = any(each is not None for each in prefers)
+    if has_images and (len(gang.roles) > 1 or gang.has_neighbours):
+        mark, none = capacity.mark(), [None] * len(prefers)
+        plain = _plan_roles(capacity, table, gang, admitted, order=order, prefers=none)
+        if plain is None:
+            return None
+        capacity.rollback_to(mark)
+    plan = _plan_roles(capacity, table, gang, admitted, order=order, prefers=prefers)
+    if plan is None and plain is not None:
+        take_plan(capacity, gang, plain)
+        return plain
+    return plan
+
+
+def _plan_roles(
+    capacity: Capacity,
+    table: NodeTable,
+    gang: GangRequest,
+    admitted: Bools | None,
+    *,
+    order: Ints | None,
+    prefers: Sequence[Ints | None],
+) -> Plan | None:
+    """Place all roles one by one; `prefers` is what their images add to the packing order."""
     mark, roles = capacity.mark(), gang.roles
     slices = slices_of(table, gang.topology)
     slots: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(roles)
     for i in gang.placing_order() if len(roles) > 1 else (0,):
-        role = roles[i]
+        role, preferred = roles[i], prefers[i]
         fits = within(admitted, capacity.fits(role.member))
-        key = _tiered(capacity.key, table, role)
+        key = capacity.key if preferred is None else capacity.key + preferred
+        key = _tiered(key, table, role)
         key = key if order is None else _ranked(order, key, np.flatnonzero(fits))
         if slices is None:
             packed = _pack_role(capacity, table, role, fits, key=key)

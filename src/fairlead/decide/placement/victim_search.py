@@ -14,6 +14,7 @@ import numpy as np
 from fairlead.decide.placement.capacity import Capacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
+from fairlead.decide.placement.image_preference import with_images
 from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.lost_work import Run, run_of, silent_seconds
 from fairlead.decide.placement.moves import Mover, Moves, MoveSearch
@@ -211,6 +212,7 @@ class VictimSearch:
         gang = of_size(entry.gang, [(role, len(nodes)) for role, _, nodes in claim.roles])
         if gang is None:
             return None
+        gang = with_images(context.cluster.table, entry.job, gang)
         uses = tuple(context.cluster.ledger.uses_of(claim.key))
         barred = self._barred(entry.lane.team, context.reservations)
         return Mover(self._candidate(claim, 0, lost), gang, claim.size, uses, barred)
