@@ -9,7 +9,8 @@ token, and the provider gives the same answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -155,11 +156,10 @@ class FleetController:
         self._faults: dict[str, tuple[str, str]] = {}
         #: What is wrong with each pool, and the version that it was judged by.
         self._mistakes: dict[str, tuple[NodePool, tuple[str, ...]]] = {}
-        self._reader = reader
-        self._follows_cluster = False
-        self._removers = list[Callable[[], None]]()
-        self._removers.append(follow(pools, self._pool_changed, reader))
-        self._removers.append(follow(fleets, self._fleet_changed, reader))
+        self._reader, self._follows_cluster = reader, False
+        self._followed = ExitStack()
+        self._followed.callback(follow(pools, self._pool_changed, reader))
+        self._followed.callback(follow(fleets, lambda _: self._decide_soon(), reader))
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
@@ -180,8 +180,7 @@ class FleetController:
 
     def close(self) -> None:
         """Detach from the mirrors, which live longer than the controller."""
-        for remove in self._removers:
-            remove()
+        self._followed.close()
 
     # What it sees
 
@@ -228,20 +227,12 @@ class FleetController:
             self._providers.pool_appeared()
             self._records.replay(change.new)
 
-    def _fleet_changed(self, change: Change[Fleet]) -> None:
-        self._decide_soon()
-
-    def _follow_cluster(self) -> None:
-        """Begin to follow nodes, jobs and pods: they matter from the first pool or fleet on."""
-        self._follows_cluster = True
-        seen = self._world.mirrors
-        self._removers.append(follow(seen.nodes, self._node_changed, self._reader))
-        self._removers.append(follow(seen.jobs, self._job_changed, self._reader))
-        self._removers.append(follow(seen.pods, self._pod_changed, self._reader))
-
     def _decide_soon(self) -> None:
-        if not self._follows_cluster:
-            self._follow_cluster()
+        if not self._follows_cluster:  # it matters from the first pool or fleet on
+            self._follows_cluster, seen, reader = True, self._world.mirrors, self._reader
+            self._followed.callback(follow(seen.nodes, self._node_changed, reader))
+            self._followed.callback(follow(seen.jobs, self._job_changed, reader))
+            self._followed.callback(follow(seen.pods, self._pod_changed, reader))
         self._is_changed = True
         self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.job import Job, owner_reference_of
 from fairlead.api.placement import Placement
 from fairlead.api.quantity import is_gpu
 from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.grouping import alone, membership_of
 from fairlead.model.neighbours import marks_in
 from fairlead.model.nodes import is_device
 from fairlead.model.requests import Request
@@ -95,3 +98,20 @@ def claim_of(
 def adopted_owner(key: JobKey, uid: str) -> Owner:
     """Return what pods of another tool must be of to be covered by the job that stands for them."""
     return (key[0], f"{key[1]}/{uid}", True)
+
+
+def owner_of_pod(pod: Pod) -> Owner | None:
+    """Return the job that a pod is of; None for a pod that has to do with none.
+
+    A pod of another tool is of the job of its group, as its tool's controller reference and
+    labels say (`model/grouping.py`); our labels on it only say that it was released for that job.
+    """
+    meta = pod.metadata
+    controller = owner_reference_of(meta)
+    if controller is not None:
+        return (meta.namespace, controller.uid, False)
+    uid = meta.labels.get(names.JOB_UID, "")
+    key = (meta.namespace, meta.labels.get(names.JOB_NAME, ""))
+    if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
+        return None
+    return adopted_owner(key, uid)

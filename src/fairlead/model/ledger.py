@@ -23,13 +23,12 @@ import numpy as np
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.job import owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.placement import RolePlacement
 from fairlead.api.times import parse_time
-from fairlead.model.claims import Claim, Member, Owner, adopted_owner
+from fairlead.model.claims import Claim, Member, Owner, owner_of_pod
 from fairlead.model.gangs import JobKey
-from fairlead.model.grouping import alone, controller_of, membership_of
+from fairlead.model.grouping import controller_of
 from fairlead.model.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, counted
 from fairlead.model.requests import CARRIED, Request, RequestError, RequestReader
@@ -243,13 +242,12 @@ class Ledger:
         for use in list(self._pods.values()):
             if term.selects(use.key[0], use.labels) and entry not in use.request:
                 request = tuple(sorted((*use.request, entry)))
-                self._put_pod(
-                    replace(use, request=request, booked=request, is_seated=False, is_counted=False)
-                )
+                self._put_pod(replace(use, request=request))
 
     def _put_pod(self, use: _PodUse) -> None:
         key = use.key
         self.remove_pod(key)
+        use.booked, use.is_seated, use.is_counted = use.request, False, False
         self._pods[key] = use
         if use.leaves_at is not None:
             self._leaving[key] = None
@@ -412,7 +410,7 @@ class Ledger:
         meta, spec = pod.metadata, pod.spec
         if pod.is_terminal:
             return None
-        owner = _owner_of(pod)
+        owner = owner_of_pod(pod)
         # A pod that is being deleted, or is gated, is bound by no scheduler.
         may_be_bound = meta.deletion_timestamp is None and not spec.scheduling_gates
         if not spec.node_name and (owner is None or not may_be_bound):
@@ -428,7 +426,6 @@ class Ledger:
             team=None if is_daemon else labels.get(names.TEAM, ""),
             member=None if number is None else (labels.get(names.ROLE, ""), number),
             attempt=labels.get(names.ATTEMPT, ""),
-            booked=request,
             leaves_at=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else None,
             labels=labels,
         )
@@ -453,23 +450,6 @@ def _amount(request: Request, resource: str) -> int:
     """Return what a request books of one resource."""
     asked = next((amount for name, amount in request if name == resource), 0)
     return min(asked, NODE_AMOUNT_MAX + 1)
-
-
-def _owner_of(pod: Pod) -> Owner | None:
-    """Return the job that a pod is of; None for a pod that has to do with none.
-
-    A pod of another tool is of the job of its group, as its tool's controller reference and
-    labels say (`model/grouping.py`); our labels on it only say that it was released for that job.
-    """
-    meta = pod.metadata
-    controller = owner_reference_of(meta)
-    if controller is not None:
-        return (meta.namespace, controller.uid, False)
-    uid = meta.labels.get(names.JOB_UID, "")
-    key = (meta.namespace, meta.labels.get(names.JOB_NAME, ""))
-    if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
-        return None
-    return adopted_owner(key, uid)
 
 
 def _fills(use: _PodUse, claim: Claim) -> bool:
