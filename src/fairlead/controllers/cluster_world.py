@@ -25,6 +25,7 @@ from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
 from fairlead.model.node_health import NodeHealth
+from fairlead.model.phase import Phase, phase_of
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.topology import Level
 from fairlead.runtime.client import Client
@@ -65,6 +66,8 @@ class ClusterWorld:
         self.uncertain: dict[ObjectKey, PlaceJob] = {}
         #: How many changes were taken in that a decision on the state could see.
         self.change_count = 0
+        #: By job: the version that the scheduler wrote on, and the one that it made.
+        self._decided_writes: dict[ObjectKey, tuple[int, int]] = {}
         self._clock = clock
         self._reader: MirrorReader | None = None
         self._unregister: list[Callable[[], None]] = []
@@ -119,6 +122,10 @@ class ClusterWorld:
             self.state.forfeit(job, is_final=is_final)
             for wake in self._on_forfeit:
                 wake()
+
+    def note_decided(self, job: Job, version: int) -> None:
+        """Note the version of a job that a decision has made of `job`: that decision knows it."""
+        self._decided_writes[job.metadata.key] = (job.metadata.version, version)
 
     def on_forfeit(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever nodes become free that no mirror shows; return what ends it."""
@@ -181,11 +188,11 @@ class ClusterWorld:
             self.health.put(change.new, self._clock.now())
 
     def _job_changed(self, change: Change[Job]) -> None:
+        self.change_count -= self._is_known(change) or _is_unseen(change.old, change.new)
         if change.new is None:
             self.state.job_deleted(change.key)
             return
         self.state.job_changed(change.new)
-        self.change_count -= _is_unseen(change.old, change.new)
         for attempt in change.new.status.attempts:
             # Its room is free only where its pods are seen, and seen to have gone.
             if attempt.pods_version:
@@ -200,9 +207,22 @@ class ClusterWorld:
         self.change_count -= not is_seen
 
 
-def _is_unseen(old: Job | None, new: Job) -> bool:
-    """True for a change of metadata that no decision reads, such as finalizers."""
-    if old is None or old.status != new.status or old.spec != new.spec:
+    def _is_known(self, change: Change[Job]) -> bool:
+        """True for a change that is a decision's own, and nothing else."""
+        written = self._decided_writes.pop(change.key, None)
+        if written is None or change.old is None or change.new is None:
+            return False
+        return written == (change.old.metadata.version, change.new.metadata.version)
+
+
+def _is_unseen(old: Job | None, new: Job | None) -> bool:
+    """True for a change that no decision reads: before a job is admitted, once it is over.
+
+    And of metadata such as finalizers.
+    """
+    if (old is None or _is_apart(old)) and (new is None or _is_apart(new)):
+        return True
+    if old is None or new is None or old.status != new.status or old.spec != new.spec:
         return False
     before, after = old.metadata, new.metadata
     return (
@@ -210,3 +230,10 @@ def _is_unseen(old: Job | None, new: Job) -> bool:
         and before.labels == after.labels
         and before.annotations == after.annotations
     )
+
+
+def _is_apart(job: Job) -> bool:
+    """True for a job that waits for nothing and holds nothing."""
+    status = job.status
+    is_bare = status.placement is None and status.nomination is None and status.preemption is None
+    return is_bare and phase_of(job) in (Phase.UNADMITTED, Phase.FINISHED)

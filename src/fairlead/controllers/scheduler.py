@@ -186,6 +186,8 @@ class SchedulerController:
             raise
         self._set_aside.clear(JOBS, job.metadata.key, Stage.ACT)
         self._refused_releases.pop(job.metadata.uid, None)
+        if isinstance(action, WriteVerdict) and not self._uncertain:
+            self._world.note_decided(job, written.version)
         self._emit(action)
         return written
 

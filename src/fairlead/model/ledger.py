@@ -227,14 +227,16 @@ class Ledger:
                 yield use.key[0], use.team, use.node
 
     def set_pod(self, pod: Pod) -> bool:
-        """Book a pod, or take its booking back when it is terminal; False: all is as it was."""
+        """Book a pod, or take its booking back when it is terminal; False: nothing else follows."""
         use = self._read(pod)
         if use is None:
             return self.remove_pod(pod.metadata.key)
-        if self._pods.get(use.key) == use:
+        before = self._pods.get(use.key)
+        if before == use:
             return False
+        was_apart = before is None or self._is_covered(before)
         self._put_pod(use)
-        return True
+        return not (was_apart and self._is_covered(use))
 
     def add_term(self, term: Term) -> None:
         """Mark the pods that a term is about, which was not known before."""
@@ -262,14 +264,16 @@ class Ledger:
         self._book_pod(use, 1)
 
     def remove_pod(self, key: JobKey) -> bool:
-        """Forget a pod; False when it is not known."""
-        use = self._pods.pop(key, None)
+        """Forget a pod; False when nothing follows but for the pod."""
+        use = self._pods.get(key)
         self._leaving.pop(key, None)
         if use is None:
             return False
+        is_seen = not self._is_covered(use)
+        del self._pods[key]
         self._book_pod(use, -1)
         if use.owner is None:
-            return True
+            return is_seen
         _discard(self._pods_by_owner, use.owner, key)
         if not use.node:
             _add(self._unbound, use.owner, -1)
@@ -277,7 +281,13 @@ class Ledger:
             others = _discard(self._pods_by_member, (use.owner, use.member), key)
             if others:
                 self._settle(self._pods[next(iter(others))])
-        return True
+        return is_seen
+
+    def _is_covered(self, use: _PodUse) -> bool:
+        """True for a pod that makes no difference: alone in its member's place, which holds all."""
+        if use.owner is None or use.member is None or not use.is_seated or use.booked:
+            return False
+        return len(self._pods_by_member[use.owner, use.member]) == 1
 
     @property
     def has_misplaced(self) -> bool:

@@ -202,16 +202,30 @@ def test_a_place_is_kept_while_a_pod_of_it_may_still_be_bound() -> None:
     assert len(decide(state, PlacementPolicy(), EPOCH).actions) == 1
 
 
-def test_a_pod_that_only_reports_how_it_is_doing_changes_nothing() -> None:
+def life_of(pod: Pod, state: PlacementState) -> list[bool]:
+    """Return what of a pod's life a decision could see: new, running, leaving, ended, twice gone."""
+    running = replace(pod, status=replace(pod.status, phase="Running"))
+    leaving = replace(running.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    ended = replace(pod, status=replace(pod.status, phase="Succeeded"))
+    versions = (pod, running, replace(running, metadata=leaving), ended, ended)
+    seen = [state.cluster.pod_changed(version) for version in versions]
+    return [*seen, state.cluster.pod_deleted(pod.metadata.key)]
+
+
+def test_a_pod_in_its_place_changes_nothing_and_one_beyond_it_when_it_comes_and_goes() -> None:
     job = a_job()
     pod = make_member_pod(job)
+    in_place, beyond = PlacementState.of([NODE], [job]), PlacementState.of([NODE])
+    assert life_of(pod, in_place) == [False] * 6
+    assert life_of(pod, beyond) == [True, False, True, True, False, False]
+
+
+def test_a_second_pod_of_a_member_is_seen_and_so_is_the_first_that_leaves_it_the_place() -> None:
+    job = a_job()
+    first, second = make_member_pod(job), make_member_pod(job)
+    second = replace(second, metadata=replace(second.metadata, name=f"{second.metadata.name}-b"))
     state = PlacementState.of([NODE], [job])
-    assert state.cluster.pod_changed(pod)
-    running = replace(pod, status=replace(pod.status, phase="Running"))
-    assert not state.cluster.pod_changed(running)
-    leaving = replace(running.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-    assert state.cluster.pod_changed(replace(running, metadata=leaving))
-    ended = replace(pod, status=replace(pod.status, phase="Succeeded"))
-    assert state.cluster.pod_changed(ended)
-    assert not state.cluster.pod_changed(ended)
-    assert not state.cluster.pod_deleted(pod.metadata.key)
+    assert not state.cluster.pod_changed(first)
+    assert state.cluster.pod_changed(second)
+    assert state.cluster.pod_deleted(first.metadata.key)
+    assert not state.cluster.pod_deleted(second.metadata.key)
