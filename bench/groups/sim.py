@@ -1,15 +1,32 @@
 """How fast the simulator runs: writes of a small world per second, and per calibration loop.
 
-And what a job costs in counts, which no other load on the machine changes: writes, API requests
-and decisions of the controllers, of a scenario without faults.
+And what a job costs in a scenario without faults: in counts, which no other load on the machine
+changes (writes, API requests and decisions of the controllers), and in time, over the same writes
+by a client that decides nothing, in a cluster that nothing watches.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 import statistics
 import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from bench.harness import REFERENCE_SECONDS, Report, cpu_slowness
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import EVENTS, LEASES
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
+from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.clock import SystemClock
 from fairlead.sim.run import Run
 from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario
 from fairlead.sim.workload import WorkloadOptions
@@ -30,6 +47,52 @@ def run(report: Report) -> None:
     """Measure the speed, then the counts."""
     _speed(report)
     _counts(report)
+    _against_bare(report)
+
+
+def _against_bare(report: Report) -> None:
+    """Report what a job costs, and over its writes alone, in turns."""
+    writes, ratios, costs = _writes(), list[float](), list[float]()
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        jobs = Run(CALM).run().summary.jobs
+        costs.append((time.process_time() - start) / jobs)
+        ratios.append(costs[-1] * jobs / asyncio.run(_repeat(writes)))
+    report.add("sim.job_ratio", statistics.median(ratios), "x bare")
+    report.add("sim.job", statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _writes() -> list[Request[Any]]:
+    """Return the writes of a run, without what they expect to find."""
+    call, seen = InProcessClient.call, list[Request[Any]]()
+
+    async def noting(client: InProcessClient, request: Request[Any]) -> Any:
+        if request.is_write and request.resource not in (EVENTS, LEASES):
+            seen.append(replace(request, body=to_wire(request.body), uid=None))
+        return await call(client, request)
+
+    with patch.object(InProcessClient, "call", noting):
+        Run(CALM).run()
+    for request in seen:
+        if request.verb is Verb.PATCH:
+            for expected in ("uid", "resourceVersion"):
+                request.body.get("metadata", {}).pop(expected, None)
+    return seen
+
+
+async def _repeat(writes: Sequence[Request[Any]]) -> float:
+    """Return the CPU seconds of these writes in a new cluster."""
+    numbers = count()
+    service = Service(
+        Store.open(None), Registry.with_builtins(), SystemClock(),
+        ids=lambda: str(next(numbers)), rng=random.Random(1),
+    )  # fmt: skip
+    await service.bootstrap()
+    client = InProcessClient(service)
+    start = time.process_time()
+    for request in writes:
+        await client.call(request)
+    return time.process_time() - start
 
 
 def _counts(report: Report) -> None:
