@@ -351,10 +351,10 @@ class NodeTable:
         owned = self.allocatable[:, slots]
         share = np.zeros(free.shape[1], dtype=np.int64)
         for row in _SHARE_ROWS:
-            share += np.clip(free[row], 0, None) * _SHARE_STEPS // np.maximum(owned[row], 1)
+            share += np.maximum(free[row], 0) * _SHARE_STEPS // np.maximum(owned[row], 1)
         tier = np.zeros(free.shape[1], dtype=np.int64)
         if self._device_rows:
-            devices = np.clip(free[self._device_rows], 0, None).sum(axis=0)
+            devices = np.maximum(free[self._device_rows], 0).sum(axis=0)
             has_devices = owned[self._device_rows].any(axis=0)
             tier = np.where(has_devices, 1 + np.minimum(devices, _DEVICES_MAX), 0)
         share[self.suspect[slots]] = _SHARE_SUSPECT

@@ -41,6 +41,8 @@ from fairlead.model.nodes import BITS_BELOW_DEVICES, Bools, Ints, NodeTable, cou
 from fairlead.model.requests import MemberClass, Request
 
 _KEY_MAX = np.iinfo(np.int64).max
+#: Members that are placed without sorting the nodes.
+_FEW_MAX = 4
 #: The packing order is below this many bits.
 _TIER_BITS = 56
 #: Taints that ask a member to stay away, above the packing order.
@@ -71,15 +73,12 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
 
     Slots come in packing order. `count` 0 gives empty arrays.
     """
-    if count == 1:
-        slot = int(np.where(fits > 0, key, _KEY_MAX).argmin())
-        if fits[slot] <= 0:
-            return None
-        return np.array([slot], dtype=np.int64), np.ones(1, dtype=np.int64)
-    if count > fits.sum(dtype=np.int64):
+    if 0 < count <= _FEW_MAX:
+        return _pack_few(fits, key, count)
+    candidates = np.flatnonzero(fits > 0)
+    if count > len(candidates) and count > fits.sum(dtype=np.int64):
         return None
-    candidates = np.flatnonzero(fits)
-    order = candidates[np.argsort(key[candidates])]
+    order = candidates[np.argsort(key[candidates])][:count]  # each has room for one
     rooms = fits[order].astype(np.int64)
     filled = np.cumsum(rooms)
     used = int(np.searchsorted(filled, count)) + 1 if count else 0
@@ -87,6 +86,26 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
     if used:
         counts[-1] -= filled[used - 1] - count
     return order[:used], counts
+
+
+def _pack_few(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | None:
+    """Do the same for few members: to look for the smallest key that often takes less than to sort
+    them, and no array as long as the keys.
+    """
+    has_room = fits > 0
+    slots: list[int] = []
+    counts: list[int] = []
+    while count:
+        smallest = np.minimum.reduce(key, where=has_room, initial=_KEY_MAX)
+        if smallest == _KEY_MAX:
+            return None
+        slot = int((has_room & (key == smallest)).argmax())  # others may have it, too
+        taken = min(count, int(fits[slot]))
+        slots.append(slot)
+        counts.append(taken)
+        has_room[slot] = False
+        count -= taken
+    return np.array(slots, dtype=np.int64), np.array(counts, dtype=np.int64)
 
 
 def plan_gang(
