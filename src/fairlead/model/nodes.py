@@ -302,16 +302,31 @@ class NodeTable:
         """Put `counts[i]` members of this request on each of the distinct slots; may be
         negative.
         """
-        if len(slots) == 1:
-            self.used[:, slots[0]] += vector * counts[0]
-        else:
-            self.used[:, slots] += vector[:, None] * counts
+        self._count(slots, counts, vector)
         self._touch(slots)
 
     def book(self, slots: Ints, counts: Ints, request: Request) -> None:
         """Do the same for a request, with its marks."""
         self.add(slots, counts, self.vector(request))
         self.marks.add(request, slots, counts)
+
+    def book_all(self, uses: Sequence[tuple[Ints, Ints, Request]]) -> None:
+        """Do the same for several; which place each node has in the packing order is found once."""
+        if len(uses) == 1:
+            self.book(*uses[0])
+            return
+        touched = np.zeros(self.capacity, dtype=np.bool_)
+        for slots, counts, request in uses:
+            self._count(slots, counts, self.vector(request))
+            self.marks.add(request, slots, counts)
+            touched[slots] = True
+        self._touch(np.flatnonzero(touched))
+
+    def _count(self, slots: Ints, counts: Ints, vector: Ints) -> None:
+        if len(slots) == 1:
+            self.used[:, slots[0]] += vector * counts[0]
+        else:
+            self.used[:, slots] += vector[:, None] * counts
 
     def free(self, slots: Ints | slice = slice(None)) -> Ints:
         """Return what is left per resource and slot; below zero where a node is overfull."""
