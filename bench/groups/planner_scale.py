@@ -52,7 +52,7 @@ NODE_IMAGES, BASE_IMAGES, IMAGES = 50, 20, 5_000
 
 def run(report: Report) -> None:
     """Measure, each without pauses of the garbage collector."""
-    for measure in (_many_gangs, _near, _repairs, _waiting, _events, _memory):
+    for measure in (_many_gangs, _near, _repairs, _waiting, _shapes, _events, _memory):
         gc.collect()
         gc.disable()
         try:
@@ -169,6 +169,28 @@ def _waiting(report: Report) -> None:
     _add(report, "change_of_10000", statistics.median(changes), nodes=WAITING_NODES)
     _add(report, "why_first", answers[0], nodes=WAITING_NODES)
     _add(report, "why", _mean(answers), nodes=WAITING_NODES)
+
+
+def _shapes(report: Report) -> None:
+    """Report the decision after one more job where each waiting job asks for something else, and
+    the free devices are one on each node.
+    """
+    nodes = make_nodes(WAITING_NODES, gpus=GPUS)
+    names = [node.metadata.name for node in nodes]
+    full = make_job("full", count=WAITING_NODES, gpus=GPUS - 1, placement=make_placement(names))
+    waiting = [_distinct(number) for number in range(WAITING)]
+    state, changes = PlacementState.of(nodes, [full, *waiting]), list[float]()
+    for number in range(CHANGES):
+        state.cluster.job_changed(_distinct(WAITING + number))
+        changes.append(_timed(lambda: decide(state, PlacementPolicy(), EPOCH + 2 * WAITING)))
+    _add(report, "change_of_10000_shapes", statistics.median(changes), nodes=WAITING_NODES)
+
+
+def _distinct(number: int) -> Job:
+    return make_job(
+        f"wait-{number:05}", count=2, gpus=2 + number % (GPUS - 1), memory=f"{number + 1}Mi",
+        created=EPOCH + number,
+    )  # fmt: skip
 
 
 def _events(report: Report) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace as with_changes
 from functools import partial
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -22,7 +25,7 @@ from fairlead.decide.placement.size import largest_plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
-from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes
+from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_nodes
 
 NEVER_RESERVES = PlacementPolicy(starvation_seconds=inf)
 TEAMS = ("", "red", "blue", "green")
@@ -128,6 +131,25 @@ def test_the_queue_is_in_order_after_every_change_of_jobs_and_of_the_order(world
         assert len(state.queue) == state.queue.unwritten_count == len(expected)
         for entry in waiting:
             assert state.queue.order_of(entry) in expected
+
+
+def test_classes_without_a_row_are_in_reach_as_those_with_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    met = Counter[int]()
+    for seed in range(100):
+        rng = random.Random(seed)
+        nodes = [make_node(f"n{i}", gpus=rng.randrange(5), cpu=4) for i in range(3)]
+        jobs = [
+            make_job(f"j{i}", count=rng.randrange(1, 7), gpus=rng.randrange(1, 4), cpu=i + 1)
+            for i in range(6)
+        ]
+        with monkeypatch.context() as limits:
+            known = set(PlacementState.of(nodes, jobs).cluster.fits.within_reach())
+            limits.setattr("fairlead.model.fits.ROWS_MAX", 1)
+            assert set(PlacementState.of(nodes, jobs).cluster.fits.within_reach()) == known
+        met[len(known)] += 1
+    assert min(met[count] for count in range(1, 4)) > 9, met
 
 
 def test_an_order_that_changes_with_time_changes_who_is_next_at_the_cost_of_the_lanes() -> None:

@@ -206,7 +206,6 @@ class ClusterWorld:
         # A pod on its place that only reports how it is doing is no reason for a decision.
         self.change_count -= not is_seen
 
-
     def _is_known(self, change: Change[Job]) -> bool:
         """True for a change that is a decision's own, and nothing else."""
         written = self._decided_writes.pop(change.key, None)

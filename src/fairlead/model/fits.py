@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fairlead.api.quantity import PODS
 from fairlead.model.labels import resized
-from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
+from fairlead.model.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable, is_device
 from fairlead.model.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass
 from fairlead.model.window_table import Hold
 
@@ -61,6 +61,34 @@ class Mask:
         """Have so many slots from now on."""
         for name in ("matches", "is_open", "eligible", "keeps_running"):
             setattr(self, name, resized(getattr(self, name), capacity))
+
+
+class _Most:
+    """Bounds of how many members of a class all nodes together have room for: by each resource
+    alone, whichever nodes are eligible. Nodes lack devices first, so these are counted by node.
+    """
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._free = np.maximum(table.free(), 0)
+        self._sums: list[int] = self._free.sum(axis=1).tolist()
+        #: By row of a device and how many a member asks for.
+        self._by_node: dict[tuple[int, int], int] = {}
+
+    def of(self, member: MemberClass) -> int:
+        """Return a number that the total never exceeds."""
+        return min((self._rooms(*asked) for asked in member.request), default=_NO_NEED)
+
+    def _rooms(self, resource: str, wanted: int) -> int:
+        row = self._table.find_row(resource)
+        if row is None:
+            return 0
+        if not is_device(resource):
+            return self._sums[row] // wanted
+        if (row, wanted) not in self._by_node:
+            amount = min(wanted, NODE_AMOUNT_MAX + 1)
+            self._by_node[row, wanted] = int((self._free[row] // amount).sum())
+        return self._by_node[row, wanted]
 
 
 class FitTable:
@@ -146,13 +174,16 @@ class FitTable:
         out = [member for row in rows if (member := self._member_of_row[row]) is not None]
         new = [member for member in self._uncached_new if member in self._uncached]
         self._uncached_new.clear()
-        for member in dict.fromkeys([*new, *list(self._uncached)[:_UNCACHED_MAX]]):
+        turn = dict.fromkeys([*new, *list(self._uncached)[:_UNCACHED_MAX]])
+        most = _Most(self._table) if turn else None
+        for member in turn:
             del self._uncached[member]
             if self._may_have_idle_rows and (row := self._row(member)) is not None:
                 self._need_of_row[row] = self._needs[member]
             else:
                 self._uncached[member] = None
-            if self.total(member) >= self._needs[member]:
+            need = self._needs[member]
+            if most is not None and most.of(member) >= need and self.total(member) >= need:
                 out.append(member)
         return out
 
@@ -305,7 +336,7 @@ class FitTable:
             self._is_unasked = self._requests == 0
         rooms = self._table.free(slice(slot, slot + 1))[:, 0] // self._divisor
         rooms[self._is_unasked] = _UNLIMITED
-        room = np.clip(rooms.min(axis=1), 0, self._most)
+        room = np.minimum(np.maximum(rooms.min(axis=1), 0), self._most)
         for mask, rows in self._masked_rows():
             if not mask.eligible[slot]:
                 room[rows] = 0

@@ -69,7 +69,9 @@ class GangRequest:
 
     def sized(self, counts: Sequence[int]) -> GangRequest:
         """Return the same gang with exactly so many members of each role."""
-        roles = zip(self.roles, counts, strict=True)
+        roles = list(zip(self.roles, counts, strict=True))
+        if all(role.count == count and not role.more for role, count in roles):
+            return self
         return replace(self, roles=tuple(replace(r, count=n, more=0) for r, n in roles))
 
     def keeping(self, counts: Sequence[int]) -> GangRequest:

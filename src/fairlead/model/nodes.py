@@ -27,10 +27,11 @@ import numpy.typing as npt
 from fairlead.api.core import Node
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from fairlead.model.image_table import LACKING_MAX, ImageTable
+from fairlead.model.image_table import ImageTable
 from fairlead.model.labels import LabelTable, resized
 from fairlead.model.neighbours import MarkTable
 from fairlead.model.node_health import is_ready
+from fairlead.model.packing_order import RANK_BITS, images_shift, packing_key, packing_key_of
 from fairlead.model.requests import (
     CARRIED,
     NAME_COLUMN,
@@ -49,21 +50,6 @@ _ONCE: Ints = np.ones(1, dtype=np.int64)
 _ONCE.setflags(write=False)
 _CAPACITY_START = 64
 _VECTORS_MAX = 10_000
-_RANK_BITS = 24
-_SHARE_BITS = 10
-#: The part of CPU and of memory that is free, each of so many steps.
-_SHARE_STEPS = 511
-#: The packing order leaves room for how many images a node lacks, above the name and above the
-#: share: `NodeTable.images_key`.
-_IMAGE_BITS = LACKING_MAX.bit_length()
-_SHARE_AT = _RANK_BITS + _IMAGE_BITS
-_IMAGES_ABOVE_SHARE_AT = _SHARE_AT + _SHARE_BITS
-_WHOLE_AT = _IMAGES_ABOVE_SHARE_AT + _IMAGE_BITS
-#: The bit of a suspect, above the one that says that all devices are free.
-_SUSPECT = 2
-#: Bits of the packing order below that say how many devices are free.
-BITS_BELOW_DEVICES = _WHOLE_AT + 2
-_DEVICES_MAX = 1 << 16
 #: Resources of one node that count, and of all nodes together; further ones are not offered.
 RESOURCES_PER_NODE_MAX = 64
 ROWS_MAX = 256
@@ -75,8 +61,6 @@ _NO_DEVICES = ("hugepages-", CARRIED, SHUNNED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
 _PERMANENT = (CPU, MEMORY, PODS)
-#: CPU and memory, which the packing order looks at.
-_SHARE_ROWS = (0, 1)
 
 
 def counted(slots: Ints) -> tuple[Ints, Ints]:
@@ -129,7 +113,7 @@ class NodeTable:
         #: bool[N]: nodes that may fail soon: see `set_suspects`.
         self.suspect: Bools = np.zeros(_CAPACITY_START, dtype=np.bool_)
         self._suspects: list[int] = []
-        #: int64[N]: the packing order, smaller first: see `packing_key`. Unique per node.
+        #: int64[N]: the packing order, smaller first: see `packing_order.py`. Unique per node.
         self._key: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
         self._rank: Ints = np.zeros(_CAPACITY_START, dtype=np.int64)
         self._ranks_stale = False
@@ -293,7 +277,7 @@ class NodeTable:
         before = self.capacity
         if capacity == before:
             return
-        assert capacity < 1 << _RANK_BITS, "more nodes than the packing order has room for"
+        assert capacity < 1 << RANK_BITS, "more nodes than the packing order has room for"
         assert not any(self.names[capacity:]), "a slot that is cut off is in use"
         self.names = self.names[:capacity] + [""] * (capacity - before)
         for column in (
@@ -322,16 +306,31 @@ class NodeTable:
         """Put `counts[i]` members of this request on each of the distinct slots; may be
         negative.
         """
-        if len(slots) == 1:
-            self.used[:, slots[0]] += vector * counts[0]
-        else:
-            self.used[:, slots] += vector[:, None] * counts
+        self._count(slots, counts, vector)
         self._touch(slots)
 
     def book(self, slots: Ints, counts: Ints, request: Request) -> None:
         """Do the same for a request, with its marks."""
         self.add(slots, counts, self.vector(request))
         self.marks.add(request, slots, counts)
+
+    def book_all(self, uses: Sequence[tuple[Ints, Ints, Request]]) -> None:
+        """Do the same for several; which place each node has in the packing order is found once."""
+        if len(uses) == 1:
+            self.book(*uses[0])
+            return
+        touched = np.zeros(self.capacity, dtype=np.bool_)
+        for slots, counts, request in uses:
+            self._count(slots, counts, self.vector(request))
+            self.marks.add(request, slots, counts)
+            touched[slots] = True
+        self._touch(np.flatnonzero(touched))
+
+    def _count(self, slots: Ints, counts: Ints, vector: Ints) -> None:
+        if len(slots) == 1:
+            self.used[:, slots[0]] += vector * counts[0]
+        else:
+            self.used[:, slots] += vector[:, None] * counts
 
     def free(self, slots: Ints | slice = slice(None)) -> Ints:
         """Return what is left per resource and slot; below zero where a node is overfull."""
@@ -362,54 +361,13 @@ class NodeTable:
         return self._rank
 
     def packing_key(self, free: Ints, slots: Ints | slice = slice(None)) -> Ints:
-        """Return the packing order of some slots, given what is free on them.
-
-        Nodes without devices come first, so that members without devices leave the others alone;
-        then the fewest free devices; then those that are not suspect; then those with a device in
-        use; then the least free CPU and memory; then the name.
-        """
-        owned = self.allocatable[:, slots]
-        share = np.zeros(free.shape[1], dtype=np.int64)
-        for row in _SHARE_ROWS:
-            share += np.clip(free[row], 0, None) * _SHARE_STEPS // np.maximum(owned[row], 1)
-        key = np.zeros(free.shape[1], dtype=np.int64)
-        if self._device_rows:  # in place: a few arrays less are half of the time
-            devices = np.clip(free[self._device_rows], 0, None).sum(axis=0)
-            total = owned[self._device_rows].sum(axis=0)
-            np.minimum(devices, _DEVICES_MAX, out=key)
-            key += 1
-            key <<= 2
-            key |= devices >= total
-            key *= total > 0
-        key[self.suspect[slots]] |= _SUSPECT
-        key <<= _WHOLE_AT
-        share <<= _SHARE_AT
-        key |= share
-        key |= self.rank[slots]
-        return key
-
-    def _packing_key_of(self, slot: int) -> int:
-        """Return `packing_key` of one slot, without the cost of vectors of length one."""
-        owned = self.allocatable[:, slot].tolist()
-        used = self.used[:, slot].tolist()
-        share = devices = total = 0
-        for row in _SHARE_ROWS:
-            if used[row] < owned[row]:
-                share += (owned[row] - used[row]) * _SHARE_STEPS // owned[row]
-        for row in self._device_rows:
-            devices += max(owned[row] - used[row], 0)
-            total += owned[row]
-        tier = 1 + min(devices, _DEVICES_MAX) if total else 0
-        is_whole = devices >= total > 0
-        above = tier << 2 | (_SUSPECT if self.suspect[slot] else 0) | is_whole
-        return (above << _WHOLE_AT) | (share << _SHARE_AT) | int(self._rank[slot])
+        """Return the packing order of some slots, given what is free on them."""
+        owned, suspect, rank = self.allocatable[:, slots], self.suspect[slots], self.rank[slots]
+        return packing_key(free, owned, self._device_rows, suspect, rank)
 
     def images_key(self, member: MemberClass, images: tuple[str, ...]) -> Ints | None:
         """Return what `images`, by full names, add to the packing order of a member, int64[N]; None
         where all nodes are alike. Nodes that lack fewer come first among those that are as good.
-
-        For a member with devices that is above the free CPU and memory, for one without below:
-        there these say which nodes are free, and to break up a free node is worse than a pull.
         """
         if not images or not self.images:
             return None
@@ -418,14 +376,18 @@ class NodeTable:
         if known.min() == known.max():
             return None
         has_devices = any(is_device(resource) for resource, _ in member.request)
-        return lacking << (_IMAGES_ABOVE_SHARE_AT if has_devices else _RANK_BITS)
+        return lacking << images_shift(has_devices=has_devices)
 
     def _touch(self, slots: Ints) -> None:
         self.stale_amounts.append(slots)
         if self._ranks_stale:
             return
         if len(slots) == 1:
-            self._key[slots[0]] = self._packing_key_of(int(slots[0]))
+            slot = int(slots[0])
+            self._key[slot] = packing_key_of(
+                self.used[:, slot].tolist(), self.allocatable[:, slot].tolist(), self._device_rows,
+                is_suspect=bool(self.suspect[slot]), rank=int(self._rank[slot]),
+            )  # fmt: skip
         else:
             self._key[slots] = self.packing_key(self.free(slots), slots)
 

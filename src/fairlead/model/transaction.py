@@ -151,11 +151,12 @@ class Transaction:
 
     def rollback_to(self, mark: int) -> None:
         """Undo everything since the mark."""
+        uses: list[_Use] = []
         while len(self._undo) > mark:
             self.version, change = self._undo.pop()
             match change:
                 case _Use():
-                    self._table.book(change.slots, -change.counts, change.request)
+                    uses.append(change)
                 case _Assigned():
                     del self._taken[change.key]
                 case _Released():
@@ -164,7 +165,16 @@ class Transaction:
                     if change.had_claim:
                         del self._released[change.key]
                 case _Added():
+                    self._unbook(uses)
                     self._table.remove_node(change.name)
+        self._unbook(uses)
+
+    def _unbook(self, uses: list[_Use]) -> None:
+        """Release these uses and clear the list."""
+        if not uses:
+            return
+        self._table.book_all([(use.slots, -use.counts, use.request) for use in uses])
+        uses.clear()
 
     def _book(self, use: _Use) -> None:
         self._table.book(use.slots, use.counts, use.request)

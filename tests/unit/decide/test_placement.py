@@ -425,6 +425,17 @@ def test_a_gang_that_rests_is_tried_again_once_room_appears(job: Job) -> None:
     assert next(iter(places(decide(state, POLICY, EPOCH + 4)))) == "j"
 
 
+def test_gangs_that_a_decision_had_not_looked_at_are_tried_once_others_have_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.decide.placement.queue._COMPLEX_MAX", 1)
+    roles = [(make_role("a", gpus=gpus), make_role("b", gpus=1)) for gpus in (1, 2, 3)]
+    jobs = [make_job(f"j{i}", roles=each, created=EPOCH + i) for i, each in enumerate(roles)]
+    assert set(places(decide(PlacementState.of(make_nodes(2), jobs), POLICY, EPOCH))) == {
+        "j0", "j1", "j2",
+    }  # fmt: skip
+
+
 def test_a_gang_of_several_roles_is_tried_again_when_less_room_suits_it_better() -> None:
     """Packing several roles is a heuristic: here the first try takes the only node with CPUs."""
     nodes = [make_node("x", gpus=4, cpu=128), make_node("y", gpus=5, cpu=8)]

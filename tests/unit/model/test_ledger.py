@@ -203,7 +203,7 @@ def test_a_place_is_kept_while_a_pod_of_it_may_still_be_bound() -> None:
 
 
 def life_of(pod: Pod, state: PlacementState) -> list[bool]:
-    """Return what of a pod's life a decision could see: new, running, leaving, ended, twice gone."""
+    """Return what of a pod's life a decision could see: from its start to twice gone."""
     running = replace(pod, status=replace(pod.status, phase="Running"))
     leaving = replace(running.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     ended = replace(pod, status=replace(pod.status, phase="Succeeded"))

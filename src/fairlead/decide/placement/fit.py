@@ -55,7 +55,7 @@ class Fit:
             left = self._pass(with_repairs=is_first)
             is_first = False
             self._passes += 1
-            if left or len(self._context.placed) == placed_before:
+            if left or len(self._context.placed) == placed_before or self._is_all_placed:
                 break
         failed = self._context.recall.failed
         if self._evaluations + len(failed) < self._context.policy.evaluations_max:
@@ -70,6 +70,13 @@ class Fit:
             self._evaluations >= policy.evaluations_max
             or len(self._context.placed) >= policy.placements_max
         )
+
+    @property
+    def _is_all_placed(self) -> bool:
+        """True once no job of the queue is left."""
+        placed, jobs = self._context.placed, self._context.state.jobs
+        waited = sum(jobs[key].group is not None for key in placed)
+        return waited == len(self._context.state.queue)
 
     def _pass(self, *, with_repairs: bool) -> list[OrderKey]:
         context = self._context

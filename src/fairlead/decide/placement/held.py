@@ -21,6 +21,8 @@ def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[He
     if isinstance(entry.gang, InvalidGang):
         return ()
     table, owner, gpus = cluster.table, cluster.uses.owner, Counter[tuple[str, str]]()
+    if not cluster.uses.has_owners and not table.labels.ordered_domains(POOL)[1]:
+        return ()
     for role, slots in zip(entry.gang.roles, plan.slots, strict=True):
         each = sum(amount for name, amount in role.member.request if is_gpu(name))
         if not each and not cluster.uses.has_owners:

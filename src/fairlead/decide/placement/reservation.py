@@ -82,10 +82,16 @@ class HeadReservations:
         if not self._covered.any():
             self._in_order = islice(self._in_order, _LOOKS_MAX)
         self._covered += nodes
+        self._end_where_covered()
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
             return
         self._reserve(entry, gang, nodes)
+
+    def _end_where_covered(self) -> None:
+        """Look for no more heads once each node has as many as it may have."""
+        if (self._covered[self._context.cluster.table.exists] >= self._heads_max).all():
+            self._in_order, self._next = iter(()), None
 
     def _reserve(self, entry: QueueEntry, gang: GangRequest, nodes: Bools) -> None:
         context = self._context
@@ -96,6 +102,7 @@ class HeadReservations:
         start = self._first_start(entry, gang, nodes, is_predicted=is_predicted)
         if start is None or not start.place:  # what is kept is all, for a time that is not known
             self._covered[nodes] = self._heads_max
+            self._end_where_covered()
         start, starts_by = start or Start(0.0), start and max(start.at, context.now)
         amounts = None if start.amounts is None else start.amounts.copy()
         new = Reservation(

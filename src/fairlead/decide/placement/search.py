@@ -1,7 +1,7 @@
 """Find a place for a whole gang, or none: best-fit bin-packing on the node columns.
 
 Roles are placed one after another, largest members first. A role's members fill the nodes in
-packing order (`NodeTable.packing_key`): each node takes what it has room for, the last one what
+packing order (`model/packing_order.py`): each node takes what it has room for, the last one what
 remains. So small members fill the fullest nodes that fit, whole-node members get free nodes, and
 idle nodes stay whole.
 
@@ -37,10 +37,13 @@ from fairlead.decide.placement.domains import (
 from fairlead.decide.placement.mixed import NODES_MAX, pack_mixed
 from fairlead.decide.placement.neighbours import beside_others, fill
 from fairlead.model.gangs import GangRequest, RoleRequest
-from fairlead.model.nodes import BITS_BELOW_DEVICES, Bools, Ints, NodeTable, counted
+from fairlead.model.nodes import Bools, Ints, NodeTable, counted
+from fairlead.model.packing_order import BITS_BELOW_DEVICES
 from fairlead.model.requests import MemberClass, Request
 
 _KEY_MAX = np.iinfo(np.int64).max
+#: Members that are placed without sorting the nodes.
+_FEW_MAX = 4
 #: The packing order is below this many bits.
 _TIER_BITS = 61
 #: Taints that ask a member to stay away, above the packing order.
@@ -71,16 +74,14 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
 
     Slots come in packing order. `count` 0 gives empty arrays.
     """
-    if count == 1:
-        slot = int(np.where(fits > 0, key, _KEY_MAX).argmin())
-        if fits[slot] <= 0:
-            return None
-        return np.array([slot], dtype=np.int64), np.ones(1, dtype=np.int64)
-    if count > fits.sum(dtype=np.int64):
+    if 0 < count <= _FEW_MAX:
+        return _pack_few(fits, key, count)
+    candidates = np.flatnonzero(fits > 0)
+    if count > len(candidates) and count > fits.sum(dtype=np.int64):
         return None
-    candidates = np.flatnonzero(fits)
-    # Stable for its speed, as keys are unique: it merges runs, which names in order make.
-    order = candidates[np.argsort(key[candidates], kind="stable")]
+    # Stable for its speed, as keys are unique: it merges runs, which names in order make. Each node
+    # has room for one, so no more than `count` are needed.
+    order = candidates[np.argsort(key[candidates], kind="stable")][:count]
     rooms = fits[order].astype(np.int64)
     filled = np.cumsum(rooms)
     used = int(np.searchsorted(filled, count)) + 1 if count else 0
@@ -88,6 +89,26 @@ def pack(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | N
     if used:
         counts[-1] -= filled[used - 1] - count
     return order[:used], counts
+
+
+def _pack_few(fits: npt.NDArray[Any], key: Ints, count: int) -> tuple[Ints, Ints] | None:
+    """Do the same for few members: to look for the smallest key that often takes less than to sort
+    them, and no array as long as the keys.
+    """
+    has_room = fits > 0
+    slots: list[int] = []
+    counts: list[int] = []
+    while count:
+        smallest = np.minimum.reduce(key, where=has_room, initial=_KEY_MAX)
+        if smallest == _KEY_MAX:
+            return None
+        slot = int((has_room & (key == smallest)).argmax())  # others may have it, too
+        taken = min(count, int(fits[slot]))
+        slots.append(slot)
+        counts.append(taken)
+        has_room[slot] = False
+        count -= taken
+    return np.array(slots, dtype=np.int64), np.array(counts, dtype=np.int64)
 
 
 def plan_gang(
