@@ -44,6 +44,8 @@ _SHARE = PREEMPTION_NODES // PREEMPTION_GANGS
 #: The head of the queue waits for a thousand nodes; of the others one in ten is idle.
 USERS = 50
 BACKFILL_HEAD, BACKFILL_IDLE, BACKFILL_WAITING, BACKFILLS = 1_000, 500, 10_000, 20
+#: Jobs with a reservation under conservative backfill.
+RESERVED, CONSERVATIVE = 32, 5
 REQUEST = np.array([0, 0, 1, 1], dtype=np.int64)
 
 
@@ -60,6 +62,7 @@ def run(report: Report) -> None:
     _preemptions(report)
     _backfills(report, nodes)
     _backfills(report, nodes, is_predicted=True)
+    _conservative(report, nodes)
     _add(report, "job_event", ROUNDS_SMALL, lambda: _event(nodes), _bare_event, per_second=micro)
 
 
@@ -195,19 +198,7 @@ def _backfills(report: Report, nodes: list[Node], *, is_predicted: bool = False)
     each decision one more tells how long jobs run.
     """
     rng = random.Random(2)  # a benchmark
-    names = [node.metadata.name for node in nodes]
-    running, ends, first = list[Job](), list[tuple[float, int]](), 0
-    while first < NODES - BACKFILL_IDLE:
-        count = min(rng.choice((1, 1, 1, 2, 4, 8)), NODES - BACKFILL_IDLE - first)
-        limit = rng.randrange(600, 86_400)
-        placement = msgspec.structs.replace(
-            make_placement(names[first : first + count]), placed_at=format_time(EPOCH)
-        )
-        job = make_job(f"run-{first:04}", count=count, placement=placement,
-                       time_limit_seconds=None if is_predicted else limit)  # fmt: skip
-        running.append(_of(f"user-{rng.randrange(USERS)}", job) if is_predicted else job)
-        ends.append((EPOCH + limit, count))
-        first += count
+    running, ends = _running(rng, nodes, is_predicted=is_predicted)
     waiting = [
         make_job(f"wait-{i:05}", count=rng.choice((1, 2, 4, 8, 16, 600)), created=EPOCH + i,
                  time_limit_seconds=rng.choice((None, 200_000, 300_000)))
@@ -238,6 +229,59 @@ def _backfills(report: Report, nodes: list[Node], *, is_predicted: bool = False)
     name = "planner.backfill_predicted" if is_predicted else "planner.backfill"
     report.add(f"{name}_ratio", statistics.median(ratios), "x bare")
     report.add(name, statistics.median(costs) / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _running(
+    rng: random.Random, nodes: list[Node], *, is_predicted: bool = False
+) -> tuple[list[Job], list[tuple[float, int]]]:
+    """Return jobs that run on most nodes, and when so many nodes come free."""
+    names = [node.metadata.name for node in nodes]
+    running, ends, first = list[Job](), list[tuple[float, int]](), 0
+    while first < NODES - BACKFILL_IDLE:
+        count = min(rng.choice((1, 1, 1, 2, 4, 8)), NODES - BACKFILL_IDLE - first)
+        limit = rng.randrange(600, 86_400)
+        placement = msgspec.structs.replace(
+            make_placement(names[first : first + count]), placed_at=format_time(EPOCH)
+        )
+        job = make_job(f"run-{first:04}", count=count, placement=placement,
+                       time_limit_seconds=None if is_predicted else limit)  # fmt: skip
+        running.append(_of(f"user-{rng.randrange(USERS)}", job) if is_predicted else job)
+        ends.append((EPOCH + limit, count))
+        first += count
+    return running, ends
+
+
+def _conservative(report: Report, nodes: list[Node]) -> None:
+    """Report what a decision costs that finds the starts of all reserved jobs again, as a job has
+    begun since, beside a loop over the ends of running jobs for each.
+    """
+    rng = random.Random(2)  # a benchmark
+    running, ends = _running(rng, nodes)
+    waiting = [
+        make_job(f"wait-{i:05}", count=rng.choice((600, 700, 800, 900, 1_000)), created=EPOCH + i,
+                 time_limit_seconds=rng.choice((50_000, 200_000, 300_000)))
+        for i in range(BACKFILL_WAITING)
+    ]  # fmt: skip
+    state, costs, ratios = PlacementState.of(nodes, [*running, *waiting]), [], []
+    policy = PlacementPolicy(starvation_seconds=0.0, backfill_reservations_max=RESERVED)
+    decide(state, policy, EPOCH)
+    for number in range(CONSERVATIVE + 1):
+        job = make_job(f"short-{number}", created=EPOCH + BACKFILL_WAITING, time_limit_seconds=60)
+        state.cluster.job_changed(job)
+        gc.collect()
+        start = time.process_time()
+        decision = decide(state, policy, EPOCH)
+        costs.append(time.process_time() - start)
+        (placed,) = [a for a in decision.actions if isinstance(a, PlaceJob)]
+        assert placed.job.metadata.name == job.metadata.name, "it is backfilled"
+        state.cluster.job_changed(as_written(placed))
+        start = time.process_time()
+        for _ in range(RESERVED):
+            bare.first_start(ends, BACKFILL_IDLE, members=BACKFILL_HEAD)
+        ratios.append(costs[-1] / (time.process_time() - start))
+    report.add("planner.conservative_ratio", statistics.median(ratios[1:]), "x bare")
+    report.add("planner.conservative", statistics.median(costs[1:]) / cpu_slowness() * 1e3,
+               "ms CPU")  # fmt: skip
 
 
 def _of(user: str, job: Job) -> Job:

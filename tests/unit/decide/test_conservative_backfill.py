@@ -33,6 +33,7 @@ from fairlead.testing.builders import (
     make_job,
     make_node,
     make_placement,
+    make_role,
 )
 
 EASY = PlacementPolicy(starvation_seconds=0.0)
@@ -261,6 +262,19 @@ def test_only_starts_that_depend_on_a_change_are_calculated_again(
     assert starts() == [3600]
     state.cluster.job_changed(running("r", "a", "b", limit=HOURS_2))
     assert starts() == [7200]
+
+
+def test_each_pool_has_its_own_starts() -> None:
+    nodes = [make_node(name, labels={"pool": name[0]}) for name in ("a1", "a2", "b1", "b2")]
+    jobs = [running("r", "a1", limit=HOURS_2 + 3600), running("s", "b1")]
+    for after, name in enumerate(("a-1", "a-2", "b-1", "b-2")):
+        role = make_role(count=2, gpus=8, node_selector={"pool": name[0]})
+        jobs.append(make_job(name, roles=[role], created=EPOCH + after, time_limit_seconds=HOUR))
+    state = PlacementState.of(nodes, [*jobs, waiting("late", 1, None, after=9)])
+    assert started(decide(state, CONSERVATIVE, EPOCH)) == set()
+    found = [state.jobs["default", name].first_start for name in ("a-1", "a-2", "b-1", "b-2")]
+    starts = [None if each is None or each[1] is None else each[1].at - EPOCH for each in found]
+    assert starts == [10800, 14400, 3600, 7200]
 
 
 def test_a_replay_makes_the_same_decision() -> None:

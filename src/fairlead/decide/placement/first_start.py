@@ -8,23 +8,22 @@ last step. So the work grows with the instants that it needs, not with the jobs 
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.ends import ENDS_MAX, Ends
 from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.kept import End, Reservation, Start, Use
+from fairlead.decide.placement.kept import End, Reservation, Start
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
 from fairlead.model.gangs import GangRequest
 from fairlead.model.nodes import Bools, Ints
 
-#: Ends and starts that are looked at.
-_ENDS_MAX = 4096
+T = TypeVar("T")
 
 
 class FirstStart:
@@ -35,32 +34,38 @@ class FirstStart:
         context: Context,
         entry: QueueEntry,
         gang: GangRequest,
-        ends: Iterator[End],
+        ends: Ends,
         *,
         nodes: Bools,
         ahead: Sequence[Reservation] = (),
         is_predicted: bool = False,
     ) -> None:
-        """`ends` of jobs that hold nodes, in order; with `is_predicted`, jobs without a time limit
+        """`ends` of jobs that hold nodes; with `is_predicted`, jobs without a time limit
         end when it is predicted. `nodes` are those that the gang could use, and `ahead` the
         reservations on them with a place that come first.
         """
         self._context, self._entry, self._gang, self._ahead = context, entry, gang, ahead
         placed = [*context.placed_until, *(context.placed_predicted if is_predicted else ())]
         turns = [turn for each in ahead for turn in each.turns(is_predicted=is_predicted)]
-        merged = heapq.merge(ends, sorted([*placed, *turns], key=_at), key=_at)
-        self._unread = groupby(islice(merged, _ENDS_MAX), key=_at)
+        self._ends = (ends, Ends(sorted([*placed, *turns], key=_at), context.cluster.table))
         self._is_predicted = is_predicted
-        #: The instants that are known, and what is given back then, negative where it is taken.
-        self._times: list[float] = []
-        self._given: list[tuple[Use, ...]] = []
-        #: int64[D] each: the most that is free then on all nodes that the gang could use.
-        self._totals: list[Ints] = []
-        self._nodes = nodes
+        first = np.sort(np.concatenate([each.times for each in self._ends]))[:ENDS_MAX]
+        #: The instants, and how many ends of each kind have come before the first one, by the first
+        #: one, by the second, and so on.
+        self._times: list[float] = np.unique(first).tolist()
+        self._ended = [
+            np.searchsorted(each.times, [-np.inf, *self._times], side="right")
+            for each in self._ends
+        ]
         self._room = FreedCapacity.of(context.cluster, ())
-        self._total: Ints = np.maximum(self._room.free[:, nodes], 0).sum(axis=1)
+        total: Ints = np.maximum(self._room.free[:, nodes], 0).sum(axis=1)
         vectors = ((role, context.cluster.table.vector(role.member.request)) for role in gang.roles)
-        self._need = sum((role.count * vector for role, vector in vectors), 0 * self._total)
+        self._need = sum((role.count * vector for role, vector in vectors), 0 * total)
+        #: int64[instants, D], with jobs ahead: the most that is free then on these nodes in all.
+        self._totals: Ints | None = None
+        if ahead:
+            pairs = zip(self._ends, self._ended, strict=True)
+            self._totals = total + sum(each.given(nodes, ended[1:]) for each, ended in pairs)
         #: The instants whose uses `_room` has given back.
         self._count = 0
 
@@ -85,12 +90,13 @@ class FirstStart:
         """Go to the first instant at which the gang fits, at least the first one of all; False
         where it fits at none.
         """
-        few, many = 0, self._read(1)
+        turns = sorted(self._turns())
+        few, many = 0, min(1, len(self._times))
         while few < many:
-            many = self._before_turns(few, many)
+            many = min(many, next((turn for turn in turns if turn > few), many))
             if self._has_place(many):
                 break
-            few, many = many, self._read(2 * many)
+            few, many = many, min(2 * many, len(self._times))
         else:
             return False
         while many - few > 1:
@@ -102,42 +108,28 @@ class FirstStart:
         self._go(many)
         return True
 
-    def _read(self, count: int) -> int:
-        """Know so many instants, or all; return how many these are."""
-        for at, ends in islice(self._unread, max(0, count - len(self._times))):
-            self._times.append(at)
-            self._given.append(tuple(use for _, uses in ends for use in uses))
-            for slots, counts, request in self._given[-1] if self._ahead else ():
-                given = int(counts[self._nodes[slots]].sum())
-                self._total = self._total + given * self._context.cluster.table.vector(request)
-            self._totals.append(self._total)
-        return min(count, len(self._times))
-
-    def _before_turns(self, few: int, many: int) -> int:
-        """Return how many of the known instants, more than `few`, come before a job ahead starts,
-        or the gang would not be over when one does: up to there the room only grows.
+    def _turns(self) -> Iterator[int]:
+        """Yield how many instants come before a job ahead starts, or before the gang would not be
+        over when one does: up to there the room only grows.
         """
-        known, now = self._times[:many], self._context.now
-        turns = [bisect_left(known, each.at) for each in self._ahead]
-        turns += [
-            bisect_right(known, each.at - self._held(each))
-            for each in self._ahead
-            if each.at - self._held(each) >= now
-        ]
-        return min((turn for turn in turns if turn > few), default=many)
+        for each in self._ahead:
+            yield bisect_left(self._times, each.at)
+            if (latest := each.at - self._held(each)) >= self._context.now:
+                yield bisect_right(self._times, latest)
 
     def _go(self, count: int) -> None:
         """Give back what is given back at the first instants, and nothing else."""
-        is_more = count > self._count
-        for uses in self._given[min(count, self._count) : max(count, self._count)]:
-            self._room.release(uses, sign=1 if is_more else -1)
+        first, last = sorted((count, self._count))
+        sign = 1 if count > self._count else -1
+        for ends, ended in zip(self._ends, self._ended, strict=True):
+            ends.release(self._room, int(ended[first]), int(ended[last]), sign=sign)
         self._count = count
 
     def _has_place(self, count: int) -> bool:
         """True when the gang fits after so many instants. Most often what is free in all says no,
         then or when a job ahead starts.
         """
-        if self._ahead:
+        if self._totals is not None:
             known = self._times
             later = (r for r in self._later(count) if r.is_predicted == self._is_predicted)
             turns = [bisect_right(known, each.at) for each in later]
@@ -145,7 +137,7 @@ class FirstStart:
             if any((self._totals[index] < self._need).any() for index in indexes):
                 return False
         self._go(count)
-        return self._plan() is not None
+        return self._asked(self._fits)
 
     def _later(self, count: int) -> list[Reservation]:
         """Return the jobs ahead that start while the gang runs, if it begins at this instant."""
@@ -154,8 +146,12 @@ class FirstStart:
         return [each for each in self._ahead if at < each.at < begins + self._held(each)]
 
     def _plan(self, order: Ints | None = None) -> Plan | None:
-        """Find a place for the gang from now on for as long as it may run, within the limits of
-        borrowing, and leave what is free as it is.
+        """Find a place for the gang, as `_asked`."""
+        return self._asked(lambda room: self._planned(room, order))
+
+    def _asked(self, ask: Callable[[FreedCapacity], T]) -> T:
+        """Return an answer about what is free for the gang from now on for as long as it may run,
+        within the limits of borrowing, and leave that as it is.
         """
         context, lane, room, free = self._context, self._entry.lane, self._room, self._room.free
         later = self._later(self._count)
@@ -163,12 +159,22 @@ class FirstStart:
             room.free = free.copy()
             for each in later:
                 context.kept_from(lane.team, each).limit(room.free, context.cluster.table.free())
-        mark = room.mark()
         room.barred = context.borrowing.barred(room, self._gang, lane.team, lane.priority)
-        plan = plan_gang(room, context.cluster.table, self._gang, order=order)
-        room.rollback_to(mark)
+        answer = ask(room)
         room.free = free
+        return answer
+
+    def _planned(self, room: FreedCapacity, order: Ints | None) -> Plan | None:
+        mark = room.mark()
+        plan = plan_gang(room, self._context.cluster.table, self._gang, order=order)
+        room.rollback_to(mark)
         return plan
+
+    def _fits(self, room: FreedCapacity) -> bool:
+        if not self._gang.is_simple:
+            return self._planned(room, None) is not None
+        (role,) = self._gang.roles  # the sum decides
+        return bool(room.fits(role.member).sum() >= role.count)
 
     def _held(self, other: Reservation) -> float:
         """Return for how long the gang holds its nodes, as a reservation counts."""

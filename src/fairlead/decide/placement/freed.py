@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from fairlead.model.cluster import ClusterState
 from fairlead.model.neighbours import MarkTable
 from fairlead.model.nodes import Bools, Ints
@@ -47,6 +49,11 @@ class FreedCapacity:
         """Take these uses away as well; sign -1 puts them back."""
         for slots, counts, request in uses:
             self._add(slots, sign * counts, request)
+
+    def add(self, slots: Ints, amounts: Ints) -> None:
+        """Add int64[D, U] to what is free on slots, which may occur several times."""
+        for row, amount in zip(self.free, amounts, strict=True):
+            np.add.at(row, slots, amount)
 
     def fits(self, member: MemberClass) -> Ints:
         """Return int64[N]: members that each node could take."""

@@ -14,16 +14,16 @@ running jobs have no limits, or too few, all nodes that it could use are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from functools import cached_property, partial
-from itertools import islice, tee
+from itertools import islice
 
 import numpy as np
 
 from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.ends import Ends
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import End, Kept, Reservation, Start
+from fairlead.decide.placement.kept import Kept, Reservation, Start
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import waiting_since
 from fairlead.decide.placement.queue import QueueEntry
@@ -55,7 +55,7 @@ class HeadReservations:
         #: int64[N]: the heads that could use each node.
         self._covered = np.zeros(context.cluster.table.capacity, dtype=np.int64)
         #: The ends of jobs, by whether they are predicted, and the version that they are of.
-        self._ends: dict[bool, tuple[int, Iterator[End]]] = {}
+        self._ends: dict[bool, tuple[int, Ends]] = {}
 
     def reserve_before(self, order: OrderKey) -> None:
         """Keep room for the heads that are due, of those whose turns were before this job's."""
@@ -120,15 +120,15 @@ class HeadReservations:
         context.wakes += [end for end, _ in ends[:1]]
         return ends
 
-    def _ends_of(self, *, is_predicted: bool) -> Iterator[End]:
-        """Yield when jobs end that hold nodes, in order; read once for all heads."""
-        capacity = self._context.capacity
+    def _ends_of(self, *, is_predicted: bool) -> Ends:
+        """Return when jobs end that hold nodes; read once for all heads."""
+        context, capacity = self._context, self._context.capacity
         known = self._ends.get(is_predicted)
         if known is None or known[0] != capacity.version:
             ends = capacity.ends(self._predicted_ends if is_predicted else ())
-            (shared,) = tee(((at, tuple(uses)) for at, uses in ends), 1)
-            known = self._ends[is_predicted] = (capacity.version, shared)
-        return copy(known[1])
+            known = (capacity.version, Ends(ends, context.cluster.table))
+            self._ends[is_predicted] = known
+        return known[1]
 
     def _first_start(
         self, entry: QueueEntry, gang: GangRequest, nodes: Bools, *, is_predicted: bool
