@@ -362,8 +362,10 @@ class NodeTable:
 
     def packing_key(self, free: Ints, slots: Ints | slice = slice(None)) -> Ints:
         """Return the packing order of some slots, given what is free on them."""
-        owned, suspect, rank = self.allocatable[:, slots], self.suspect[slots], self.rank[slots]
-        return packing_key(free, owned, self._device_rows, suspect, rank)
+        return packing_key(
+            free, self.allocatable[:, slots], self._device_rows,
+            suspect=self.suspect[slots], rank=self.rank[slots],
+        )  # fmt: skip
 
     def images_key(self, member: MemberClass, images: tuple[str, ...]) -> Ints | None:
         """Return what `images`, by full names, add to the packing order of a member, int64[N]; None

@@ -39,7 +39,7 @@ _DEVICES_MAX = 1 << 16
 
 
 def packing_key(
-    free: Ints, owned: Ints, device_rows: Sequence[int], suspect: Bools, rank: Ints
+    free: Ints, owned: Ints, device_rows: Sequence[int], *, suspect: Bools, rank: Ints
 ) -> Ints:
     """Return int64[N] from what is free and what there is, int64[D, N], and the facts by node."""
     share = np.zeros(free.shape[1], dtype=np.int64)
