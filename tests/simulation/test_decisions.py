@@ -116,7 +116,7 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
     load = replace(BUSY.workload, jobs=30)
     simulate(replace(BUSY, policy=narrow, workload=load), seed)
     assert met["replayed"] > 100, met
-    assert min(met["PlaceJob"], met["tried"], met["failed"]) > 20, met
+    assert min(met["PlaceJob"], met["tried"], met["failed"]) > 15, met
 
 
 def test_decisions_that_empty_nodes_are_made_again_from_their_files(

@@ -276,6 +276,6 @@ class TeamsController:
 
 def _may_be_judged(pod: Pod) -> bool:
     """True for a pod that is not ours to place, and that no scheduler has bound yet."""
-    is_open = not pod.spec.node_name and pod.metadata.deletion_timestamp is None
-    is_ours = is_concerned(pod) or controller_of(pod, API_VERSION, "Job") is not None
-    return is_open and not (is_ours or pod.is_terminal)
+    if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+        return False
+    return not is_concerned(pod) and controller_of(pod, API_VERSION, "Job") is None

@@ -38,6 +38,7 @@ class _Contained(Generic[T]):
         self._resource = resource
         self._handler = handler
         self._set_aside = reader.set_aside
+        self._entries = reader.set_aside.entries  # asked at each change: as a dict, not by a call
         #: What the handler holds of the objects that are set aside; None: nothing.
         self._held: dict[ObjectKey, T | None] = {}
 
@@ -45,7 +46,7 @@ class _Contained(Generic[T]):
         if self._reader.fault is not None:
             return
         try:
-            if change.new is None or self._held or self._set_aside:
+            if change.new is None or self._held or self._entries:
                 self._take(change)
                 return
             try:  # as `_take` does at its end: most changes come by here

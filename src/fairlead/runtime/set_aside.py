@@ -62,24 +62,25 @@ class SetAside:
         self.name = name
         self._events = events
         self._log = log
-        self._entries: dict[_Id, Entry] = {}
+        #: By kind and key. Only to be read by others.
+        self.entries: dict[_Id, Entry] = {}
         self._news: dict[_Id, Entry] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def note(
         self, resource: Resource[Any], metadata: ObjectMeta, stage: Stage, error: Exception
     ) -> Entry:
         """Set an object aside; call it while handling `error`."""
         id_ = (resource.name, metadata.key)
-        before = self._entries.pop(id_, None)
+        before = self.entries.pop(id_, None)
         is_same = before is not None and before.metadata.uid == metadata.uid
         count = before.count + 1 if before is not None and is_same else 1
         entry = Entry(resource, metadata, stage, describe(error), count)
-        self._entries[id_] = self._news[id_] = entry
-        if len(self._entries) > ENTRIES_MAX:
-            del self._entries[next(iter(self._entries))]
+        self.entries[id_] = self._news[id_] = entry
+        if len(self.entries) > ENTRIES_MAX:
+            del self.entries[next(iter(self.entries))]
         if len(self._news) > ENTRIES_MAX:
             del self._news[next(iter(self._news))]
         if before is None or (before.stage, before.fault) != (stage, entry.fault):
@@ -106,22 +107,22 @@ class SetAside:
 
     def clear(self, resource: Resource[Any], key: ObjectKey, *stages: Stage) -> None:
         """Note that an object has passed these stages (none named: that it is gone)."""
-        if not self._entries:
+        if not self.entries:
             return
-        entry = self._entries.get((resource.name, key))
+        entry = self.entries.get((resource.name, key))
         if entry is not None and (not stages or entry.stage in stages):
-            del self._entries[resource.name, key]
+            del self.entries[resource.name, key]
             self._news.pop((resource.name, key), None)
 
     def keep_only(self, resource: Resource[Any], keys: Container[ObjectKey]) -> None:
         """Note that of this kind there are no objects but these."""
-        for name, key in list(self._entries):
+        for name, key in list(self.entries):
             if name == resource.name and key not in keys:
                 self.clear(resource, key)
 
     def find(self, resource: Resource[Any], key: ObjectKey) -> Entry | None:
         """Return the note on an object, or None."""
-        return self._entries.get((resource.name, key)) if self._entries else None
+        return self.entries.get((resource.name, key)) if self.entries else None
 
     def pop_news(self, resource: Resource[Any]) -> list[Entry]:
         """Take the notes on objects of this kind that were made since the last call."""
@@ -133,7 +134,7 @@ class SetAside:
     def counts(self) -> Mapping[str, int]:
         """Return how many objects of each kind are set aside."""
         out: dict[str, int] = {}
-        for entry in self._entries.values():
+        for entry in self.entries.values():
             out[entry.resource.kind] = out.get(entry.resource.kind, 0) + 1
         return out
 

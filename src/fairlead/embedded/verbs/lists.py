@@ -227,7 +227,8 @@ def watch_start(
         raise errors.version_in_future(asked, current)
     if starts_now or options.send_initial_events:
         records = _candidates(context, wanted)
-        initial = [(EventType.ADDED, record) for record in records if wanted.selects(record)]
+        chosen = records if wanted.selects_all else filter(wanted.selects, records)
+        initial = [(EventType.ADDED, record) for record in chosen]
         return WatchStart(initial, current, wanted)
     events = context.store.history(info.name, asked)
     if events is None:
