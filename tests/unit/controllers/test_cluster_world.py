@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.unit.controllers.test_uncertain_placements import Line
 
 from fairlead.api.core import Node, PriorityClass
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
 from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.controllers.cluster_world import ClusterWorld
@@ -24,10 +25,17 @@ from fairlead.runtime.client import Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop, LoopOptions
+from fairlead.runtime.mirror import Change
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_priority_class
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_nodes,
+    make_placement,
+    make_priority_class,
+)
 from fairlead.testing.fake_client import FakeClient
 
 _RESOURCES: dict[type, Resource[Any]] = {Job: JOBS, Node: NODES, PriorityClass: PRIORITY_CLASSES}
@@ -287,5 +295,41 @@ def test_a_world_whose_handler_is_broken_reports_it_and_is_rebuilt_by_the_next_r
         rebuilt = process.world.state
         process.world.ensure_sound()
         assert process.world.state is rebuilt
+
+    play(main)
+
+
+def test_a_change_counts_when_a_decision_could_see_it() -> None:
+    async def main(process: Process) -> None:
+        world = process.world
+
+        def counts(old: Job | None, new: Job | None) -> bool:
+            before = world.change_count
+            world._job_changed(Change(old, new))
+            return world.change_count == before  # `_follow` has counted it
+
+        def job(version: int, *, attempt: int = 1, ends: bool = False, place: str = "") -> Job:
+            conditions = (Condition("Succeeded", "True"),) if ends else ()
+            placement = make_placement([place]) if place else None
+            return make_job(
+                "a", resource_version=version, attempt=attempt, conditions=conditions,
+                placement=placement,
+            )  # fmt: skip
+
+        assert not counts(None, job(1, attempt=0))
+        assert counts(job(1, attempt=0), job(2))
+        assert counts(job(2), job(3, place="node-0000"))
+        assert counts(job(3, place="node-0000"), job(4, place="node-0000", ends=True))
+        assert counts(job(4, place="node-0000", ends=True), job(5, ends=True))
+        assert not counts(job(5, ends=True), job(6, ends=True))
+        assert not counts(job(6, ends=True), None)
+        assert counts(job(7, place="node-0000"), None)
+
+        held = partial(make_job, "a", suspend=True)
+        world.note_decided(job(8), 9)
+        assert counts(job(7), held(resource_version=8)), "another's write"
+        world.note_decided(job(8), 9)
+        assert not counts(job(8), held(resource_version=9)), "the decision's own"
+        assert counts(held(resource_version=9), job(10))
 
     play(main)

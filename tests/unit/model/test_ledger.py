@@ -224,8 +224,8 @@ def test_a_second_pod_of_a_member_is_seen_and_so_is_the_first_that_leaves_it_the
     job = a_job()
     first, second = make_member_pod(job), make_member_pod(job)
     second = replace(second, metadata=replace(second.metadata, name=f"{second.metadata.name}-b"))
-    state = PlacementState.of([NODE], [job])
-    assert not state.cluster.pod_changed(first)
-    assert state.cluster.pod_changed(second)
-    assert state.cluster.pod_deleted(first.metadata.key)
-    assert not state.cluster.pod_deleted(second.metadata.key)
+    ledger = PlacementState.of([NODE], [job]).cluster.ledger
+    assert not ledger.set_pod(first)
+    assert ledger.set_pod(second)
+    assert ledger.remove_pod(first.metadata.key)
+    assert not ledger.remove_pod(second.metadata.key)
