@@ -28,6 +28,23 @@ from fairlead.sim.workload import job_body
 from fairlead.testing.builders import make_team
 
 
+def test_the_first_pool_buys_for_what_has_waited_before_it() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.submit("train", gpus=8, count=2)
+            await asyncio.sleep(600)
+            assert (await world.job("train")).status.placement is None
+            await world.pool()
+
+            async def placed() -> bool:
+                return (await world.job("train")).status.placement is not None
+
+            await world.until(placed, 600)
+            assert world.cloud.launched == 2
+
+    run(main())
+
+
 def test_a_gang_is_bought_for_runs_and_its_idle_nodes_go_within_the_budgets() -> None:
     async def main() -> None:
         async with FleetWorld.running() as world:
