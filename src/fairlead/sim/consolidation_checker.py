@@ -42,7 +42,8 @@ class ConsolidationChecker:
         #: Requests to gangs to move so that nodes empty.
         self.requests = 0
         self._pools = {pool.name for pool in options.pools if pool.consolidates}
-        self._spared_seconds = options.policy.move_min_run_seconds - clock_error_seconds
+        # Between two readings of a clock, both of which may be wrong.
+        self._spared_seconds = options.policy.move_min_run_seconds - 2 * clock_error_seconds
         self._pool_of: dict[str, str] = {}
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
         self._placed_at: dict[ObjectKey, float] = {}
