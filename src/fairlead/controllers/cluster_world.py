@@ -203,7 +203,7 @@ class ClusterWorld:
             is_seen = self.state.pod_deleted(change.key)
         else:
             is_seen = self.state.pod_changed(change.new)
-        # A pod on its place that only reports how it is doing is no reason for a decision.
+        # A pod that comes to the place of its member, or leaves it, is no reason for a decision.
         self.change_count -= not is_seen
 
     def _is_known(self, change: Change[Job]) -> bool:
