@@ -278,11 +278,23 @@ class LeaderElector:
         term.end()
         try:
             async with asyncio.timeout_at(deadline):
-                self._note(await self._patch(release(term.lease, self._clock.now())))
+                await self._give_away(term.lease)
         except (ApiError, TimeoutError) as error:
             self._log.warning("Lease not handed over", error=str(error) or "no answer in time")
         else:
             self._log.info("Handed the lease over", identity=self.identity)
+
+    async def _give_away(self, lease: Lease) -> None:
+        """Empty the lease. A renewal that was cut off may have reached the server all the same."""
+        while True:
+            try:
+                return self._note(await self._patch(release(lease, self._clock.now())))
+            except Conflict:
+                await self._look()
+                seen = self._seen
+                if seen is None or seen.lease is None or seen.holder != self.identity:
+                    raise
+                lease = seen.lease
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (1.0 - self._options.jitter * self._rng.random())

@@ -246,6 +246,39 @@ def test_a_lost_answer_does_not_cost_the_lease() -> None:
     run(main())
 
 
+def test_a_stop_amid_a_renewal_hands_over_at_once_all_the_same() -> None:
+    """The server has applied the renewal whose answer the leader does not wait for any more."""
+
+    async def main() -> None:
+        stage = Stage()
+        async with asyncio.TaskGroup() as group:
+            a = group.create_task(stage.candidate("a"))
+            await asyncio.sleep(5)
+            before = stage.lease().spec.renew_time
+            stage.lines["a"].answers_late_seconds = 1.0
+            while stage.lease().spec.renew_time == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            stage.lines["a"].answers_late_seconds = 0.0
+            a.cancel()
+        assert stage.lease().spec.holder_identity == ""
+
+    run(main())
+
+
+def test_a_stop_leaves_a_lease_that_another_took() -> None:
+    async def main() -> None:
+        stage = Stage()
+        async with asyncio.TaskGroup() as group:
+            a = group.create_task(stage.candidate("a"))
+            await asyncio.sleep(5)
+            stolen = {"spec": {"holderIdentity": "b"}}
+            await stage.api.patch(LEASES, OPTIONS.name, stolen, namespace="default")
+            a.cancel()
+        assert stage.lease().spec.holder_identity == "b"
+
+    run(main())
+
+
 def test_a_lease_that_somebody_else_took_or_deleted_ends_the_term_at_once() -> None:
     async def main() -> None:
         stage = Stage()
