@@ -105,6 +105,11 @@ class Cluster:
         page = self.call("GET", f"{path}?limit=1")
         return len(page["items"]) + page["metadata"].get("remainingItemCount", 0)
 
+    def running_jobs(self) -> int:
+        """Return how many jobs run."""
+        items = self.call("GET", JOBS)["items"]
+        return sum(item.get("status", {}).get("state") == "Running" for item in items)
+
     def watch(self, path: str, version: str) -> http.client.HTTPResponse:
         """Open a watch on a connection of its own; iterate it for lines."""
         connection = self._connect()

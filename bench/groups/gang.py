@@ -11,10 +11,11 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
-from bench.cluster import JOBS, PODS, Cluster, cluster
+from bench.cluster import JOBS, PODS, Cluster, cluster, wait_until
 from bench.harness import Report, slowness
 from bench.objects import encoded, gang_body
 from bench.processes import cpu_seconds
@@ -52,7 +53,11 @@ def run(report: Report) -> None:
     """Submit gangs one after the other; the first one warms the process up."""
     with cluster() as made:
         made.up("--nodes", str(NODES))
-        taken = [_one(made, f"gang-{turn}") for turn in range(GANGS + 1)]
+        taken = []
+        for turn in range(GANGS + 1):
+            taken.append(_one(made, f"gang-{turn}"))
+            # one gang's work is not in the next one's time
+            wait_until(partial(_all_run, made, turn + 1), seconds=60)
     report.add("gang.placed_first", taken[0].placed * 1e3, "ms")
     report.add("gang.placed", statistics.median(t.placed for t in taken[1:]) * 1e3, "ms")
     report.add("gang.pods_created", statistics.median(t.pods for t in taken[1:]), "s")
@@ -92,18 +97,9 @@ def _one(made: Cluster, name: str) -> Taken:
     jobs.close()
     pods.close()
     placed, created = moments["placed"] - start, moments["pods"] - start
-    _settle(made)
     slow = (slow + slowness()) / 2
     return Taken(placed / slow, created / slow, cpu / slow)
 
 
-def _settle(made: Cluster) -> None:
-    """Wait until the members have started, so that one gang's work is not in the next one's."""
-    before = -1
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        version = int(made.call("GET", f"{JOBS}?limit=1")["metadata"]["resourceVersion"])
-        if version == before:
-            return
-        before = version
-        time.sleep(0.5)
+def _all_run(made: Cluster, count: int) -> bool:
+    return made.running_jobs() == count

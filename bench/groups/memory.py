@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from bench.cluster import JOBS, PODS, Cluster, cluster, wait_until
+from bench.cluster import JOBS, PODS, cluster, wait_until
 from bench.harness import Report, slowness
 from bench.objects import encoded, gang_body
 from bench.processes import cpu_seconds, resident_bytes
@@ -26,7 +26,7 @@ def run(report: Report) -> None:
             made.call("POST", JOBS, encoded(gang_body(f"gang-{turn}", MEMBERS)))
         wait_until(lambda: made.count(PODS) == GANGS * MEMBERS, seconds=300, look_seconds=0.5)
         created = time.perf_counter() - start
-        wait_until(lambda: _running(made) == GANGS, seconds=300, look_seconds=1)
+        wait_until(lambda: made.running_jobs() == GANGS, seconds=300, look_seconds=1)
         cpu = cpu_seconds(made.pid) - cpu
         report.add("memory.pods_created", created, "s")
         report.add("memory.fill_cpu_per_pod", cpu / (GANGS * MEMBERS) * 1e6, "us CPU")
@@ -38,8 +38,3 @@ def run(report: Report) -> None:
         report.add("cli.restart_full_here", taken, "s")
         report.add("memory.restarted", resident_bytes(made.pid) / 1e6, "MB")
         assert made.count(PODS) == GANGS * MEMBERS, "nothing is lost"
-
-
-def _running(made: Cluster) -> int:
-    items = made.call("GET", JOBS)["items"]
-    return sum(item.get("status", {}).get("state") == "Running" for item in items)
