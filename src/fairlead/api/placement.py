@@ -88,6 +88,11 @@ class Nomination(Wire, frozen=True):
     ] = False
 
 
+def nodes_of(place: Placement | Nomination | None) -> tuple[str, ...]:
+    """Return the node of each member, role by role; () without a place."""
+    return tuple(node for role in place.roles for node in role.nodes) if place is not None else ()
+
+
 class Preemption(Wire, frozen=True):
     """A request to give the placement back, for the sake of another job or to empty nodes."""
 

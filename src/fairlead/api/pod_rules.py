@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from fairlead.api.affinity_rules import spread_causes, term_causes
 from fairlead.api.bounds import OBJECT_NAME_MAX
 from fairlead.api.core import (
     Container,
@@ -24,8 +23,14 @@ from fairlead.api.core import (
     Toleration,
     VolumeMount,
 )
-from fairlead.api.core_env import ContainerPort, EnvFromSource
-from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.meta import LabelSelector
+from fairlead.api.pod_parts import (
+    ContainerPort,
+    EnvFromSource,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from fairlead.api.selectors import OPERATORS, is_label_value, is_qualified_name
 from fairlead.api.status import StatusCause
 
 PORT_MAX = 65_535
@@ -44,6 +49,7 @@ _FIELD_PATH = re.compile(
     r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
 )
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
@@ -72,7 +78,7 @@ def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
     if spec.affinity is not None:
         found += _affinity(spec, f"{path}.affinity")
     for i, spread in enumerate(spec.topology_spread_constraints):
-        found += spread_causes(spread, f"{path}.topologySpreadConstraints[{i}]")
+        found += _spread(spread, f"{path}.topologySpreadConstraints[{i}]")
     for i, toleration in enumerate(spec.tolerations):
         found += _toleration(toleration, f"{path}.tolerations[{i}]")
     seconds = spec.active_deadline_seconds
@@ -241,7 +247,7 @@ def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
     at = f"{path}.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     for i, term in enumerate(anti.required if anti is not None else ()):
-        yield from term_causes(term, f"{at}[{i}]")
+        yield from _term(term, f"{at}[{i}]")
     node = spec.affinity.node_affinity if spec.affinity is not None else None
     for i, preferred in enumerate(node.preferred if node is not None else ()):
         at = f"{path}.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[{i}]"
@@ -327,3 +333,61 @@ def _gates(gates: Sequence[str], path: str) -> Iterator[StatusCause]:
             yield _invalid(f"{path}[{i}]", name, _KEY_WHY)
         if name in gates[:i]:
             yield _duplicate(f"{path}[{i}]", name)
+
+
+# What a pod says about other pods: as the API server has it (`validatePodAffinityTerm`,
+# `validateTopologySpreadConstraints`, `ValidateLabelSelector`), and one rule of Fairlead's own:
+# namespaces go by name
+
+
+def _term(term: PodAffinityTerm, path: str) -> Iterator[StatusCause]:
+    """Yield every rule that an anti-affinity term breaks."""
+    yield from _key(term.topology_key, f"{path}.topologyKey")
+    yield from _selector(term.label_selector, f"{path}.labelSelector")
+    yield from _selector(term.namespace_selector, f"{path}.namespaceSelector")
+
+
+def _spread(spread: TopologySpreadConstraint, path: str) -> Iterator[StatusCause]:
+    """Yield every rule that a spread constraint breaks."""
+    yield from _key(spread.topology_key, f"{path}.topologyKey")
+    if spread.max_skew < 1:
+        yield _invalid(f"{path}.maxSkew", spread.max_skew, "must be greater than zero")
+    if spread.when_unsatisfiable not in _ACTIONS:
+        at = f"{path}.whenUnsatisfiable"
+        yield _not_supported(at, spread.when_unsatisfiable, _ACTIONS)
+    if spread.min_domains is not None and spread.min_domains < 1:
+        yield _invalid(f"{path}.minDomains", spread.min_domains, "must be greater than 0")
+    for field, value in (
+        ("nodeAffinityPolicy", spread.node_affinity_policy),
+        ("nodeTaintsPolicy", spread.node_taints_policy),
+    ):
+        if value not in ("", "Honor", "Ignore"):
+            yield _not_supported(f"{path}.{field}", value, ("Honor", "Ignore"))
+    yield from _selector(spread.label_selector, f"{path}.labelSelector")
+
+
+def _key(key: str, path: str) -> Iterator[StatusCause]:
+    if not key:
+        yield _required(path, "can not be empty")
+    elif not is_qualified_name(key):
+        yield _invalid(path, key, "must be the key of a label")
+
+
+def _selector(selector: LabelSelector | None, path: str) -> Iterator[StatusCause]:
+    if selector is None:
+        return
+    for key, value in selector.match_labels.items():
+        if not is_qualified_name(key) or not is_label_value(value):
+            yield _invalid(f"{path}.matchLabels", f"{key}={value}", "must be a label")
+    for i, term in enumerate(selector.match_expressions):
+        at = f"{path}.matchExpressions[{i}]"
+        if not is_qualified_name(term.key):
+            yield _invalid(f"{at}.key", term.key, "must be the key of a label")
+        if term.operator not in OPERATORS:
+            yield _invalid(f"{at}.operator", term.operator, "not a valid selector operator")
+        elif term.operator in ("In", "NotIn") and not term.values:
+            why = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield _required(f"{at}.values", why)
+        elif term.operator not in ("In", "NotIn") and term.values:
+            why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield _cause("Forbidden", f"{at}.values", f"Forbidden: {why}")

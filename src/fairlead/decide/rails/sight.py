@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from fairlead.api.cluster_report import ReportCondition
-from fairlead.decide.rails.reported import Reported
+from fairlead.api.cluster_report import ClusterReport, ReportCondition
+from fairlead.api.meta import find_condition
+from fairlead.api.times import parse_time
 
 Fact = int | float | str
 
@@ -270,3 +271,63 @@ def _rise(
 def _samples_max(limits: SightLimits) -> int:
     """Return how many samples are kept at most, however often the controller is woken."""
     return max(8, int(limits.rise_seconds / 2))
+
+
+# What the doctor's report says about the control plane, as evidence for the rails.
+#
+# A report counts only while it is fresh. Without one, or with a stale one, the rails rest on what
+# they see themselves.
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A condition that is True in a report of that age, by the wall clock, with its evidence."""
+
+    condition: ReportCondition
+    evidence: str
+    age_seconds: float
+
+
+def reported_of(report: ClusterReport | None, now: float) -> tuple[Reported, ...]:
+    """Return the conditions of a report that are True. Unknown is no evidence."""
+    if report is None or report.status.observed_at is None:
+        return ()
+    age = now - parse_time(report.status.observed_at)
+    out: list[Reported] = []
+    for type_ in ReportCondition:
+        condition = find_condition(report.status.conditions, type_.value)
+        if condition is not None and condition.status == "True":
+            out.append(Reported(type_, condition.message, age))
+    return tuple(out)
+
+
+# How the API server answers us: averages of our own requests, which age when none is sent.
+#
+# A controller that stops because its requests fail sends no more of them. Without ageing, it would
+# never learn that the API server has recovered.
+
+
+#: Share of the newest sample in the averages.
+_NEWEST = 0.1
+#: Without a request, the averages halve in this time.
+HALF_LIFE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Averages at an instant of a monotonic clock."""
+
+    latency_seconds: float = 0.0
+    error_share: float = 0.0
+    at: float = 0.0
+
+    def aged(self, instant: float) -> Pulse:
+        """Return the averages at a later instant, when nothing was sent since."""
+        kept = 0.5 ** (max(0.0, instant - self.at) / HALF_LIFE_SECONDS)
+        return Pulse(self.latency_seconds * kept, self.error_share * kept, instant)
+
+    def after(self, seconds: float, *, failed: bool, instant: float) -> Pulse:
+        """Take in one request that took so long and ended at an instant."""
+        latency = self.latency_seconds + (seconds - self.latency_seconds) * _NEWEST
+        errors = self.error_share + (float(failed) - self.error_share) * _NEWEST
+        return Pulse(latency, errors, instant)
