@@ -16,7 +16,7 @@ from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
 from fairlead.cli.header import SBATCH_HARMLESS, SBATCH_HONOURED, SBATCH_REFUSED, SBATCH_SHORT
-from fairlead.input.errors import CODES, EXIT_MEANINGS, Code, Exit
+from fairlead.input.errors import Code, Exit
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 COMMAND = "python tools/generate_cli_reference.py"
@@ -111,7 +111,7 @@ def headers() -> list[str]:
 
 def exits() -> list[str]:
     """Return the table of exit codes."""
-    rows = [f"| {code.value} | {EXIT_MEANINGS[code]} |" for code in Exit]
+    rows = [f"| {code.value} | {code.meaning} |" for code in Exit]
     return ["## Exit codes", "", "| Code | Meaning |", "| --- | --- |", *rows, ""]
 
 
@@ -119,8 +119,7 @@ def errors() -> list[str]:
     """Return a section per error code, so that each has an anchor."""
     lines = ["## Errors", "", "With `-v` an error names its place on this page."]
     for code in Code:
-        info = CODES[code]
-        lines += ["", f"### {code.value}", "", f"{info.meaning} Exit code {info.exit.value}."]
+        lines += ["", f"### {code.value}", "", f"{code.meaning} Exit code {code.exit.value}."]
     return lines
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.crd import manifests
-from fairlead.decide.attempts.end_reason import CAUSES
-from fairlead.decide.reasons import REASONS
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.reasons import Reason
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "docs" / "reference"
 #: A member's pod is Kubernetes' own; its fields are documented there.
@@ -106,15 +106,17 @@ def fields(schema: dict[str, Any], path: str) -> list[str]:
 def reasons_page() -> str:
     """Return the page of reasons: why a job waits, and why an attempt ended."""
     lines = [REASONS_HEAD]
-    for reason, info in REASONS.items():
+    for reason in Reason:
         words = "".join(
             text + (f"*{field}*" if field else "")
-            for text, field, _, _ in string.Formatter().parse(info.template)
+            for text, field, _, _ in string.Formatter().parse(reason.template)
         )
-        lines.append(f"| `{reason.value}` | {info.outcome.value} | {words} |")
+        lines.append(f"| `{reason.value}` | {reason.outcome.value} | {words} |")
     lines.append(CAUSES_HEAD)
-    for reason, cause in CAUSES.items():
-        lines.append(f"| `{reason.value}` | {cause.value if cause else 'none: no failure'} |")
+    lines += (
+        f"| `{end.value}` | {end.cause.value if end.cause else 'none: no failure'} |"
+        for end in EndReason
+    )
     return "\n".join(lines) + "\n"
 
 

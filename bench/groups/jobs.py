@@ -21,8 +21,8 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_renderer import PodRenderer
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.members import PodFactory

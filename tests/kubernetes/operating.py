@@ -26,8 +26,8 @@ from fairlead.api.job import Job
 from fairlead.api.resources import CLUSTER_REPORTS, CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.placement.policy import PlacementPolicy

@@ -33,9 +33,9 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import crd, names
 from fairlead.api.core import Lease
-from fairlead.api.core_env import EnvFromSource, EnvironmentReference
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.pod_parts import EnvFromSource, EnvironmentReference
 from fairlead.api.resources import (
     CONFIG_MAPS,
     CRDS,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 from tests.property.placement_world import BOUNDED, PATIENT
 
-from fairlead.api.core_env import ContainerPort
+from fairlead.api.pod_parts import ContainerPort
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
-from fairlead.sim.neighbour_checker import NeighbourChecker
+from fairlead.sim.placement_checkers import NeighbourChecker
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

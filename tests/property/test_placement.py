@@ -29,7 +29,7 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.model.gangs import GangRequest
-from fairlead.sim.topology_checker import TopologyChecker
+from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, as_written
 
 

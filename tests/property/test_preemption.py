@@ -24,7 +24,7 @@ from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.victims import Candidate, cost_of, find_victims
 from fairlead.model.gangs import GangRequest
-from fairlead.sim.topology_checker import TopologyChecker
+from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 POLICY = PlacementPolicy(preemption_min_run_seconds=0.0, nominations_max=1000)

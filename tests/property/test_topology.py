@@ -25,7 +25,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 from fairlead.model.topology import Level
-from fairlead.sim.topology_checker import TopologyChecker
+from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 LEVELS = tuple(Level(name, f"net/{name}") for name in ("block", "rack", "nvlink"))

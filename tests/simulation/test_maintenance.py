@@ -14,7 +14,7 @@ from fairlead.model.window_table import WindowTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.maintenance_checker import MaintenanceChecker
+from fairlead.sim.placement_checkers import MaintenanceChecker
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions

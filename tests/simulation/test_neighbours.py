@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.core_env import ContainerPort
+from fairlead.api.pod_parts import ContainerPort
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
-from fairlead.sim.neighbour_checker import NeighbourChecker
+from fairlead.sim.placement_checkers import NeighbourChecker
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World
 from fairlead.sim.world_options import WorldOptions

@@ -19,8 +19,8 @@ from fairlead.api.meta import find_condition
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import ApiError, Forbidden, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient

@@ -23,7 +23,7 @@ from fairlead.model.requests import Constraints
 from fairlead.model.spares import is_spare
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
-from fairlead.sim.spare_checker import SpareChecker
+from fairlead.sim.placement_checkers import SpareChecker
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import PoolShape

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Taint
-from fairlead.api.core_env import ContainerPort
 from fairlead.api.job import Job
 from fairlead.api.names import TEAM
 from fairlead.api.placement import Nomination, RolePlacement
+from fairlead.api.pod_parts import ContainerPort
 from fairlead.api.team import QueueingStrategy
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.strict_order import StrictOrder

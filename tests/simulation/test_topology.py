@@ -24,7 +24,7 @@ from fairlead.model.topology import DEFAULT_LEVELS, TopologyRequest
 from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.fitting import never_fits
 from fairlead.sim.loop import run
-from fairlead.sim.topology_checker import TopologyChecker
+from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.sim.workload import TOPOLOGIES, Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World, WorldOptions
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement

@@ -23,8 +23,7 @@ from fairlead.model.gangs import GangRequest
 from fairlead.model.nodes import NodeTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
-from fairlead.sim.submission import Submission
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.workload import Submission, WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
 

@@ -5,6 +5,8 @@ The controllers enforce those that matter to them again: docs/design/containment
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
 from msgspec import Meta
 
 #: Jobs that one job waits for.
@@ -35,13 +37,22 @@ ANNOTATION_BYTES_MAX = 256 * 1024
 _DIGITS_MAX = 19
 
 
-def bounded(description: str = "", *, ge: int | None = None, **most: int) -> Meta:
-    """Describe a field whose upper bounds stand in the schema only, under the schema's keywords.
+def doc(description: str = "", *, ge: int | None = None, **most: int) -> Meta:
+    """Describe a field, as `kubectl explain` shows it, and bound it.
 
-    A job that was stored before a bound was there can still be read: a bound in the type would
-    make it unreadable, and its members would go on without a controller.
+    Upper bounds stand in the schema only, under the schema's keywords. A job that was stored before
+    a bound was there can still be read: a bound in the type would make it unreadable, and its
+    members would go on without a controller.
     """
     return Meta(ge=ge, description=description or None, extra_json_schema=dict(most))
+
+
+#: Fields that are bounded alike.
+Count: TypeAlias = Annotated[int, doc(ge=0, maximum=INT32_MAX)]
+Positive: TypeAlias = Annotated[int, doc(ge=1, maximum=INT32_MAX)]
+Name: TypeAlias = Annotated[str, doc(maxLength=NAME_MAX)]
+ObjectName: TypeAlias = Annotated[str, doc(maxLength=OBJECT_NAME_MAX)]
+LabelKey: TypeAlias = Annotated[str, doc(maxLength=LABEL_KEY_MAX)]
 
 
 def label_integer(text: str) -> int | None:

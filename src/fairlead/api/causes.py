@@ -26,6 +26,11 @@ def invalid(field: str, value: object, why: str) -> StatusCause:
     return cause("Invalid", field, f"Invalid value: {shown[:120]}: {why}")
 
 
+def required(field: str, why: str = "") -> StatusCause:
+    """Return that a value is missing, and which."""
+    return cause("Required", field, f"Required value: {why}" if why else "Required value")
+
+
 def duplicate(field: str, value: str) -> StatusCause:
     """Return that a value stands in a list twice."""
     return cause("Duplicate", field, f'Duplicate value: "{value[:120]}"')

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-from fairlead.api.bounds import OBJECT_NAME_MAX, bounded
+from fairlead.api.bounds import ObjectName, doc
 from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 
 #: The name of the one object.
@@ -41,47 +41,44 @@ class ReportFinding(Wire, frozen=True):
     """One finding: a check, and what it was found on."""
 
     check: Annotated[
-        str, bounded("Id of the check: `fairlead doctor --explain ID`.", maxLength=CHECK_MAX)
+        str, doc("Id of the check: `fairlead doctor --explain ID`.", maxLength=CHECK_MAX)
     ]
-    severity: Annotated[Severity, bounded("How much harm it can do.")]
-    subject: Annotated[str, bounded("What it was found on.", maxLength=OBJECT_NAME_MAX)]
-    title: Annotated[str, bounded("What is wrong.", maxLength=TITLE_MAX)] = ""
+    severity: Annotated[Severity, doc("How much harm it can do.")]
+    subject: Annotated[ObjectName, doc("What it was found on.")]
+    title: Annotated[str, doc("What is wrong.", maxLength=TITLE_MAX)] = ""
     evidence: Annotated[
-        str, bounded("The numbers when the report was last written.", maxLength=TEXT_MAX)
+        str, doc("The numbers when the report was last written.", maxLength=TEXT_MAX)
     ] = ""
-    since: Annotated[Instant | None, bounded("When it was first found.")] = None
+    since: Annotated[Instant | None, doc("When it was first found.")] = None
 
 
 class ClusterReportStatus(Wire, frozen=True):
     """What the latest examinations of the control plane found, written by Fairlead's doctor."""
 
     observed_at: Annotated[
-        Instant | None, bounded("When the examination ended that was written last.")
+        Instant | None, doc("When the examination ended that was written last.")
     ] = None
     conditions: Annotated[
         tuple[Condition, ...],
-        bounded("EtcdNearlyFull, APIServerDegraded: what other controllers act on."),
+        doc("EtcdNearlyFull, APIServerDegraded: what other controllers act on."),
     ] = ()
-    critical: Annotated[int, bounded("Critical findings.", ge=0)] = 0
-    warning: Annotated[int, bounded("Warnings.", ge=0)] = 0
-    info: Annotated[int, bounded("Findings for information.", ge=0)] = 0
-    passed: Annotated[int, bounded("Checks that found nothing.", ge=0)] = 0
+    critical: Annotated[int, doc("Critical findings.", ge=0)] = 0
+    warning: Annotated[int, doc("Warnings.", ge=0)] = 0
+    info: Annotated[int, doc("Findings for information.", ge=0)] = 0
+    passed: Annotated[int, doc("Checks that found nothing.", ge=0)] = 0
     not_seen: Annotated[
-        int, bounded("Checks that could not be evaluated. They have not passed.", ge=0)
+        int, doc("Checks that could not be evaluated. They have not passed.", ge=0)
     ] = 0
     findings: Annotated[
         tuple[ReportFinding, ...],
-        bounded("The findings in order of harm, the worst only.", maxItems=FINDINGS_MAX),
+        doc("The findings in order of harm, the worst only.", maxItems=FINDINGS_MAX),
     ] = ()
-    left_out: Annotated[int, bounded("Findings beyond those that are listed.", ge=0)] = 0
+    left_out: Annotated[int, doc("Findings beyond those that are listed.", ge=0)] = 0
     unknown: Annotated[
-        tuple[str, ...],
-        bounded("Ids of the checks that could not be evaluated.", maxItems=UNKNOWN_MAX),
+        tuple[str, ...], doc("Ids of the checks that could not be evaluated.", maxItems=UNKNOWN_MAX)
     ] = ()
-    nodes: Annotated[int | None, bounded("Nodes of the cluster.")] = None
-    requests: Annotated[
-        int, bounded("Requests to the API server that the examination took.", ge=0)
-    ] = 0
+    nodes: Annotated[int | None, doc("Nodes of the cluster.")] = None
+    requests: Annotated[int, doc("Requests to the API server that the examination took.", ge=0)] = 0
 
 
 class ClusterReport(Wire, frozen=True):

@@ -10,22 +10,21 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.affinity import PodAntiAffinity, TopologySpreadConstraint
-from fairlead.api.core_env import (
+from fairlead.api.meta import Amount, Instant, ObjectMeta, Wire
+from fairlead.api.pod_parts import (
+    ClaimVolumeSource,
+    ConfigMapVolumeSource,
     ContainerPort,
+    DownwardVolumeSource,
+    EmptyDirVolumeSource,
     EnvFromSource,
     FieldSelector,
     FileKeySelector,
-    ResourceFieldSelector,
-)
-from fairlead.api.core_volumes import (
-    ClaimVolumeSource,
-    ConfigMapVolumeSource,
-    DownwardVolumeSource,
-    EmptyDirVolumeSource,
     HostPathVolumeSource,
+    PodAntiAffinity,
+    ResourceFieldSelector,
+    TopologySpreadConstraint,
 )
-from fairlead.api.meta import Amount, Instant, ObjectMeta, Wire
 
 
 class Taint(Wire, frozen=True):

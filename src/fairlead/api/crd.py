@@ -94,54 +94,56 @@ def _schema(kind: type[Wire], spec: type[Wire] | None, status: type[Wire]) -> di
 
 
 def _definition(
-    scope: str, kind_names: dict[str, Any], schema: dict[str, Any], **version: Any
+    kind: type[Wire],
+    spec: type[Wire] | None,
+    status: type[Wire],
+    *,
+    columns: list[dict[str, Any]],
+    scope: str = "Cluster",
+    short: str = "",
+    **version: Any,
 ) -> dict[str, Any]:
+    name = kind.__name__
+    plural = f"{name.lower()}s"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{kind_names['plural']}.{names.GROUP}",
+            "name": f"{plural}.{names.GROUP}",
             "labels": {"app.kubernetes.io/name": "fairlead"},
         },
         "spec": {
             "group": names.GROUP,
             "scope": scope,
-            "names": {**kind_names, "categories": ["fairlead"]},
+            "names": {
+                "plural": plural, "singular": name.lower(), "kind": name, "listKind": f"{name}List",
+                **({"shortNames": [short]} if short else {}), "categories": ["fairlead"],
+            },
             "versions": [
                 {
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
+                    "schema": {"openAPIV3Schema": _schema(kind, spec, status)},
                     "subresources": {"status": {}},
+                    "additionalPrinterColumns": columns,
                     **version,
                 }
             ],
         },
-    }
+    }  # fmt: skip
 
 
 def _job() -> dict[str, Any]:
-    fields = (".spec.team", ".spec.priorityClassName", ".status.state")
+    selectable = (".spec.team", ".spec.priorityClassName", ".status.state")
     return _definition(
-        "Namespaced",
-        {
-            "plural": "jobs", "singular": "job", "kind": "Job", "listKind": "JobList",
-            "shortNames": ["fj"],
-        },
-        _schema(Job, JobSpec, JobStatus),
-        additionalPrinterColumns=_job_columns(),
-        selectableFields=[{"jsonPath": path} for path in fields],
+        Job, JobSpec, JobStatus, columns=_job_columns(), scope="Namespaced", short="fj",
+        selectableFields=[{"jsonPath": path} for path in selectable],
     )  # fmt: skip
 
 
 def _team() -> dict[str, Any]:
-    return _definition(
-        "Cluster",
-        {"plural": "teams", "singular": "team", "kind": "Team", "listKind": "TeamList"},
-        _schema(Team, TeamSpec, TeamStatus),
-        additionalPrinterColumns=_team_columns(),
-    )
+    return _definition(Team, TeamSpec, TeamStatus, columns=_team_columns())
 
 
 def _node_pool() -> dict[str, Any]:
@@ -156,15 +158,7 @@ def _node_pool() -> dict[str, Any]:
         _column("Message", "string", ".status.message", "What holds the pool back.", priority=1),
         _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
     ]
-    return _definition(
-        "Cluster",
-        {
-            "plural": "nodepools", "singular": "nodepool", "kind": "NodePool",
-            "listKind": "NodePoolList", "shortNames": ["np"],
-        },
-        _schema(NodePool, NodePoolSpec, NodePoolStatus),
-        additionalPrinterColumns=columns,
-    )  # fmt: skip
+    return _definition(NodePool, NodePoolSpec, NodePoolStatus, columns=columns, short="np")
 
 
 def _fleet() -> dict[str, Any]:
@@ -173,12 +167,7 @@ def _fleet() -> dict[str, Any]:
         _column("Blind", "string", ".status.blind", "Why nothing is removed now."),
         _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
     ]
-    return _definition(
-        "Cluster",
-        {"plural": "fleets", "singular": "fleet", "kind": "Fleet", "listKind": "FleetList"},
-        _schema(Fleet, FleetSpec, FleetStatus),
-        additionalPrinterColumns=columns,
-    )
+    return _definition(Fleet, FleetSpec, FleetStatus, columns=columns)
 
 
 def _cluster_report() -> dict[str, Any]:
@@ -195,12 +184,4 @@ def _cluster_report() -> dict[str, Any]:
         _column("Worst", "string", ".status.findings[0].title", "The worst finding.", priority=1),
         _column("Observed", "date", ".status.observedAt", "Time since it was last confirmed."),
     ]
-    return _definition(
-        "Cluster",
-        {
-            "plural": "clusterreports", "singular": "clusterreport", "kind": "ClusterReport",
-            "listKind": "ClusterReportList",
-        },
-        _schema(ClusterReport, None, ClusterReportStatus),
-        additionalPrinterColumns=columns,
-    )  # fmt: skip
+    return _definition(ClusterReport, None, ClusterReportStatus, columns=columns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-from fairlead.api.bounds import LABEL_KEY_MAX, NAME_MAX, OBJECT_NAME_MAX, bounded
+from fairlead.api.bounds import NAME_MAX, OBJECT_NAME_MAX, LabelKey, ObjectName, doc
 from fairlead.api.meta import Instant, ObjectMeta, Wire
 
 #: The name of the one object.
@@ -32,77 +32,74 @@ class RemovalCause(Enum):
 class Freeze(Wire, frozen=True):
     """Stop everything that takes from the fleet, and buying too."""
 
-    reason: Annotated[
-        str, bounded("Why the fleet is frozen.", minLength=1, maxLength=OBJECT_NAME_MAX)
-    ]
-    by: Annotated[str, bounded("Who froze the fleet.", maxLength=OBJECT_NAME_MAX)] = ""
+    reason: Annotated[str, doc("Why the fleet is frozen.", minLength=1, maxLength=OBJECT_NAME_MAX)]
+    by: Annotated[ObjectName, doc("Who froze the fleet.")] = ""
 
 
 class Override(Wire, frozen=True):
     """Allow these nodes to be removed although a budget or the ceiling is used up."""
 
-    name: Annotated[str, bounded("Name of the override.", minLength=1, maxLength=NAME_MAX)]
+    name: Annotated[str, doc("Name of the override.", minLength=1, maxLength=NAME_MAX)]
     nodes: Annotated[
         tuple[str, ...],
-        bounded("Names of the nodes, or ids of instances without one.",
-                minItems=1, maxItems=OVERRIDE_NODES_MAX),
-    ]  # fmt: skip
-    expires_at: Annotated[Instant, bounded("When it ends.")]
-    by: Annotated[str, bounded("Who allows it.", minLength=1, maxLength=OBJECT_NAME_MAX)]
-    reason: Annotated[str, bounded("Why.", minLength=1, maxLength=OBJECT_NAME_MAX)]
+        doc(
+            "Names of the nodes, or ids of instances without one.",
+            minItems=1,
+            maxItems=OVERRIDE_NODES_MAX,
+        ),
+    ]
+    expires_at: Annotated[Instant, doc("When it ends.")]
+    by: Annotated[str, doc("Who allows it.", minLength=1, maxLength=OBJECT_NAME_MAX)]
+    reason: Annotated[str, doc("Why.", minLength=1, maxLength=OBJECT_NAME_MAX)]
 
 
 class FleetSpec(Wire, frozen=True):
     """What people decide about the fleet as a whole."""
 
     freeze: Annotated[
-        Freeze | None, bounded("Stop buying and removing nodes. No default: not frozen.")
+        Freeze | None, doc("Stop buying and removing nodes. No default: not frozen.")
     ] = None
     overrides: Annotated[
         tuple[Override, ...],
-        bounded("Removals that are allowed beyond the budgets.", maxItems=OVERRIDES_MAX),
+        doc("Removals that are allowed beyond the budgets.", maxItems=OVERRIDES_MAX),
     ] = ()
 
 
 class Removed(Wire, frozen=True):
     """Nodes whose removal was granted at one reading of the ledger's clock."""
 
-    at: Annotated[float, bounded("Reading of the ledger's clock, in seconds.")]
-    pool: Annotated[str, bounded("Pool of the nodes.", maxLength=OBJECT_NAME_MAX)]
-    domain: Annotated[str, bounded("Failure domain of the nodes.", maxLength=LABEL_KEY_MAX)]
-    cause: Annotated[RemovalCause, bounded("Why they were removed.")]
-    count: Annotated[int, bounded("How many.", ge=1)]
+    at: Annotated[float, doc("Reading of the ledger's clock, in seconds.")]
+    pool: Annotated[ObjectName, doc("Pool of the nodes.")]
+    domain: Annotated[LabelKey, doc("Failure domain of the nodes.")]
+    cause: Annotated[RemovalCause, doc("Why they were removed.")]
+    count: Annotated[int, doc("How many.", ge=1)]
 
 
 class Grant(Wire, frozen=True):
     """A removal that was granted and has not been seen through."""
 
-    pool: Annotated[str, bounded("Pool of the node.", maxLength=OBJECT_NAME_MAX)]
-    instance: Annotated[str, bounded("The instance to remove, as the provider names it.")]
-    node: Annotated[str, bounded("Its node; empty when none registered.")] = ""
-    cause: Annotated[RemovalCause, bounded("Why it is removed.")] = RemovalCause.IDLE
-    granted_at: Annotated[Instant | None, bounded("When it was granted.")] = None
+    pool: Annotated[ObjectName, doc("Pool of the node.")]
+    instance: Annotated[str, doc("The instance to remove, as the provider names it.")]
+    node: Annotated[str, doc("Its node; empty when none registered.")] = ""
+    cause: Annotated[RemovalCause, doc("Why it is removed.")] = RemovalCause.IDLE
+    granted_at: Annotated[Instant | None, doc("When it was granted.")] = None
 
 
 class FleetStatus(Wire, frozen=True):
     """What automation removed and what it sees, written by Fairlead's fleet controller."""
 
     clock: Annotated[
-        float,
-        bounded("The ledger's clock: seconds during which a controller watched the fleet."),
+        float, doc("The ledger's clock: seconds during which a controller watched the fleet.")
     ] = 0.0
     removed: Annotated[
-        tuple[Removed, ...], bounded("Removals that a budget still counts, oldest first.")
+        tuple[Removed, ...], doc("Removals that a budget still counts, oldest first.")
     ] = ()
-    grants: Annotated[
-        tuple[Grant, ...], bounded("Removals on their way.", maxItems=GRANTS_MAX)
-    ] = ()
+    grants: Annotated[tuple[Grant, ...], doc("Removals on their way.", maxItems=GRANTS_MAX)] = ()
     blind: Annotated[
-        tuple[str, ...],
-        bounded("Why nothing is removed now; empty when the controller sees clearly."),
+        tuple[str, ...], doc("Why nothing is removed now; empty when the controller sees clearly.")
     ] = ()
-    message: Annotated[str, bounded("The same for people, with the numbers.")] = ""
-    since: Annotated[Instant | None, bounded("Since when `blind` has been as it is.")] = None
+    message: Annotated[str, doc("The same for people, with the numbers.")] = ""
+    since: Annotated[Instant | None, doc("Since when `blind` has been as it is.")] = None
 
 
 class Fleet(Wire, frozen=True):

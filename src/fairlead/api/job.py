@@ -24,12 +24,13 @@ from fairlead.api.attempt import Attempt, Cause, MemberCounts, Progress
 from fairlead.api.bounds import (
     AFTER_MAX,
     BACKOFF_SECONDS_MAX,
-    INT32_MAX,
-    LABEL_KEY_MAX,
-    NAME_MAX,
-    OBJECT_NAME_MAX,
     PATH_MAX,
-    bounded,
+    Count,
+    LabelKey,
+    Name,
+    ObjectName,
+    Positive,
+    doc,
 )
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
@@ -39,7 +40,6 @@ from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
-Doc = Meta  # one name for the description that `kubectl explain` shows
 
 
 class RestartPolicy(Enum):
@@ -68,18 +68,16 @@ class AfterFailed(Enum):
 class Role(Wire, frozen=True):
     """Members of a role are identical; rank order is role order, then index."""
 
-    name: Annotated[
-        str, bounded("Name of the role, a DNS label, unique in the job.", maxLength=NAME_MAX)
-    ]
-    template: Annotated[PodTemplate, Doc(description="The pod that each member becomes.")]
+    name: Annotated[Name, doc("Name of the role, a DNS label, unique in the job.")]
+    template: Annotated[PodTemplate, doc("The pod that each member becomes.")]
     count: Annotated[
-        int, Doc(ge=1, le=MEMBERS_MAX, description="Number of members. Defaults to 1.")
+        int, Meta(ge=1, le=MEMBERS_MAX, description="Number of members. Defaults to 1.")
     ] = 1
     min_count: Annotated[
-        Annotated[int, bounded(ge=1, maximum=MEMBERS_MAX)] | None,
-        Doc(
-            description="Least number of members. Each attempt begins with as many as have room "
-            "then, from this number to count, and keeps their number. Defaults to count."
+        Annotated[int, doc(ge=1, maximum=MEMBERS_MAX)] | None,
+        doc(
+            "Least number of members. Each attempt begins with as many as have room then, from "
+            "this number to count, and keeps their number. Defaults to count."
         ),
     ] = None
 
@@ -94,30 +92,21 @@ class Restart(Wire, frozen=True):
 
     policy: Annotated[
         RestartPolicy,
-        Doc(
-            description="Gang restarts all members together, Member only the lost one, Never none."
-        ),
+        doc("Gang restarts all members together, Member only the lost one, Never none."),
     ] = RestartPolicy.GANG
     limit: Annotated[
-        int,
-        bounded(
+        Count,
+        doc(
             "Restarts allowed after failures of the user's own program. Default 0: such a failure "
-            "ends the job.",
-            ge=0,
-            maximum=INT32_MAX,
+            "ends the job."
         ),
     ] = 0
     infrastructure_limit: Annotated[
-        int,
-        bounded(
-            "Restarts allowed for failures that a node caused. Default 100.",
-            ge=0,
-            maximum=INT32_MAX,
-        ),
+        Count, doc("Restarts allowed for failures that a node caused. Default 100.")
     ] = 100
     backoff_seconds: Annotated[
         int,
-        bounded(
+        doc(
             "Wait before the first restart; doubles each time. Default 1.",
             ge=0,
             maximum=BACKOFF_SECONDS_MAX,
@@ -125,7 +114,7 @@ class Restart(Wire, frozen=True):
     ] = 1
     backoff_seconds_max: Annotated[
         int,
-        bounded(
+        doc(
             "Longest wait between restarts, in seconds. Default 300.",
             ge=0,
             maximum=BACKOFF_SECONDS_MAX,
@@ -141,47 +130,37 @@ class Checkpoint(Wire, frozen=True):
     """
 
     claim_name: Annotated[
-        str,
-        bounded(
+        ObjectName,
+        doc(
             "PersistentVolumeClaim to keep checkpoints on. Default: a directory of the cluster's "
-            "own.",
-            maxLength=OBJECT_NAME_MAX,
+            "own."
         ),
     ] = ""
     path: Annotated[
         str,
-        bounded(
-            "Absolute directory to use instead, such as a shared file system.", maxLength=PATH_MAX
-        ),
+        doc("Absolute directory to use instead, such as a shared file system.", maxLength=PATH_MAX),
     ] = ""
 
 
 class After(Wire, frozen=True):
     """Start only after another job of the same namespace."""
 
-    job: Annotated[str, bounded("Name of the other job.", maxLength=OBJECT_NAME_MAX)]
-    state: Annotated[AfterState, Doc(description="Succeeded, Finished (either way) or Failed.")] = (
+    job: Annotated[ObjectName, doc("Name of the other job.")]
+    state: Annotated[AfterState, doc("Succeeded, Finished (either way) or Failed.")] = (
         AfterState.SUCCEEDED
     )
     on_unmet: Annotated[
-        AfterFailed,
-        Doc(description="When it can no longer come true: Cancel this job, or Hold it."),
+        AfterFailed, doc("When it can no longer come true: Cancel this job, or Hold it.")
     ] = AfterFailed.CANCEL
 
 
 class Adopts(Wire, frozen=True):
     """The object of another tool whose pods a job represents."""
 
-    kind: Annotated[
-        str, bounded("Kind of the object, such as StatefulSet.", maxLength=OBJECT_NAME_MAX)
-    ]
-    name: Annotated[str, bounded("Name of the object.", maxLength=OBJECT_NAME_MAX)]
-    api_version: Annotated[
-        str, bounded("Group and version of the object. Defaults to v1.", maxLength=LABEL_KEY_MAX)
-    ] = "v1"
-    uid: Annotated[
-        str, bounded("Its uid; empty where it is not known.", maxLength=OBJECT_NAME_MAX)
-    ] = ""
+    kind: Annotated[ObjectName, doc("Kind of the object, such as StatefulSet.")]
+    name: Annotated[ObjectName, doc("Name of the object.")]
+    api_version: Annotated[LabelKey, doc("Group and version of the object. Defaults to v1.")] = "v1"
+    uid: Annotated[ObjectName, doc("Its uid; empty where it is not known.")] = ""
 
 
 class JobSpec(Wire, frozen=True):
@@ -189,87 +168,74 @@ class JobSpec(Wire, frozen=True):
 
     roles: Annotated[
         tuple[Role, ...],
-        Doc(
+        Meta(
             min_length=1,
             description="The roles of the gang. All members of all roles start together. Cannot "
             "be changed.",
             extra_json_schema={"maxItems": ROLES_MAX},
         ),
     ]
-    team: Annotated[
-        str, bounded("Team that the job belongs to. No default.", maxLength=NAME_MAX)
-    ] = ""
+    team: Annotated[Name, doc("Team that the job belongs to. No default.")] = ""
     reservation: Annotated[
-        str,
-        bounded(
-            "Reservation of the team that the job uses: it runs on the nodes of that one only, and "
-            "starts while it lasts. No default.",
-            maxLength=NAME_MAX,
+        Name,
+        doc(
+            "Reservation of the team that the job uses: it runs on the nodes of that one only, "
+            "and starts while it lasts. No default."
         ),
     ] = ""
     priority_class_name: Annotated[
-        str,
-        bounded(
+        ObjectName,
+        doc(
             "PriorityClass of the job and of its pods, which gives the job its priority. Default: "
-            "the cluster's default class, else priority 0.",
-            maxLength=OBJECT_NAME_MAX,
+            "the cluster's default class, else priority 0."
         ),
     ] = ""
     priority: Annotated[
-        Annotated[int, Doc(ge=-(2**31), le=2**31 - 1)] | None,
-        Doc(
-            description="Higher goes first. Follows from the PriorityClass: leave it out. Any "
-            "other number than the class's is refused, and has no effect."
+        Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None,
+        doc(
+            "Higher goes first. Follows from the PriorityClass: leave it out. Any other number "
+            "than the class's is refused, and has no effect."
         ),
     ] = None
     time_limit_seconds: Annotated[
-        Annotated[int, bounded(ge=1, maximum=INT32_MAX)] | None,
-        Doc(
-            description="Longest run time of one attempt, in seconds; an attempt that exceeds it "
-            "fails. No default: without limit."
+        Positive | None,
+        doc(
+            "Longest run time of one attempt, in seconds; an attempt that exceeds it fails. No "
+            "default: without limit."
         ),
     ] = None
     topology: Annotated[
         Topology | None,
-        Doc(
-            description="Keep the gang within one domain of the cluster. No default. Cannot be "
-            "changed."
-        ),
+        doc("Keep the gang within one domain of the cluster. No default. Cannot be changed."),
     ] = None
-    restart: Annotated[
-        Restart, Doc(description="What happens after a failure, how often and how soon.")
-    ] = Restart()
+    restart: Annotated[Restart, doc("What happens after a failure, how often and how soon.")] = (
+        Restart()
+    )
     checkpoint: Annotated[
         Checkpoint | None,
-        Doc(
-            description="Where checkpoints are kept. Default: a directory of the cluster's own, "
-            "the same for all attempts. Cannot be changed."
+        doc(
+            "Where checkpoints are kept. Default: a directory of the cluster's own, the same for "
+            "all attempts. Cannot be changed."
         ),
     ] = None
     after: Annotated[
-        tuple[After, ...],
-        bounded("Jobs to wait for; all must hold. No default.", maxItems=AFTER_MAX),
+        tuple[After, ...], doc("Jobs to wait for; all must hold. No default.", maxItems=AFTER_MAX)
     ] = ()
     suspend: Annotated[
-        bool,
-        Doc(description="True: give the nodes back, keep the job, start no pods. Default false."),
+        bool, doc("True: give the nodes back, keep the job, start no pods. Default false.")
     ] = False
     cancel: Annotated[
         bool,
-        Doc(
-            description="True: stop for good. The job ends as Failed with reason Cancelled. "
-            "Default false."
-        ),
+        doc("True: stop for good. The job ends as Failed with reason Cancelled. Default false."),
     ] = False
     ttl_seconds_after_finished: Annotated[
-        Annotated[int, bounded(ge=0, maximum=INT32_MAX)] | None,
-        Doc(description="Delete the object this many seconds after its end. No default: keep it."),
+        Count | None, doc("Delete the object this many seconds after its end. No default: keep it.")
     ] = None
     adopts: Annotated[
         Adopts | None,
-        Doc(
-            description="The object of another tool whose pods this job places: Fairlead makes "
-            "such jobs and no pods for them. No default. Cannot be changed."
+        doc(
+            "The object of another tool whose pods this job places: Fairlead makes such jobs and "
+            "no pods for them. No default. Cannot be changed."
         ),
     ] = None
 
@@ -279,97 +245,79 @@ class VerdictStatus(Wire, frozen=True):
 
     outcome: Annotated[
         str,
-        Doc(
-            description="Placed, Waiting (time may help), Blocked (a user must act) or "
-            "Impossible (the request must change)."
+        doc(
+            "Placed, Waiting (time may help), Blocked (a user must act) or Impossible (the "
+            "request must change)."
         ),
     ]
-    reason: Annotated[
-        str, Doc(description="One word for why, such as InsufficientCapacity or Held.")
-    ]
+    reason: Annotated[str, doc("One word for why, such as InsufficientCapacity or Held.")]
     facts: Annotated[
-        dict[str, int | float | str | bool],
-        Doc(description="The numbers and names behind the reason."),
+        dict[str, int | float | str | bool], doc("The numbers and names behind the reason.")
     ] = {}
-    since: Annotated[Instant | None, Doc(description="Since when this reason has held.")] = None
+    since: Annotated[Instant | None, doc("Since when this reason has held.")] = None
 
 
 class MemberRestart(Wire, frozen=True):
     """A member that failed and is being replaced while the others run (policy Member)."""
 
-    role: Annotated[str, Doc(description="Role of the member.")]
-    index: Annotated[int, Doc(description="Index of the member in its role.")]
-    pod_uid: Annotated[str, Doc(description="The pod that failed; it was counted once.")]
-    cause: Annotated[Cause, Doc(description="Whose fault it was.")]
-    reason: Annotated[str, Doc(description="One word for how it ended.")] = ""
-    restart_at: Annotated[
-        Instant | None, Doc(description="When the back-off of the member ends.")
-    ] = None
+    role: Annotated[str, doc("Role of the member.")]
+    index: Annotated[int, doc("Index of the member in its role.")]
+    pod_uid: Annotated[str, doc("The pod that failed; it was counted once.")]
+    cause: Annotated[Cause, doc("Whose fault it was.")]
+    reason: Annotated[str, doc("One word for how it ended.")] = ""
+    restart_at: Annotated[Instant | None, doc("When the back-off of the member ends.")] = None
 
 
 class JobStatus(Wire, frozen=True):
     """What is so, written by Fairlead's controllers."""
 
     observed_generation: Annotated[
-        int, Doc(description="The metadata.generation that this status is about.")
+        int, doc("The metadata.generation that this status is about.")
     ] = 0
     # Summary for people and columns, see JobState; never the source of truth.
     state: Annotated[
         str,
-        Doc(
-            description="Summary for people: Held, Waiting, Starting, Running, Restarting, "
-            "Stopping, Succeeded, Failed or Cancelled."
+        doc(
+            "Summary for people: Held, Waiting, Starting, Running, Restarting, Stopping, "
+            "Succeeded, Failed or Cancelled."
         ),
     ] = ""
     conditions: Annotated[
         tuple[Condition, ...],
-        Doc(
-            description="The facts behind the state: Admitted, Placed, Running, Succeeded, Failed."
-        ),
+        doc("The facts behind the state: Admitted, Placed, Running, Succeeded, Failed."),
     ] = ()
-    attempt: Annotated[
-        int, Doc(description="Number of the current attempt; 0 before the job is admitted.")
-    ] = 0
+    attempt: Annotated[int, doc("Number of the current attempt; 0 before the job is admitted.")] = 0
     placement: Annotated[
-        Placement | None,
-        Doc(description="The nodes that are reserved for the members. Absent: none are."),
+        Placement | None, doc("The nodes that are reserved for the members. Absent: none are.")
     ] = None
     nomination: Annotated[
         Nomination | None,
-        Doc(description="The place that is kept for the job until others have given it back."),
+        doc("The place that is kept for the job until others have given it back."),
     ] = None
     preemption: Annotated[
-        Preemption | None,
-        Doc(description="The job that this one gives its nodes back to. Absent: to none."),
+        Preemption | None, doc("The job that this one gives its nodes back to. Absent: to none.")
     ] = None
-    verdict: Annotated[
-        VerdictStatus | None, Doc(description="Why the job waits, or that it is placed.")
-    ] = None
+    verdict: Annotated[VerdictStatus | None, doc("Why the job waits, or that it is placed.")] = None
     attempts: Annotated[
-        tuple[Attempt, ...], Doc(description="The latest 20 attempts, oldest first.")
+        tuple[Attempt, ...], doc("The latest 20 attempts, oldest first.")
     ] = ()  # at most bounds.ATTEMPTS_MAX
-    user_failures: Annotated[int, Doc(description="Failures that count against restart.limit.")] = 0
+    user_failures: Annotated[int, doc("Failures that count against restart.limit.")] = 0
     infrastructure_failures: Annotated[
-        int, Doc(description="Failures that count against restart.infrastructureLimit.")
+        int, doc("Failures that count against restart.infrastructureLimit.")
     ] = 0
     restart_at: Annotated[
-        Instant | None, Doc(description="When the back-off ends and the next attempt starts.")
+        Instant | None, doc("When the back-off ends and the next attempt starts.")
     ] = None
     member_restarts: Annotated[
-        tuple[MemberRestart, ...],
-        Doc(description="Members that are being replaced, at most 100 at a time."),
+        tuple[MemberRestart, ...], doc("Members that are being replaced, at most 100 at a time.")
     ] = ()  # at most bounds.MEMBER_RESTARTS_MAX
-    members: Annotated[
-        MemberCounts, Doc(description="Members of the current attempt, counted by state.")
-    ] = MemberCounts()
-    progress: Annotated[Progress | None, Doc(description="Latest progress that was reported.")] = (
-        None
+    members: Annotated[MemberCounts, doc("Members of the current attempt, counted by state.")] = (
+        MemberCounts()
     )
-    submitted_at: Annotated[Instant | None, Doc(description="When the job was first seen.")] = None
-    started_at: Annotated[
-        Instant | None, Doc(description="When the gang ran for the first time.")
-    ] = None
-    finished_at: Annotated[Instant | None, Doc(description="When the job ended for good.")] = None
+    progress: Annotated[Progress | None, doc("Latest progress that was reported.")] = None
+    submitted_at: Annotated[Instant | None, doc("When the job was first seen.")] = None
+    started_at: Annotated[Instant | None, doc("When the gang ran for the first time.")] = None
+    finished_at: Annotated[Instant | None, doc("When the job ended for good.")] = None
 
     @property
     def current_attempt(self) -> Attempt | None:

@@ -8,16 +8,18 @@ forgets a machine nor buys it twice.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from fairlead.api.bounds import (
     INT32_MAX,
-    NAME_MAX,
-    OBJECT_NAME_MAX,
     PATH_MAX,
-    bounded,
+    Count,
+    Name,
+    ObjectName,
+    Positive,
+    doc,
 )
 from fairlead.api.core import Taint
 from fairlead.api.meta import Amount, Condition, CountOrShare, Instant, ObjectMeta, Wire
@@ -32,6 +34,7 @@ QUEUE_SECONDS = "queueSeconds"
 JOBS_SHOWN_MAX = 20
 #: Conditions of a pool.
 VALID = "Valid"
+_NodeCount: TypeAlias = Annotated[int, doc(ge=0, maximum=NODES_MAX)]
 
 
 class ProviderType(Enum):
@@ -59,7 +62,7 @@ class Provider(Wire, frozen=True):
 
     type: Annotated[
         ProviderType,
-        bounded(
+        doc(
             "AWS (an Auto Scaling group or EC2 Fleet), Azure (scale sets), GCP (managed instance "
             "groups), Static (an inventory file), Exec (a command), Simulated, or External "
             "(another autoscaler: Fairlead keeps balloons there)."
@@ -67,16 +70,16 @@ class Provider(Wire, frozen=True):
     ]
     reference: Annotated[
         str,
-        bounded(
-            "What the provider calls the pool: the name of an Auto Scaling group, of scale sets or "
-            "of managed instance groups, the path of an inventory file or of a command. Empty for "
-            "EC2 Fleet, where the option launchTemplate says what to launch.",
+        doc(
+            "What the provider calls the pool: the name of an Auto Scaling group, of scale sets "
+            "or of managed instance groups, the path of an inventory file or of a command. Empty "
+            "for EC2 Fleet, where the option launchTemplate says what to launch.",
             maxLength=PATH_MAX,
         ),
     ] = ""
     options: Annotated[
         dict[str, str],
-        bounded("Options of the provider, such as region or launchTemplate. See the guide."),
+        doc("Options of the provider, such as region or launchTemplate. See the guide."),
     ] = {}
 
 
@@ -84,25 +87,22 @@ class NodeTemplate(Wire, frozen=True):
     """What a node of the pool offers once it is ready."""
 
     resources: Annotated[
-        dict[str, Amount], bounded("Allocatable resources: cpu, memory, nvidia.com/gpu, pods.")
+        dict[str, Amount], doc("Allocatable resources: cpu, memory, nvidia.com/gpu, pods.")
     ]
-    labels: Annotated[dict[str, str], bounded("Labels that each node has.")] = {}
-    taints: Annotated[tuple[Taint, ...], bounded("Taints that each node keeps.")] = ()
+    labels: Annotated[dict[str, str], doc("Labels that each node has.")] = {}
+    taints: Annotated[tuple[Taint, ...], doc("Taints that each node keeps.")] = ()
 
 
 class PoolDomain(Wire, frozen=True):
     """A zone, placement group or rack that the pool can buy in."""
 
-    name: Annotated[
-        str, bounded("Name of the domain, as the provider knows it.", maxLength=NAME_MAX)
-    ]
+    name: Annotated[Name, doc("Name of the domain, as the provider knows it.")]
     labels: Annotated[
-        dict[str, str], bounded("Labels of nodes in this domain, beside those of the template.")
+        dict[str, str], doc("Labels of nodes in this domain, beside those of the template.")
     ] = {}
-    max: Annotated[
-        int, bounded("Most nodes in this domain. Default: as many as the pool.", ge=0,
-                     maximum=NODES_MAX),
-    ] = NODES_MAX  # fmt: skip
+    max: Annotated[_NodeCount, doc("Most nodes in this domain. Default: as many as the pool.")] = (
+        NODES_MAX
+    )
 
 
 class ScaleUp(Wire, frozen=True):
@@ -110,38 +110,36 @@ class ScaleUp(Wire, frozen=True):
 
     nodes_per_launch_max: Annotated[
         int,
-        bounded("Most nodes in one request to the provider. Default 100.", ge=1,
-                maximum=LAUNCH_NODES_MAX),
-    ] = 100  # fmt: skip
-    ready_seconds: Annotated[
-        int,
-        bounded(
-            "A machine whose node is not ready after so long has failed and is replaced. "
-            "Default 1800.",
+        doc(
+            "Most nodes in one request to the provider. Default 100.",
             ge=1,
-            maximum=INT32_MAX,
+            maximum=LAUNCH_NODES_MAX,
+        ),
+    ] = 100
+    ready_seconds: Annotated[
+        Positive,
+        doc(
+            "A machine whose node is not ready after so long has failed and is replaced. Default "
+            "1800."
         ),
     ] = 1800
     launch_seconds: Annotated[
-        Annotated[int, bounded(ge=1, maximum=INT32_MAX)] | None,
-        bounded(
+        Positive | None,
+        doc(
             "A machine without a node after so long has failed and is replaced; a launch that the "
             "provider has not answered after so long is no longer waited for. Default: "
             "readySeconds."
         ),
     ] = None
     expected_seconds: Annotated[
-        int,
-        bounded("How long a machine usually takes to be ready. For answers to users. Default 360.",
-                ge=0, maximum=INT32_MAX),
-    ] = 360  # fmt: skip
+        Count,
+        doc("How long a machine usually takes to be ready. For answers to users. Default 360."),
+    ] = 360
     unavailable_seconds: Annotated[
-        int,
-        bounded(
+        Positive,
+        doc(
             "After a refused launch the domain is avoided for so long; doubles with each refusal "
-            "in a row, up to an hour. Default 300.",
-            ge=1,
-            maximum=INT32_MAX,
+            "in a row, up to an hour. Default 300."
         ),
     ] = 300
 
@@ -149,15 +147,13 @@ class ScaleUp(Wire, frozen=True):
 class ScaleDown(Wire, frozen=True):
     """How the pool gives nodes back."""
 
-    enabled: Annotated[bool, bounded("False: idle nodes stay. Default true.")] = True
+    enabled: Annotated[bool, doc("False: idle nodes stay. Default true.")] = True
     idle_seconds: Annotated[
-        int,
-        bounded("A node that has been idle for longer is surplus. Default 600.", ge=0,
-                maximum=INT32_MAX),
-    ] = 600  # fmt: skip
+        Count, doc("A node that has been idle for longer is surplus. Default 600.")
+    ] = 600
     consolidates: Annotated[
         bool,
-        bounded(
+        doc(
             "True: while no job waits for room, running jobs are moved off nodes that they use "
             "little, to nodes that are in use anyway, each after a checkpoint; the nodes then go "
             "as idle ones. Default false."
@@ -173,85 +169,82 @@ class Disruption(Wire, frozen=True):
 
     nodes_at_once_max: Annotated[
         CountOrShare | None,
-        bounded("Nodes that are cordoned for removal or being removed at a time. No default."),
+        doc("Nodes that are cordoned for removal or being removed at a time. No default."),
     ] = None
     nodes_per_hour_max: Annotated[
-        CountOrShare | None, bounded("Nodes that are removed within any hour. No default.")
+        CountOrShare | None, doc("Nodes that are removed within any hour. No default.")
     ] = None
     nodes_per_day_max: Annotated[
-        CountOrShare | None, bounded("Nodes that are removed within any 24 hours. No default.")
+        CountOrShare | None, doc("Nodes that are removed within any 24 hours. No default.")
     ] = None
 
 
 class NodePoolSpec(Wire, frozen=True):
     """What the operator wants of the pool."""
 
-    provider: Annotated[Provider, bounded("Who makes the machines.")]
-    template: Annotated[NodeTemplate, bounded("What a node of the pool offers.")]
-    max: Annotated[int, bounded("Most nodes of the pool.", ge=0, maximum=NODES_MAX)]
-    min: Annotated[
-        int, bounded("Fewest nodes of the pool. Default 0.", ge=0, maximum=NODES_MAX)
-    ] = 0
+    provider: Annotated[Provider, doc("Who makes the machines.")]
+    template: Annotated[NodeTemplate, doc("What a node of the pool offers.")]
+    max: Annotated[_NodeCount, doc("Most nodes of the pool.")]
+    min: Annotated[_NodeCount, doc("Fewest nodes of the pool. Default 0.")] = 0
     mode: Annotated[
         PoolMode,
-        bounded(
+        doc(
             "DryRun shows what would be bought and removed (fairlead fleet plan); Active does it. "
             "Default DryRun."
         ),
     ] = PoolMode.DRY_RUN
     hold: Annotated[
-        Annotated[int, bounded(ge=0, maximum=NODES_MAX)] | None,
-        bounded("Keep exactly this size, idle or not. No default: follow the demand."),
+        _NodeCount | None,
+        doc("Keep exactly this size, idle or not. No default: follow the demand."),
     ] = None
     headroom_nodes: Annotated[
-        int,
-        bounded("Idle nodes that are kept ready beyond the demand. Default 0.", ge=0,
-                maximum=NODES_MAX),
-    ] = 0  # fmt: skip
+        _NodeCount, doc("Idle nodes that are kept ready beyond the demand. Default 0.")
+    ] = 0
     headroom_gpus: Annotated[
-        int,
-        bounded(
+        Count,
+        doc(
             "GPUs that are kept idle beyond the demand, on whole nodes; the larger of this and "
-            "headroomNodes counts. Default 0.",
-            ge=0,
-            maximum=INT32_MAX,
+            "headroomNodes counts. Default 0."
         ),
     ] = msgspec.field(default=0, name="headroomGPUs")
     spare_nodes: Annotated[
-        int,
-        bounded(
-            "Nodes that stand ready and are used only to replace lost nodes of running gangs; once "
-            "one is used, another takes its place. They count in max, beside the headroom, which "
-            "any job may use, and all other jobs have max less these. Default 0.",
-            ge=0,
-            maximum=NODES_MAX,
+        _NodeCount,
+        doc(
+            "Nodes that stand ready and are used only to replace lost nodes of running gangs; "
+            "once one is used, another takes its place. They count in max, beside the headroom, "
+            "which any job may use, and all other jobs have max less these. Default 0."
         ),
     ] = 0
     weight: Annotated[
         int,
-        bounded("Pools with more weight are bought from first. Default 0.", minimum=-INT32_MAX,
-                maximum=INT32_MAX),
-    ] = 0  # fmt: skip
+        doc(
+            "Pools with more weight are bought from first. Default 0.",
+            minimum=-INT32_MAX,
+            maximum=INT32_MAX,
+        ),
+    ] = 0
     price_per_hour: Annotated[
         Amount,
-        bounded(
+        doc(
             "What a node costs per hour, in any currency, such as 98.32. Among pools of one "
             "weight, the cheapest for a gang is bought from first. Default 0."
         ),
     ] = 0
     domains: Annotated[
         tuple[PoolDomain, ...],
-        bounded("Zones or placement groups in order of preference. No default: the provider "
-                "chooses.", maxItems=DOMAINS_MAX),
-    ] = ()  # fmt: skip
-    scale_up: Annotated[ScaleUp, bounded("How the pool buys.")] = ScaleUp()
-    scale_down: Annotated[ScaleDown, bounded("How the pool gives nodes back.")] = ScaleDown()
+        doc(
+            "Zones or placement groups in order of preference. No default: the provider chooses.",
+            maxItems=DOMAINS_MAX,
+        ),
+    ] = ()
+    scale_up: Annotated[ScaleUp, doc("How the pool buys.")] = ScaleUp()
+    scale_down: Annotated[ScaleDown, doc("How the pool gives nodes back.")] = ScaleDown()
     disruption: Annotated[
-        Disruption, bounded("How many nodes of the pool may be removed at once and in time.")
+        Disruption, doc("How many nodes of the pool may be removed at once and in time.")
     ] = Disruption()
     joins_per_minute: Annotated[
         int,
-        bounded(
+        doc(
             "Nodes of this pool that may begin to take work per minute, while the API server "
             "answers well. Default 100.",
             ge=1,
@@ -289,25 +282,25 @@ class NodePoolSpec(Wire, frozen=True):
 class Launch(Wire, frozen=True):
     """Machines that were asked for and are not all nodes that take work yet."""
 
-    token: Annotated[str, bounded("Names the request to the provider; repeating it is harmless.")]
-    domain: Annotated[str, bounded("Domain to buy in; empty: the provider chooses.")]
-    count: Annotated[int, bounded("Machines asked for.", ge=1)]
-    requested_at: Annotated[Instant, bounded("When it was decided.")]
+    token: Annotated[str, doc("Names the request to the provider; repeating it is harmless.")]
+    domain: Annotated[str, doc("Domain to buy in; empty: the provider chooses.")]
+    count: Annotated[int, doc("Machines asked for.", ge=1)]
+    requested_at: Annotated[Instant, doc("When it was decided.")]
     jobs: Annotated[
-        tuple[str, ...], bounded("Some of the jobs that it is for, as namespace/name.")
+        tuple[str, ...], doc("Some of the jobs that it is for, as namespace/name.")
     ] = ()
     instances: Annotated[
         tuple[str, ...] | None,
-        bounded("The machines, once the provider has answered. Absent: it has not."),
+        doc("The machines, once the provider has answered. Absent: it has not."),
     ] = None
     answered_at: Annotated[
-        Instant | None, bounded("When the provider answered; the machines start then.")
+        Instant | None, doc("When the provider answered; the machines start then.")
     ] = None
     given_up_at: Annotated[
         Instant | None,
-        bounded("Since when it is not waited for any more: no answer, or no node, in time."),
+        doc("Since when it is not waited for any more: no answer, or no node, in time."),
     ] = None
-    takeovers: Annotated[int, bounded("How often another process took over to send it.", ge=0)] = 0
+    takeovers: Annotated[int, doc("How often another process took over to send it.", ge=0)] = 0
 
     @property
     def begun_at(self) -> str:
@@ -318,76 +311,74 @@ class Launch(Wire, frozen=True):
 class Unavailable(Wire, frozen=True):
     """A domain that refused a launch."""
 
-    domain: Annotated[str, bounded("The domain; empty: the provider's choice.")]
-    reason: Annotated[str, bounded("What the provider said.", maxLength=OBJECT_NAME_MAX)]
-    until: Annotated[Instant, bounded("Nothing is bought there before.")]
-    refusals: Annotated[int, bounded("Refusals in a row.", ge=1)] = 1
+    domain: Annotated[str, doc("The domain; empty: the provider's choice.")]
+    reason: Annotated[ObjectName, doc("What the provider said.")]
+    until: Annotated[Instant, doc("Nothing is bought there before.")]
+    refusals: Annotated[int, doc("Refusals in a row.", ge=1)] = 1
 
 
 class BalloonCounts(Wire, frozen=True):
     """Balloons of a pool whose machines another autoscaler owns."""
 
-    wanted: Annotated[int, bounded("Balloons that there should be.", ge=0)] = 0
-    standing: Annotated[int, bounded("Balloons that hold a node.", ge=0)] = 0
-    waiting: Annotated[int, bounded("Balloons that have no node yet.", ge=0)] = 0
+    wanted: Annotated[int, doc("Balloons that there should be.", ge=0)] = 0
+    standing: Annotated[int, doc("Balloons that hold a node.", ge=0)] = 0
+    waiting: Annotated[int, doc("Balloons that have no node yet.", ge=0)] = 0
     requested: Annotated[
-        int, bounded("Nodes that balloons are to request from the other autoscaler.", ge=0)
+        int, doc("Nodes that balloons are to request from the other autoscaler.", ge=0)
     ] = 0
     jobs: Annotated[
-        tuple[str, ...], bounded("Some of the jobs that those are for, as namespace/name.")
+        tuple[str, ...], doc("Some of the jobs that those are for, as namespace/name.")
     ] = ()
 
 
 class PoolDecision(Wire, frozen=True):
     """What the controller decided about the pool, and why."""
 
-    at: Annotated[Instant, bounded("When.")]
-    action: Annotated[str, bounded("What was done, such as Launch or Remove.")]
-    reason: Annotated[str, bounded("The rule or the demand behind it.")]
-    message: Annotated[str, bounded("The same for people, with the numbers.")] = ""
+    at: Annotated[Instant, doc("When.")]
+    action: Annotated[str, doc("What was done, such as Launch or Remove.")]
+    reason: Annotated[str, doc("The rule or the demand behind it.")]
+    message: Annotated[str, doc("The same for people, with the numbers.")] = ""
     facts: Annotated[
         dict[str, int | float | str | bool],
-        bounded("What it was decided on: sizes, budgets before and after, alternatives."),
+        doc("What it was decided on: sizes, budgets before and after, alternatives."),
     ] = {}
-    number: Annotated[int, bounded("Counts the decisions about the pool.")] = 0
+    number: Annotated[int, doc("Counts the decisions about the pool.")] = 0
 
 
 class NodePoolStatus(Wire, frozen=True):
     """What is so, written by the fleet controller."""
 
     observed_generation: Annotated[
-        int, bounded("The metadata.generation that this status is about.")
+        int, doc("The metadata.generation that this status is about.")
     ] = 0
     conditions: Annotated[
-        tuple[Condition, ...], bounded("Valid: whether the spec can be acted on.")
+        tuple[Condition, ...], doc("Valid: whether the spec can be acted on.")
     ] = ()
-    nodes: Annotated[int, bounded("Nodes of the pool.")] = 0
-    ready: Annotated[int, bounded("Nodes that can take work.")] = 0
-    launching: Annotated[int, bounded("Machines without a node yet.")] = 0
-    joining: Annotated[int, bounded("Nodes that do not take work yet.")] = 0
-    idle: Annotated[int, bounded("Nodes that can take work and have none.")] = 0
-    spares: Annotated[int, bounded("Idle nodes that only replace lost nodes of running gangs.")] = 0
-    leaving: Annotated[int, bounded("Nodes that are being removed.")] = 0
-    wanted: Annotated[int, bounded("Nodes that demand, headroom, spares and limits ask for.")] = 0
-    message: Annotated[str, bounded("What holds the pool back; empty when nothing does.")] = ""
+    nodes: Annotated[int, doc("Nodes of the pool.")] = 0
+    ready: Annotated[int, doc("Nodes that can take work.")] = 0
+    launching: Annotated[int, doc("Machines without a node yet.")] = 0
+    joining: Annotated[int, doc("Nodes that do not take work yet.")] = 0
+    idle: Annotated[int, doc("Nodes that can take work and have none.")] = 0
+    spares: Annotated[int, doc("Idle nodes that only replace lost nodes of running gangs.")] = 0
+    leaving: Annotated[int, doc("Nodes that are being removed.")] = 0
+    wanted: Annotated[int, doc("Nodes that demand, headroom, spares and limits ask for.")] = 0
+    message: Annotated[str, doc("What holds the pool back; empty when nothing does.")] = ""
     consolidates_to: Annotated[
-        Annotated[int, bounded(ge=0)] | None,
-        bounded(
+        Annotated[int, doc(ge=0)] | None,
+        doc(
             "Jobs may be moved off nodes of the pool while more than so many are in use. Absent: "
             "they may not (scaleDown.consolidates)."
         ),
     ] = None
-    recorded: Annotated[int | None, bounded("Machines of the pool by our own records.")] = None
-    launch_number: Annotated[int, bounded("Launches so far; names the next token.")] = 0
-    launches: Annotated[
-        tuple[Launch, ...], bounded("Launches under way.", maxItems=LAUNCHES_MAX)
-    ] = ()
-    unavailable: Annotated[tuple[Unavailable, ...], bounded("Domains that refused launches.")] = ()
+    recorded: Annotated[int | None, doc("Machines of the pool by our own records.")] = None
+    launch_number: Annotated[int, doc("Launches so far; names the next token.")] = 0
+    launches: Annotated[tuple[Launch, ...], doc("Launches under way.", maxItems=LAUNCHES_MAX)] = ()
+    unavailable: Annotated[tuple[Unavailable, ...], doc("Domains that refused launches.")] = ()
     balloons: Annotated[
-        BalloonCounts | None, bounded("Balloons, where another autoscaler owns the machines.")
+        BalloonCounts | None, doc("Balloons, where another autoscaler owns the machines.")
     ] = None
     decisions: Annotated[
-        tuple[PoolDecision, ...], bounded("The latest decisions, oldest first.", maxItems=50)
+        tuple[PoolDecision, ...], doc("The latest decisions, oldest first.", maxItems=50)
     ] = ()
 
     @property

@@ -14,45 +14,38 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta as Doc
-
+from fairlead.api.bounds import doc
 from fairlead.api.meta import Instant, Wire
 
 
 class RolePlacement(Wire, frozen=True):
     """Places of one role: `nodes[i]` is the node of member i."""
 
-    role: Annotated[str, Doc(description="Name of the role.")]
-    nodes: Annotated[
-        tuple[str, ...], Doc(description="Node of each member, in the order of their index.")
-    ]
+    role: Annotated[str, doc("Name of the role.")]
+    nodes: Annotated[tuple[str, ...], doc("Node of each member, in the order of their index.")]
 
 
 class HeldNodes(Wire, frozen=True):
     """Nodes that a gang was given: those of one pool, and of one team that lends them."""
 
-    pool: Annotated[str, Doc(description="Pool of the nodes. Default: none.")] = ""
-    lender: Annotated[str, Doc(description="Team that lends the nodes. Default: none.")] = ""
-    gpus: Annotated[int, Doc(description="GPUs that the members on them hold.")] = 0
+    pool: Annotated[str, doc("Pool of the nodes. Default: none.")] = ""
+    lender: Annotated[str, doc("Team that lends the nodes. Default: none.")] = ""
+    gpus: Annotated[int, doc("GPUs that the members on them hold.")] = 0
 
 
 class Placement(Wire, frozen=True):
     """Every member's node, for one attempt. Its presence is the reservation."""
 
-    attempt: Annotated[int, Doc(description="The attempt that this placement is for.")]
-    roles: Annotated[
-        tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
-    ]
-    placed_at: Annotated[Instant | None, Doc(description="When the scheduler placed the gang.")] = (
-        None
-    )
-    team: Annotated[str, Doc(description="Team of the job, whose taint its pods tolerate.")] = ""
-    may_borrow: Annotated[bool, Doc(description="Its pods tolerate all teams' taints.")] = False
+    attempt: Annotated[int, doc("The attempt that this placement is for.")]
+    roles: Annotated[tuple[RolePlacement, ...], doc("The members' nodes, role by role.")]
+    placed_at: Annotated[Instant | None, doc("When the scheduler placed the gang.")] = None
+    team: Annotated[str, doc("Team of the job, whose taint its pods tolerate.")] = ""
+    may_borrow: Annotated[bool, doc("Its pods tolerate all teams' taints.")] = False
     held: Annotated[
         tuple[HeldNodes, ...],
-        Doc(
-            description="Its GPUs by pool and by the team that lends them, for accounting. "
-            "Default: all of no pool, and borrowed of no team."
+        doc(
+            "Its GPUs by pool and by the team that lends them, for accounting. Default: all of no "
+            "pool, and borrowed of no team."
         ),
     ] = ()
 
@@ -65,45 +58,42 @@ class Placement(Wire, frozen=True):
 class Victim(Wire, frozen=True):
     """A job that gives its nodes back for another one."""
 
-    namespace: Annotated[str, Doc(description="Namespace of the job.")]
-    name: Annotated[str, Doc(description="Name of the job.")]
-    uid: Annotated[str, Doc(description="Uid of the job: a namesake is another job.")]
+    namespace: Annotated[str, doc("Namespace of the job.")]
+    name: Annotated[str, doc("Name of the job.")]
+    uid: Annotated[str, doc("Uid of the job: a namesake is another job.")]
 
 
 class Nomination(Wire, frozen=True):
     """A whole gang's places, kept for it while its victims leave them."""
 
-    roles: Annotated[
-        tuple[RolePlacement, ...], Doc(description="The members' nodes, role by role.")
-    ]
-    victims: Annotated[tuple[Victim, ...], Doc(description="The jobs that have to leave.")] = ()
+    roles: Annotated[tuple[RolePlacement, ...], doc("The members' nodes, role by role.")]
+    victims: Annotated[tuple[Victim, ...], doc("The jobs that have to leave.")] = ()
     nominated_at: Annotated[
-        Instant | None, Doc(description="When the scheduler chose the places and the victims.")
+        Instant | None, doc("When the scheduler chose the places and the victims.")
     ] = None
     moves: Annotated[
-        bool,
-        Doc(
-            description="The victims are moved: each leaves once a place elsewhere is kept for it."
-        ),
+        bool, doc("The victims are moved: each leaves once a place elsewhere is kept for it.")
     ] = False
+
+
+def nodes_of(place: Placement | Nomination | None) -> tuple[str, ...]:
+    """Return the node of each member, role by role; () without a place."""
+    return tuple(node for role in place.roles for node in role.nodes) if place is not None else ()
 
 
 class Preemption(Wire, frozen=True):
     """A request to give the placement back, for the sake of another job or to empty nodes."""
 
-    namespace: Annotated[str, Doc(description="Namespace of the job that needs the nodes.")] = ""
-    name: Annotated[str, Doc(description="Name of the job that needs the nodes.")] = ""
-    uid: Annotated[str, Doc(description="Uid of that job; empty: no job needs them.")] = ""
-    priority: Annotated[int, Doc(description="Its priority.")] = 0
-    requested_at: Annotated[Instant | None, Doc(description="When it was requested.")] = None
+    namespace: Annotated[str, doc("Namespace of the job that needs the nodes.")] = ""
+    name: Annotated[str, doc("Name of the job that needs the nodes.")] = ""
+    uid: Annotated[str, doc("Uid of that job; empty: no job needs them.")] = ""
+    priority: Annotated[int, doc("Its priority.")] = 0
+    requested_at: Annotated[Instant | None, doc("When it was requested.")] = None
     checkpoint_step: Annotated[
-        int | None,
-        Doc(description="Step of the latest checkpoint then: a later one is the answer to it."),
+        int | None, doc("Step of the latest checkpoint then: a later one is the answer to it.")
     ] = None
-    moves: Annotated[
-        bool, Doc(description="The job is moved: its nomination is its next place.")
-    ] = False
+    moves: Annotated[bool, doc("The job is moved: its nomination is its next place.")] = False
     empties: Annotated[
         tuple[str, ...],
-        Doc(description="Nodes that the job leaves so that they can be removed, for no other job."),
+        doc("Nodes that the job leaves so that they can be removed, for no other job."),
     ] = ()

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from fairlead.api.affinity_rules import spread_causes, term_causes
 from fairlead.api.bounds import OBJECT_NAME_MAX
+from fairlead.api.causes import LABEL, cause, required
 from fairlead.api.core import (
     Container,
     EnvVar,
@@ -24,8 +24,14 @@ from fairlead.api.core import (
     Toleration,
     VolumeMount,
 )
-from fairlead.api.core_env import ContainerPort, EnvFromSource
-from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.meta import LabelSelector
+from fairlead.api.pod_parts import (
+    ContainerPort,
+    EnvFromSource,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from fairlead.api.selectors import OPERATORS, is_label_value, is_qualified_name
 from fairlead.api.status import StatusCause
 
 PORT_MAX = 65_535
@@ -35,7 +41,6 @@ PORT_NAME_MAX = 15
 _ENV_NAMES_CACHED_MAX = 4096
 
 _ENV_NAME = re.compile(r"[ -<>-~]+")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _CONFIG_KEY = re.compile(r"(?!\.\.?$)[-._a-zA-Z0-9]{1,253}")
 _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -44,6 +49,7 @@ _FIELD_PATH = re.compile(
     r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
 )
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
@@ -72,7 +78,7 @@ def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
     if spec.affinity is not None:
         found += _affinity(spec, f"{path}.affinity")
     for i, spread in enumerate(spec.topology_spread_constraints):
-        found += spread_causes(spread, f"{path}.topologySpreadConstraints[{i}]")
+        found += _spread(spread, f"{path}.topologySpreadConstraints[{i}]")
     for i, toleration in enumerate(spec.tolerations):
         found += _toleration(toleration, f"{path}.tolerations[{i}]")
     seconds = spec.active_deadline_seconds
@@ -80,33 +86,25 @@ def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
         why = f"must be between 1 and {DEADLINE_SECONDS_MAX}, inclusive"
         found.append(_invalid(f"{path}.activeDeadlineSeconds", seconds, why))
     for field, name in (("hostname", spec.hostname), ("subdomain", spec.subdomain)):
-        if name and not _LABEL.fullmatch(name):
+        if name and not LABEL.fullmatch(name):
             found.append(_invalid(f"{path}.{field}", name, _LABEL_WHY))
     found += _gates([gate.name for gate in spec.scheduling_gates], f"{path}.schedulingGates")
     return found
 
 
-def _cause(reason: str, field: str, message: str) -> StatusCause:
-    return StatusCause(reason=f"FieldValue{reason}", message=message, field=field)
-
-
 def _invalid(field: str, value: object, why: str) -> StatusCause:
     shown = json.dumps(value, ensure_ascii=False)[:120]
-    return _cause("Invalid", field, f"Invalid value: {shown}: {why}")
-
-
-def _required(field: str, why: str = "") -> StatusCause:
-    return _cause("Required", field, f"Required value: {why}" if why else "Required value")
+    return cause("Invalid", field, f"Invalid value: {shown}: {why}")
 
 
 def _duplicate(field: str, value: str) -> StatusCause:
-    return _cause("Duplicate", field, f"Duplicate value: {json.dumps(value)}")
+    return cause("Duplicate", field, f"Duplicate value: {json.dumps(value)}")
 
 
 def _not_supported(field: str, value: str, accepted: Sequence[str]) -> StatusCause:
     shown = ", ".join(f'"{each}"' for each in accepted)
     message = f"Unsupported value: {json.dumps(value[:80])}: supported values: {shown}"
-    return _cause("NotSupported", field, message)
+    return cause("NotSupported", field, message)
 
 
 # Containers
@@ -120,7 +118,7 @@ def _container(container: Container, path: str) -> Iterator[StatusCause]:
     for i, variable in enumerate(container.env):
         if not _is_env_name(variable.name):
             at = f"{path}.env[{i}].name"
-            yield _invalid(at, variable.name, _ENV_WHY) if variable.name else _required(at)
+            yield _invalid(at, variable.name, _ENV_WHY) if variable.name else required(at)
         if variable.value_from is not None:
             yield from _source(variable, variable.value_from, f"{path}.env[{i}].valueFrom")
     if container.volume_mounts:
@@ -148,7 +146,7 @@ def _ports(ports: Sequence[ContainerPort], path: str) -> Iterator[StatusCause]:
             names.add(port.name)
         within = f"must be between 1 and {PORT_MAX}, inclusive"
         if not port.container_port:
-            yield _required(f"{at}.containerPort")
+            yield required(f"{at}.containerPort")
         elif not 1 <= port.container_port <= PORT_MAX:
             yield _invalid(f"{at}.containerPort", port.container_port, within)
         if port.host_port and not 1 <= port.host_port <= PORT_MAX:
@@ -174,7 +172,7 @@ def _env_from(source: EnvFromSource, path: str, index: int) -> Iterator[StatusCa
 
 def _reference(path: str, name: str, *, is_required: bool) -> Iterator[StatusCause]:
     if not name and is_required:
-        yield _required(path)
+        yield required(path)
     elif len(name) > OBJECT_NAME_MAX or not _SUBDOMAIN.fullmatch(name):
         yield _invalid(path, name, _SUBDOMAIN_WHY)
 
@@ -197,7 +195,7 @@ def _source(variable: EnvVar, source: EnvVarSource, path: str) -> Iterator[Statu
         field_path = source.field_ref.field_path
         at = f"{path}.fieldRef.fieldPath"
         if not field_path:
-            yield _required(at)
+            yield required(at)
         elif not _FIELD_PATH.fullmatch(field_path):
             yield _invalid(at, field_path, "is no field that a variable can be taken from")
     for field, ref in keyed:
@@ -205,7 +203,7 @@ def _source(variable: EnvVar, source: EnvVarSource, path: str) -> Iterator[Statu
             continue
         yield from _reference(f"{path}.{field}.name", ref.name, is_required=False)
         if not ref.key:
-            yield _required(f"{path}.{field}.key")
+            yield required(f"{path}.{field}.key")
         elif not _CONFIG_KEY.fullmatch(ref.key):
             why = "must consist of alphanumeric characters, '-', '_' or '.'"
             yield _invalid(f"{path}.{field}.key", ref.key, why)
@@ -216,7 +214,7 @@ def _mounts(mounts: Iterable[VolumeMount], path: str) -> Iterator[StatusCause]:
     for i, mount in enumerate(mounts):
         at = f"{path}[{i}].mountPath"
         if not mount.mount_path:
-            yield _required(at)
+            yield required(at)
         elif mount.mount_path in seen:
             yield _invalid(at, mount.mount_path, "must be unique")
         seen.add(mount.mount_path)
@@ -241,7 +239,7 @@ def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
     at = f"{path}.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     for i, term in enumerate(anti.required if anti is not None else ()):
-        yield from term_causes(term, f"{at}[{i}]")
+        yield from _term(term, f"{at}[{i}]")
     node = spec.affinity.node_affinity if spec.affinity is not None else None
     for i, preferred in enumerate(node.preferred if node is not None else ()):
         at = f"{path}.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[{i}]"
@@ -256,7 +254,7 @@ def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     at = f"{path}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
     terms = node.required.node_selector_terms
     if not terms:
-        yield _required(at, "must have at least one node selector term")
+        yield required(at, "must have at least one node selector term")
     for i, term in enumerate(terms):
         for j, requirement in enumerate(term.match_expressions):
             yield from _requirement(requirement, f"{at}[{i}].matchExpressions[{j}]")
@@ -273,13 +271,13 @@ def _requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[St
         yield _invalid(f"{path}.operator", operator, "not a valid selector operator")
     elif operator in ("In", "NotIn") and not values:
         why = "must be specified when `operator` is 'In' or 'NotIn'"
-        yield _required(f"{path}.values", why)
+        yield required(f"{path}.values", why)
     elif operator in ("Exists", "DoesNotExist") and values:
         why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-        yield _cause("Forbidden", f"{path}.values", f"Forbidden: {why}")
+        yield cause("Forbidden", f"{path}.values", f"Forbidden: {why}")
     elif operator in ("Gt", "Lt") and len(values) != 1:
         why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-        yield _required(f"{path}.values", why)
+        yield required(f"{path}.values", why)
     if not is_qualified_name(requirement.key):
         yield _invalid(f"{path}.key", requirement.key, _KEY_WHY)
 
@@ -289,7 +287,7 @@ def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> Itera
         yield _invalid(f"{path}.operator", requirement.operator, "not a valid selector operator")
     elif len(requirement.values) != 1:
         why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-        yield _required(f"{path}.values", why)
+        yield required(f"{path}.values", why)
     if requirement.key != "metadata.name":
         yield _invalid(f"{path}.key", requirement.key, "not a valid field selector key")
         return
@@ -327,3 +325,61 @@ def _gates(gates: Sequence[str], path: str) -> Iterator[StatusCause]:
             yield _invalid(f"{path}[{i}]", name, _KEY_WHY)
         if name in gates[:i]:
             yield _duplicate(f"{path}[{i}]", name)
+
+
+# What a pod says about other pods: as the API server has it (`validatePodAffinityTerm`,
+# `validateTopologySpreadConstraints`, `ValidateLabelSelector`), and one rule of Fairlead's own:
+# namespaces go by name
+
+
+def _term(term: PodAffinityTerm, path: str) -> Iterator[StatusCause]:
+    """Yield every rule that an anti-affinity term breaks."""
+    yield from _key(term.topology_key, f"{path}.topologyKey")
+    yield from _selector(term.label_selector, f"{path}.labelSelector")
+    yield from _selector(term.namespace_selector, f"{path}.namespaceSelector")
+
+
+def _spread(spread: TopologySpreadConstraint, path: str) -> Iterator[StatusCause]:
+    """Yield every rule that a spread constraint breaks."""
+    yield from _key(spread.topology_key, f"{path}.topologyKey")
+    if spread.max_skew < 1:
+        yield _invalid(f"{path}.maxSkew", spread.max_skew, "must be greater than zero")
+    if spread.when_unsatisfiable not in _ACTIONS:
+        at = f"{path}.whenUnsatisfiable"
+        yield _not_supported(at, spread.when_unsatisfiable, _ACTIONS)
+    if spread.min_domains is not None and spread.min_domains < 1:
+        yield _invalid(f"{path}.minDomains", spread.min_domains, "must be greater than 0")
+    for field, value in (
+        ("nodeAffinityPolicy", spread.node_affinity_policy),
+        ("nodeTaintsPolicy", spread.node_taints_policy),
+    ):
+        if value not in ("", "Honor", "Ignore"):
+            yield _not_supported(f"{path}.{field}", value, ("Honor", "Ignore"))
+    yield from _selector(spread.label_selector, f"{path}.labelSelector")
+
+
+def _key(key: str, path: str) -> Iterator[StatusCause]:
+    if not key:
+        yield required(path, "can not be empty")
+    elif not is_qualified_name(key):
+        yield _invalid(path, key, "must be the key of a label")
+
+
+def _selector(selector: LabelSelector | None, path: str) -> Iterator[StatusCause]:
+    if selector is None:
+        return
+    for key, value in selector.match_labels.items():
+        if not is_qualified_name(key) or not is_label_value(value):
+            yield _invalid(f"{path}.matchLabels", f"{key}={value}", "must be a label")
+    for i, term in enumerate(selector.match_expressions):
+        at = f"{path}.matchExpressions[{i}]"
+        if not is_qualified_name(term.key):
+            yield _invalid(f"{at}.key", term.key, "must be the key of a label")
+        if term.operator not in OPERATORS:
+            yield _invalid(f"{at}.operator", term.operator, "not a valid selector operator")
+        elif term.operator in ("In", "NotIn") and not term.values:
+            why = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield required(f"{at}.values", why)
+        elif term.operator not in ("In", "NotIn") and term.values:
+            why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield cause("Forbidden", f"{at}.values", f"Forbidden: {why}")

@@ -92,6 +92,14 @@ class ApiError(Exception):
             metadata=metadata or StatusMeta(),
         )
 
+    def __init_subclass__(cls, *, code: int = 0, reason: str = "", retryable: bool = False) -> None:
+        """State the code of a kind of error, its reason where that is not its name, and whether a
+        retry can help; without a code, all are inherited.
+        """
+        super().__init_subclass__()
+        if code:
+            cls.code, cls.reason, cls.retryable = code, reason or cls.__name__, retryable
+
     @property
     def message(self) -> str:
         """The message for people."""
@@ -103,120 +111,68 @@ class ApiError(Exception):
         return self.status.details.retry_after_seconds if self.status.details else 0
 
 
-class BadRequest(ApiError):
+class BadRequest(ApiError, code=400):
     """The request itself is malformed; change it."""
 
-    code = 400
-    reason = "BadRequest"
 
-
-class Unauthorized(ApiError):
+class Unauthorized(ApiError, code=401):
     """No credentials, or wrong ones."""
 
-    code = 401
-    reason = "Unauthorized"
 
-
-class Forbidden(ApiError):
+class Forbidden(ApiError, code=403):
     """Refused by policy or by a namespace that is going away."""
 
-    code = 403
-    reason = "Forbidden"
 
-
-class NotFound(ApiError):
+class NotFound(ApiError, code=404):
     """No such object or path."""
 
-    code = 404
-    reason = "NotFound"
 
-
-class MethodNotAllowed(ApiError):
+class MethodNotAllowed(ApiError, code=405):
     """The resource does not support this verb."""
 
-    code = 405
-    reason = "MethodNotAllowed"
 
-
-class NotAcceptable(ApiError):
+class NotAcceptable(ApiError, code=406):
     """The client accepts no media type that the server has."""
 
-    code = 406
-    reason = "NotAcceptable"
 
-
-class AlreadyExists(ApiError):
+class AlreadyExists(ApiError, code=409):
     """The name is taken."""
 
-    code = 409
-    reason = "AlreadyExists"
 
-
-class Conflict(ApiError):
+class Conflict(ApiError, code=409):
     """A precondition (resourceVersion, uid) no longer holds; read again and decide again."""
 
-    code = 409
-    reason = "Conflict"
 
-
-class Expired(ApiError):
+class Expired(ApiError, code=410):
     """The resourceVersion or the continue token is too old; list again."""
 
-    code = 410
-    reason = "Expired"
 
-
-class TooLarge(ApiError):
+class TooLarge(ApiError, code=413, reason="RequestEntityTooLarge"):
     """The request body is over the limit."""
 
-    code = 413
-    reason = "RequestEntityTooLarge"
 
-
-class UnsupportedMediaType(ApiError):
+class UnsupportedMediaType(ApiError, code=415):
     """The body's media type is not supported here; clients fall back to another."""
 
-    code = 415
-    reason = "UnsupportedMediaType"
 
-
-class Invalid(ApiError):
+class Invalid(ApiError, code=422):
     """The object breaks rules; `.status.details.causes` names each field."""
 
-    code = 422
-    reason = "Invalid"
 
-
-class TooManyRequests(ApiError):
+class TooManyRequests(ApiError, code=429, retryable=True):
     """Throttled, or a disruption budget blocks; wait `retry_after_seconds`."""
 
-    code = 429
-    reason = "TooManyRequests"
-    retryable = True
 
-
-class InternalError(ApiError):
+class InternalError(ApiError, code=500, retryable=True):
     """The server failed."""
 
-    code = 500
-    reason = "InternalError"
-    retryable = True
 
-
-class Unavailable(ApiError):
+class Unavailable(ApiError, code=503, reason="ServiceUnavailable", retryable=True):
     """No answer: connection refused or broken, or the server is stopping."""
 
-    code = 503
-    reason = "ServiceUnavailable"
-    retryable = True
 
-
-class Timeout(ApiError):
+class Timeout(ApiError, code=504, retryable=True):
     """The server gave up waiting."""
-
-    code = 504
-    reason = "Timeout"
-    retryable = True
 
 
 _BY_REASON: dict[str, type[ApiError]] = {

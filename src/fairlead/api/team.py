@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, TypeAlias
 
-from msgspec import Meta as Doc
+from msgspec import Meta
 
-from fairlead.api.bounds import INT32_MAX, NAME_MAX, bounded
+from fairlead.api.bounds import INT32_MAX, Name, doc
 from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 
 SHARES_MAX = 64
@@ -22,16 +22,12 @@ NODE_NAMES_MAX = 1_000
 WEIGHT_MAX = 1_000
 HALF_LIFE_DAYS_MAX = 3_650
 
-
+_Limit: TypeAlias = Annotated[int, doc(minimum=0, maximum=INT32_MAX)] | None
 _Pool: TypeAlias = Annotated[
-    str,
-    bounded(
-        "Only nodes with the label fairlead.dev/pool of this value. Default: any pool.",
-        maxLength=NAME_MAX,
-    ),
+    Name, doc("Only nodes with the label fairlead.dev/pool of this value. Default: any pool.")
 ]
 _Selector: TypeAlias = Annotated[
-    dict[str, str], Doc(description="Only nodes with all of these labels. Default: any.")
+    dict[str, str], doc("Only nodes with all of these labels. Default: any.")
 ]
 
 
@@ -39,10 +35,10 @@ class Subjects(Wire, frozen=True):
     """People, by the names that the API server authenticates."""
 
     users: Annotated[
-        tuple[str, ...], bounded("Names of users. No default.", maxItems=SUBJECTS_MAX)
+        tuple[str, ...], doc("Names of users. No default.", maxItems=SUBJECTS_MAX)
     ] = ()
     groups: Annotated[
-        tuple[str, ...], bounded("Names of groups of users. No default.", maxItems=SUBJECTS_MAX)
+        tuple[str, ...], doc("Names of groups of users. No default.", maxItems=SUBJECTS_MAX)
     ] = ()
 
 
@@ -51,35 +47,28 @@ class Share(Wire, frozen=True):
 
     pool: _Pool = ""
     node_selector: _Selector = {}
-    nodes: Annotated[
-        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
-        Doc(description="The amount in nodes. Set either nodes or gpus."),
-    ] = None
+    nodes: Annotated[_Limit, doc("The amount in nodes. Set either nodes or gpus.")] = None
     gpus: Annotated[
-        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
-        Doc(description="The amount in GPUs; rounded up to whole nodes. Set either nodes or gpus."),
+        _Limit,
+        doc("The amount in GPUs; rounded up to whole nodes. Set either nodes or gpus."),
     ] = None
-
-
-_Limit = Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None
 
 
 class JobLimits(Wire, frozen=True):
     """How much of the cluster jobs may take at a time. No limit has a default."""
 
-    running: Annotated[_Limit, Doc(description="Jobs that hold nodes at a time.")] = None
+    running: Annotated[_Limit, doc("Jobs that hold nodes at a time.")] = None
     waiting: Annotated[
         _Limit,
-        Doc(
-            description="Jobs in the queue at a time: those of highest priority, and of these the "
-            "oldest. Others join it as these leave it."
+        doc(
+            "Jobs in the queue at a time: those of highest priority, and of these the oldest. "
+            "Others join it as these leave it."
         ),
     ] = None
     submitted: Annotated[
-        _Limit,
-        Doc(description="Jobs that have not ended. Further ones are refused when they are made."),
+        _Limit, doc("Jobs that have not ended. Further ones are refused when they are made.")
     ] = None
-    gpus: Annotated[_Limit, Doc(description="GPUs that jobs hold at a time.")] = None
+    gpus: Annotated[_Limit, doc("GPUs that jobs hold at a time.")] = None
 
 
 class Budget(Wire, frozen=True):
@@ -87,15 +76,15 @@ class Budget(Wire, frozen=True):
 
     gpu_hours: Annotated[
         _Limit,
-        Doc(
-            description="GPU-hours that its jobs have held, the past halved every halfLifeDays. "
-            "From then on none of its jobs that ask for GPUs starts; those that run go on. "
-            "No default: no budget."
+        doc(
+            "GPU-hours that its jobs have held, the past halved every halfLifeDays. From then on "
+            "none of its jobs that ask for GPUs starts; those that run go on. No default: no "
+            "budget."
         ),
     ] = None
     half_life_days: Annotated[
         int,
-        bounded(
+        doc(
             "After so many days what was used counts half. Default 30.",
             minimum=1,
             maximum=HALF_LIFE_DAYS_MAX,
@@ -106,19 +95,13 @@ class Budget(Wire, frozen=True):
 class Reservation(Wire, frozen=True):
     """Nodes that only the team's jobs which name the reservation may use, for some time."""
 
-    name: Annotated[
-        str,
-        bounded("Name within the team; jobs name it in spec.reservation.", maxLength=NAME_MAX),
-    ]
-    start_time: Annotated[Instant, Doc(description="When it begins.")]
-    end_time: Annotated[
-        Instant, Doc(description="When it ends. What still runs then is left alone.")
-    ]
+    name: Annotated[Name, doc("Name within the team; jobs name it in spec.reservation.")]
+    start_time: Annotated[Instant, doc("When it begins.")]
+    end_time: Annotated[Instant, doc("When it ends. What still runs then is left alone.")]
     pool: _Pool = ""
     node_selector: _Selector = {}
     node_names: Annotated[
-        tuple[str, ...],
-        bounded("Only nodes of these names. Default: any.", maxItems=NODE_NAMES_MAX),
+        tuple[str, ...], doc("Only nodes of these names. Default: any.", maxItems=NODE_NAMES_MAX)
     ] = ()
 
 
@@ -134,36 +117,36 @@ class TeamSpec(Wire, frozen=True):
 
     members: Annotated[
         Subjects,
-        Doc(
-            description="Who may submit for the team where its namespace belongs to several "
-            "teams. Default: who may create jobs in the namespace."
+        doc(
+            "Who may submit for the team where its namespace belongs to several teams. Default: "
+            "who may create jobs in the namespace."
         ),
     ] = Subjects()
-    admins: Annotated[
-        Subjects, Doc(description="Who answers for the team; they count as members.")
-    ] = Subjects()
+    admins: Annotated[Subjects, doc("Who answers for the team; they count as members.")] = (
+        Subjects()
+    )
     namespaces: Annotated[
         tuple[str, ...],
-        bounded(
-            "Namespaces whose jobs belong to the team. A namespace may belong to several teams; "
-            "a job then names its own in spec.team.",
+        doc(
+            "Namespaces whose jobs belong to the team. A namespace may belong to several teams; a "
+            "job then names its own in spec.team.",
             maxItems=NAMESPACES_MAX,
         ),
     ] = ()
     shares: Annotated[
         tuple[Share, ...],
-        bounded("Nodes that are promised to the team. No default.", maxItems=SHARES_MAX),
+        doc("Nodes that are promised to the team. No default.", maxItems=SHARES_MAX),
     ] = ()
     reservations: Annotated[
         tuple[Reservation, ...],
-        bounded(
+        doc(
             "Nodes that are for jobs of the team for some time. No default.",
             maxItems=RESERVATIONS_MAX,
         ),
     ] = ()
     weight: Annotated[
         int,
-        bounded(
+        doc(
             "Weight in the fair share between teams of jobs of equal priority. Default 1.",
             minimum=1,
             maximum=WEIGHT_MAX,
@@ -171,7 +154,7 @@ class TeamSpec(Wire, frozen=True):
     ] = 1
     borrow_priority_max: Annotated[
         int,
-        Doc(
+        Meta(
             ge=-(2**31),
             le=2**31 - 1,
             description="Jobs of at most this priority may run on idle nodes of other teams, and "
@@ -179,110 +162,98 @@ class TeamSpec(Wire, frozen=True):
         ),
     ] = 0
     borrow_limit_nodes: Annotated[
-        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
-        Doc(
-            description="Nodes of other teams that the team may use at a time. No default: no "
-            "limit. 0: it borrows none."
+        _Limit,
+        doc(
+            "Nodes of other teams that the team may use at a time. No default: no limit. 0: it "
+            "borrows none."
         ),
     ] = None
     lend_limit_nodes: Annotated[
-        Annotated[int, bounded(minimum=0, maximum=INT32_MAX)] | None,
-        Doc(
-            description="Nodes of the team that others may use at a time. No default: no limit. "
-            "0: it lends none."
+        _Limit,
+        doc(
+            "Nodes of the team that others may use at a time. No default: no limit. 0: it lends "
+            "none."
         ),
     ] = None
     queueing_strategy: Annotated[
         QueueingStrategy,
-        Doc(
-            description="BestEffortFIFO, the default: a job may start before an earlier one of the "
-            "team that waits for nodes. StrictFIFO: it does not where it could use nodes that the "
-            "earlier one could use."
+        doc(
+            "BestEffortFIFO, the default: a job may start before an earlier one of the team that "
+            "waits for nodes. StrictFIFO: it does not where it could use nodes that the earlier "
+            "one could use."
         ),
     ] = QueueingStrategy.BEST_EFFORT_FIFO
-    limits: Annotated[JobLimits, Doc(description="Limits of all jobs of the team together.")] = (
+    limits: Annotated[JobLimits, doc("Limits of all jobs of the team together.")] = JobLimits()
+    user_limits: Annotated[JobLimits, doc("Limits of the jobs of each user in the team.")] = (
         JobLimits()
     )
-    user_limits: Annotated[
-        JobLimits, Doc(description="Limits of the jobs of each user in the team.")
-    ] = JobLimits()
-    budget: Annotated[
-        Budget, Doc(description="GPU-hours that the team may use over time. No default.")
-    ] = Budget()
+    budget: Annotated[Budget, doc("GPU-hours that the team may use over time. No default.")] = (
+        Budget()
+    )
 
 
 class ShareStatus(Wire, frozen=True):
     """What the team has of one share; in the order of spec.shares."""
 
-    nodes: Annotated[int, Doc(description="Healthy nodes that carry the team's taint for it.")] = 0
-    gpus: Annotated[int, Doc(description="GPUs of these nodes.")] = 0
+    nodes: Annotated[int, doc("Healthy nodes that carry the team's taint for it.")] = 0
+    gpus: Annotated[int, doc("GPUs of these nodes.")] = 0
     nodes_missing: Annotated[
-        int, Doc(description="Nodes that the share asks for and no healthy node could be given.")
+        int, doc("Nodes that the share asks for and no healthy node could be given.")
     ] = 0
     gpus_missing: Annotated[
-        int, Doc(description="GPUs that a share in GPUs asks for and no healthy node has.")
+        int, doc("GPUs that a share in GPUs asks for and no healthy node has.")
     ] = 0
 
 
 class TeamUse(Wire, frozen=True):
     """What the team's jobs and pods hold, and who holds the team's nodes."""
 
-    jobs_placed: Annotated[int, Doc(description="Jobs that hold nodes.")] = 0
-    jobs_waiting: Annotated[int, Doc(description="Jobs that wait for nodes.")] = 0
-    jobs_submitted: Annotated[int, Doc(description="Jobs that have not ended.")] = 0
-    gpus: Annotated[int, Doc(description="GPUs that the team's jobs hold.")] = 0
-    nodes_used: Annotated[
-        int, Doc(description="Nodes of the team that its own jobs and pods use.")
-    ] = 0
+    jobs_placed: Annotated[int, doc("Jobs that hold nodes.")] = 0
+    jobs_waiting: Annotated[int, doc("Jobs that wait for nodes.")] = 0
+    jobs_submitted: Annotated[int, doc("Jobs that have not ended.")] = 0
+    gpus: Annotated[int, doc("GPUs that the team's jobs hold.")] = 0
+    nodes_used: Annotated[int, doc("Nodes of the team that its own jobs and pods use.")] = 0
     nodes_borrowed: Annotated[
-        int, Doc(description="Nodes of other teams that the team's jobs and pods use.")
+        int, doc("Nodes of other teams that the team's jobs and pods use.")
     ] = 0
-    nodes_lent: Annotated[
-        int, Doc(description="Nodes of the team that jobs and pods of other teams use.")
-    ] = 0
+    nodes_lent: Annotated[int, doc("Nodes of the team that jobs and pods of other teams use.")] = 0
     nodes_lent_to_pods: Annotated[
         int,
-        Doc(
-            description="Those of the lent nodes that no job holds, only pods that Fairlead does "
-            "not place: no job of the team takes them back."
+        doc(
+            "Those of the lent nodes that no job holds, only pods that Fairlead does not place: "
+            "no job of the team takes them back."
         ),
     ] = 0
     #: Of the fair share: `FairShareOrder` continues from it after a restart.
     dominant_share_seconds: Annotated[
         float,
-        Doc(
-            description="Use of the dominant resource as a part of the cluster, summed over time "
-            "and halved every half-life: what the fair share compares."
+        doc(
+            "Use of the dominant resource as a part of the cluster, summed over time and halved "
+            "every half-life: what the fair share compares."
         ),
     ] = 0.0
     gpu_hours: Annotated[
         float,
-        Doc(
-            description="GPU-hours that the team's jobs have held, halved every half-life of its "
-            "budget."
-        ),
+        doc("GPU-hours that the team's jobs have held, halved every half-life of its budget."),
     ] = 0.0
-    as_of: Annotated[Instant | None, Doc(description="When these numbers were taken.")] = None
+    as_of: Annotated[Instant | None, doc("When these numbers were taken.")] = None
 
 
 class TeamStatus(Wire, frozen=True):
     """What is so, written by the teams controller."""
 
     observed_generation: Annotated[
-        int, Doc(description="The metadata.generation that this status is about.")
+        int, doc("The metadata.generation that this status is about.")
     ] = 0
     conditions: Annotated[
-        tuple[Condition, ...],
-        Doc(description="Ready: the team is valid, and its shares are met."),
+        tuple[Condition, ...], doc("Ready: the team is valid, and its shares are met.")
     ] = ()
-    nodes: Annotated[int, Doc(description="Healthy nodes that carry the team's taint.")] = 0
+    nodes: Annotated[int, doc("Healthy nodes that carry the team's taint.")] = 0
     nodes_missing: Annotated[
-        int, Doc(description="Nodes that the shares ask for and no healthy node could be given.")
+        int, doc("Nodes that the shares ask for and no healthy node could be given.")
     ] = 0
-    shares: Annotated[
-        tuple[ShareStatus, ...], Doc(description="Each share, in the order of spec.shares.")
-    ] = ()
-    use: Annotated[TeamUse, Doc(description="What the team uses, borrows and lends.")] = TeamUse()
+    shares: Annotated[tuple[ShareStatus, ...], doc("Each share, in the order of spec.shares.")] = ()
+    use: Annotated[TeamUse, doc("What the team uses, borrows and lends.")] = TeamUse()
 
 
 class Team(Wire, frozen=True):

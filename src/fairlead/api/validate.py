@@ -19,7 +19,7 @@ from fairlead.api.bounds import (
     RESOURCES_MAX,
     label_integer,
 )
-from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid
+from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid, required
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.pod_rules import pod_spec_causes
@@ -122,7 +122,7 @@ def _name(spec: JobSpec, name: str) -> Iterator[StatusCause]:
 
 def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
     if not spec.roles:
-        yield cause("Required", f"{path}.roles", "Required value: at least one role")
+        yield required(f"{path}.roles", "at least one role")
     seen: set[str] = set()
     for i, role in enumerate(spec.roles):
         at = f"{path}.roles[{i}]"
@@ -167,7 +167,7 @@ def _least(spec: JobSpec, role: Role, path: str) -> Iterator[StatusCause]:
 def _template(role: Role, path: str) -> Iterator[StatusCause]:
     spec: PodSpec = role.template.spec
     if not spec.containers:
-        yield cause("Required", f"{path}.containers", "Required value: at least one container")
+        yield required(f"{path}.containers", "at least one container")
     # "Always" is also what a missing value decodes to: see _explicit_always.
     if spec.restart_policy not in ("Never", "Always"):
         yield _restart_policy(path, spec.restart_policy)
@@ -282,7 +282,7 @@ def _resources(container: Container, path: str) -> Iterator[StatusCause]:
 def _limit_missing(path: str, request: object) -> StatusCause:
     """A pod that requests a device and does not limit it is refused; limits alone are enough."""
     why = f"devices are not shared: set it to {request}, what is requested, or set the limit alone"
-    return cause("Required", path, f"Required value: {why}")
+    return required(path, why)
 
 
 def _is_counted(resource: str) -> bool:
@@ -300,7 +300,7 @@ def _topology(asked: Topology, path: str) -> Iterable[StatusCause]:
             why = "must be a level or the key of a node label, such as topology.kubernetes.io/zone"
             yield invalid(f"{path}.{field}", level, why)
     if not asked.key and (asked.required or not asked.slice_level):
-        yield cause("Required", f"{path}.key", "Required value: a level or the key of a node label")
+        yield required(f"{path}.key", "a level or the key of a node label")
     if asked.preferred and not (asked.key and asked.required):
         why = "needs a key that is required; a key that is not required is preferred itself"
         yield invalid(f"{path}.preferred", asked.preferred, why)
@@ -313,7 +313,7 @@ def _topology(asked: Topology, path: str) -> Iterable[StatusCause]:
         why = "must be 2 or more where sliceLevel is given"
         yield invalid(f"{path}.sliceSize", asked.slice_size, why)
     if asked.slice_size and not asked.slice_level:
-        yield cause("Required", f"{path}.sliceLevel", "Required value: the level of the slices")
+        yield required(f"{path}.sliceLevel", "the level of the slices")
 
 
 def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
@@ -331,7 +331,7 @@ def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
     for i, after in enumerate(spec.after):
         at = f"{path}.after[{i}].job"
         if not after.job:
-            yield cause("Required", at, "Required value: the name of a job")
+            yield required(at, "the name of a job")
         elif after.job == name:
             yield invalid(at, after.job, "a job can't wait for itself")
         if after.job in seen:

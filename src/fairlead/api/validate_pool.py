@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead.api import names, quantity
 from fairlead.api.bounds import NAME_MAX
+from fairlead.api.causes import cause, duplicate, from_msgspec, invalid, required
 from fairlead.api.ec2_fleet_options import (
     EC2_FLEET_LAUNCH_MAX,
     EC2_FLEET_OPTIONS,
@@ -67,7 +68,7 @@ def validate_pool(pool: Mapping[str, Any]) -> list[StatusCause]:
     ]  # fmt: skip
     if name and not _NAME.fullmatch(name):
         why = f"must be at most {NAME_MAX} letters a-z, digits, '-' and '.': it becomes a label"
-        found.insert(0, _invalid("metadata.name", name, why))
+        found.insert(0, invalid("metadata.name", name, why))
     return found
 
 
@@ -79,19 +80,18 @@ def validate_fleet(fleet: Mapping[str, Any]) -> list[StatusCause]:
     found: list[StatusCause] = []
     name = _name_of(fleet)
     if name and name != FLEET_NAME:
-        found.append(_invalid("metadata.name", name, f"there is one Fleet, named {FLEET_NAME}"))
+        found.append(invalid("metadata.name", name, f"there is one Fleet, named {FLEET_NAME}"))
     seen: set[str] = set()
     for i, override in enumerate(spec.overrides):
         at = f"spec.overrides[{i}]"
         if override.name in seen:
-            text = f'Duplicate value: "{override.name}"'
-            found.append(StatusCause("FieldValueDuplicate", text, f"{at}.name"))
+            found.append(duplicate(f"{at}.name", override.name))
         seen.add(override.name)
         try:
             parse_time(override.expires_at)
         except ValueError:
             why = "must be an instant such as 2026-01-31T12:00:00Z"
-            found.append(_invalid(f"{at}.expiresAt", override.expires_at, why))
+            found.append(invalid(f"{at}.expiresAt", override.expires_at, why))
     return found
 
 
@@ -104,40 +104,31 @@ def _spec(obj: Mapping[str, Any], type_: type[S]) -> S | StatusCause:
     try:
         return msgspec.convert(obj.get("spec") or {}, type_)
     except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        text = f"Invalid value: {message}"
-        return StatusCause("FieldValueTypeInvalid", text, "spec" + where.rstrip("`"))
-
-
-def _invalid(field: str, value: object, why: str) -> StatusCause:
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    return StatusCause("FieldValueInvalid", f"Invalid value: {shown[:120]}: {why}", field)
+        return from_msgspec(error, "spec")
 
 
 def _sizes(spec: NodePoolSpec) -> Iterator[StatusCause]:
     if spec.min > spec.max:
-        yield _invalid("spec.min", spec.min, f"must be at most spec.max, {spec.max}")
+        yield invalid("spec.min", spec.min, f"must be at most spec.max, {spec.max}")
     if spec.hold is not None and not spec.min <= spec.hold <= spec.max:
         why = f"must be from spec.min, {spec.min}, to spec.max, {spec.max}"
-        yield _invalid("spec.hold", spec.hold, why)
+        yield invalid("spec.hold", spec.hold, why)
     if spec.headroom_nodes > spec.max:
         why = f"must be at most spec.max, {spec.max}"
-        yield _invalid("spec.headroomNodes", spec.headroom_nodes, why)
+        yield invalid("spec.headroomNodes", spec.headroom_nodes, why)
     if spec.spare_nodes > spec.limit:
         field = "spec.max" if spec.hold is None else "spec.hold"
-        yield _invalid(
-            "spec.spareNodes", spec.spare_nodes, f"must be at most {field}, {spec.limit}"
-        )
+        yield invalid("spec.spareNodes", spec.spare_nodes, f"must be at most {field}, {spec.limit}")
     elif spec.spare_nodes and spec.provider.type is ProviderType.EXTERNAL:
         why = "must be 0: the other autoscaler would remove spares, which are idle nodes"
-        yield _invalid("spec.spareNodes", spec.spare_nodes, why)
+        yield invalid("spec.spareNodes", spec.spare_nodes, why)
     try:
         gpus = spec.max * spec.gpus_per_node if spec.headroom_gpus else 0
     except quantity.QuantityError:
         return  # reported with the template
     if spec.headroom_gpus > gpus:
         why = f"must be at most the GPUs of spec.max nodes of the template, {gpus}"
-        yield _invalid("spec.headroomGPUs", spec.headroom_gpus, why)
+        yield invalid("spec.headroomGPUs", spec.headroom_gpus, why)
 
 
 def _policies(spec: NodePoolSpec) -> Iterator[StatusCause]:
@@ -145,13 +136,13 @@ def _policies(spec: NodePoolSpec) -> Iterator[StatusCause]:
     try:
         if quantity.parse(spec.price_per_hour) < 0:
             why = "must be greater than or equal to 0"
-            yield _invalid("spec.pricePerHour", spec.price_per_hour, why)
+            yield invalid("spec.pricePerHour", spec.price_per_hour, why)
     except quantity.QuantityError as error:
-        yield _invalid("spec.pricePerHour", spec.price_per_hour, str(error))
+        yield invalid("spec.pricePerHour", spec.price_per_hour, str(error))
     launch_seconds, ready_seconds = spec.scale_up.launch_seconds, spec.scale_up.ready_seconds
     if launch_seconds is not None and launch_seconds > ready_seconds:
         why = f"must be at most spec.scaleUp.readySeconds, {ready_seconds}"
-        yield _invalid("spec.scaleUp.launchSeconds", launch_seconds, why)
+        yield invalid("spec.scaleUp.launchSeconds", launch_seconds, why)
     for field, limit in (
         ("nodesAtOnceMax", spec.disruption.nodes_at_once_max),
         ("nodesPerHourMax", spec.disruption.nodes_per_hour_max),
@@ -161,17 +152,17 @@ def _policies(spec: NodePoolSpec) -> Iterator[StatusCause]:
             if limit is not None:
                 parse_limit(limit)
         except NodeLimitError as error:
-            yield _invalid(f"spec.disruption.{field}", limit, str(error))
+            yield invalid(f"spec.disruption.{field}", limit, str(error))
 
 
 def _provider(spec: NodePoolSpec) -> Iterator[StatusCause]:
     kind, reference = spec.provider.type, spec.provider.reference
     has_template = kind is ProviderType.AWS and LAUNCH_TEMPLATE in spec.provider.options
     if kind in _NEEDS_REFERENCE and not reference and not has_template:
-        why = f"Required value: a pool of provider {kind.value} names what it buys from"
-        yield StatusCause("FieldValueRequired", why, "spec.provider.reference")
+        why = f"a pool of provider {kind.value} names what it buys from"
+        yield required("spec.provider.reference", why)
     if kind in _IS_PATH and reference[:1] not in ("", "/"):
-        yield _invalid("spec.provider.reference", reference, "must be an absolute path")
+        yield invalid("spec.provider.reference", reference, "must be an absolute path")
     if kind is ProviderType.AWS:
         yield from _aws(spec)
     if kind is ProviderType.AZURE:
@@ -186,17 +177,16 @@ def _external(spec: NodePoolSpec) -> Iterator[StatusCause]:
     """Yield what has no meaning where another autoscaler owns the machines."""
     if spec.provider.reference:
         why = "must be empty: another autoscaler owns the machines"
-        yield _invalid("spec.provider.reference", spec.provider.reference, why)
+        yield invalid("spec.provider.reference", spec.provider.reference, why)
     yield from _unknown_options(spec, ())
     if spec.domains:
         why = "must be empty: the other autoscaler chooses; make a pool for each zone"
-        yield _invalid("spec.domains", len(spec.domains), why)
+        yield invalid("spec.domains", len(spec.domains), why)
     if spec.scale_down.consolidates:
         why = "must be false: Fairlead removes none of the machines"
-        yield _invalid("spec.scaleDown.consolidates", "true", why)
+        yield invalid("spec.scaleDown.consolidates", "true", why)
     if not any(_is_some(*each) for each in spec.template.resources.items()):
-        why = "Required value: what a balloon asks for, such as cpu and memory"
-        yield StatusCause("FieldValueRequired", why, "spec.template.resources")
+        yield required("spec.template.resources", "what a balloon asks for, such as cpu and memory")
 
 
 def _is_some(resource: str, amount: str | float) -> bool:
@@ -213,7 +203,7 @@ def _aws(spec: NodePoolSpec) -> Iterator[StatusCause]:
     limit = EC2_FLEET_LAUNCH_MAX if has_template else _AWS_LAUNCH_MAX
     if most > limit:
         why = f"AWS launches {limit} machines at once at most"
-        yield _invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
+        yield invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
     yield from _unknown_options(spec, (*_AWS_OPTIONS, *EC2_FLEET_OPTIONS))
     if has_template:
         yield from _ec2_fleet(spec)
@@ -221,26 +211,26 @@ def _aws(spec: NodePoolSpec) -> Iterator[StatusCause]:
     for option in EC2_FLEET_OPTIONS:
         if option in options:
             why = f"needs the option {LAUNCH_TEMPLATE}"
-            yield _invalid(f"spec.provider.options[{option}]", options[option], why)
+            yield invalid(f"spec.provider.options[{option}]", options[option], why)
 
 
 def _ec2_fleet(spec: NodePoolSpec) -> Iterator[StatusCause]:
     options, reference = spec.provider.options, spec.provider.reference
     if reference:
         why = f"names an Auto Scaling group; leave it out with the option {LAUNCH_TEMPLATE}"
-        yield _invalid("spec.provider.reference", reference, why)
+        yield invalid("spec.provider.reference", reference, why)
     mistakes = dict(ec2_fleet_mistakes(options))
     for option, why in mistakes.items():
         at, value = f"spec.provider.options[{option}]", options.get(option, "")
         if value:
-            yield _invalid(at, value, f"must be {why}")
+            yield invalid(at, value, f"must be {why}")
         else:
-            yield StatusCause("FieldValueRequired", f"Required value: {why}", at)
+            yield required(at, why)
     zones = ec2_fleet_options(options).subnets
     for i, domain in enumerate(spec.domains):
         if domain.name and domain.name not in zones and "subnets" not in mistakes:
             why = "must be a zone that the option subnets has a subnet of"
-            yield _invalid(f"spec.domains[{i}].name", domain.name, why)
+            yield invalid(f"spec.domains[{i}].name", domain.name, why)
 
 
 def _azure(spec: NodePoolSpec) -> Iterator[StatusCause]:
@@ -250,73 +240,70 @@ def _azure(spec: NodePoolSpec) -> Iterator[StatusCause]:
         name = f"{reference}-{domain}" if domain else reference
         if reference and not (len(name) <= _AZURE_NAME_MAX and _AZURE_NAME.fullmatch(name)):
             why = f"must make names of scale sets, REFERENCE-DOMAIN; {name[:80]!r} is none"
-            yield _invalid("spec.provider.reference", reference, why)
+            yield invalid("spec.provider.reference", reference, why)
     yield from _unknown_options(spec, tuple(_AZURE_OPTIONS))
     for option, (pattern, what) in _AZURE_OPTIONS.items():
         value = options.get(option, "")
         if not value:
-            yield StatusCause("FieldValueRequired", f"Required value: {what}", f"{at}[{option}]")
+            yield required(f"{at}[{option}]", what)
         elif not pattern.fullmatch(value):
-            yield _invalid(f"{at}[{option}]", value, f"must be {what}")
+            yield invalid(f"{at}[{option}]", value, f"must be {what}")
     if most > _AZURE_LAUNCH_MAX:
         why = f"a scale set has {_AZURE_LAUNCH_MAX} machines at most"
-        yield _invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
+        yield invalid("spec.scaleUp.nodesPerLaunchMax", most, why)
 
 
 def _gcp(spec: NodePoolSpec) -> Iterator[StatusCause]:
     options, at = spec.provider.options, "spec.provider.options"
     yield from _unknown_options(spec, _GCP_OPTIONS)
     if not options.get("project"):
-        why = "Required value: the id of the project that has the groups"
-        yield StatusCause("FieldValueRequired", why, f"{at}[project]")
+        yield required(f"{at}[project]", "the id of the project that has the groups")
     requests = options.get("resizeRequests", "false")
     if requests not in ("true", "false"):
-        yield _invalid(f"{at}[resizeRequests]", requests, 'must be "true" or "false"')
+        yield invalid(f"{at}[resizeRequests]", requests, 'must be "true" or "false"')
     for option, (least, most) in _GCP_SECONDS.items():
         value = options.get(option)
         if value is None:
             continue
         if not (value.isdecimal() and value.isascii() and least <= int(value[:9]) <= most):
             why = f"must be a number of seconds from {least} to {most}"
-            yield _invalid(f"{at}[{option}]", value, why)
+            yield invalid(f"{at}[{option}]", value, why)
         elif requests != "true":
-            yield _invalid(f"{at}[{option}]", value, 'needs the option resizeRequests: "true"')
+            yield invalid(f"{at}[{option}]", value, 'needs the option resizeRequests: "true"')
     if not spec.domains:
-        why = "Required value: the zones, each of which has a group of this name"
-        yield StatusCause("FieldValueRequired", why, "spec.domains")
+        yield required("spec.domains", "the zones, each of which has a group of this name")
 
 
 def _unknown_options(spec: NodePoolSpec, known: Sequence[str]) -> Iterator[StatusCause]:
     for option in sorted(set(spec.provider.options) - set(known)):
         why = f"unknown option; accepted: {', '.join(known) or 'none'}"
-        yield _invalid(f"spec.provider.options[{option}]", spec.provider.options[option], why)
+        yield invalid(f"spec.provider.options[{option}]", spec.provider.options[option], why)
 
 
 def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:
     at = "spec.template"
     if not spec.template.resources:
-        why = "Required value: what a node of the pool offers, such as cpu and memory"
-        yield StatusCause("FieldValueRequired", why, f"{at}.resources")
+        yield required(f"{at}.resources", "what a node of the pool offers, such as cpu and memory")
     for resource, amount in spec.template.resources.items():
         field = f"{at}.resources.{resource}"
         if not is_qualified_name(resource):
-            yield _invalid(field, resource, "must be a resource name such as nvidia.com/gpu")
+            yield invalid(field, resource, "must be a resource name such as nvidia.com/gpu")
         try:
             if quantity.parse(amount) < 0:
-                yield _invalid(field, amount, "must be greater than or equal to 0")
+                yield invalid(field, amount, "must be greater than or equal to 0")
         except quantity.QuantityError as error:
-            yield _invalid(field, amount, str(error))
+            yield invalid(field, amount, str(error))
     yield from _labels(spec.template.labels, f"{at}.labels")
     for i, taint in enumerate(spec.template.taints):
         field = f"{at}.taints[{i}]"
         if not is_qualified_name(taint.key):
-            yield _invalid(f"{field}.key", taint.key, "must be the key of a taint")
+            yield invalid(f"{field}.key", taint.key, "must be the key of a taint")
         if taint.effect not in _EFFECTS:
             text = f'Unsupported value: "{taint.effect}": supported values: {", ".join(_EFFECTS)}'
-            yield StatusCause("FieldValueNotSupported", text, f"{field}.effect")
+            yield cause("NotSupported", f"{field}.effect", text)
         if taint.key in (names.TAINT_JOINING, names.TAINT_RETURNING, names.TAINT_SPARE):
             why = "Fairlead adds and lifts this taint itself; leave it out"
-            yield _invalid(f"{field}.key", taint.key, why)
+            yield invalid(f"{field}.key", taint.key, why)
 
 
 def _domains(spec: NodePoolSpec) -> Iterator[StatusCause]:
@@ -324,10 +311,9 @@ def _domains(spec: NodePoolSpec) -> Iterator[StatusCause]:
     for i, domain in enumerate(spec.domains):
         at = f"spec.domains[{i}]"
         if not domain.name:
-            yield StatusCause("FieldValueRequired", "Required value: a name", f"{at}.name")
+            yield required(f"{at}.name", "a name")
         if domain.name in seen:
-            text = f'Duplicate value: "{domain.name}"'
-            yield StatusCause("FieldValueDuplicate", text, f"{at}.name")
+            yield duplicate(f"{at}.name", domain.name)
         seen.add(domain.name)
         yield from _labels(domain.labels, f"{at}.labels")
 
@@ -335,9 +321,9 @@ def _domains(spec: NodePoolSpec) -> Iterator[StatusCause]:
 def _labels(labels: Mapping[str, str], at: str) -> Iterator[StatusCause]:
     for key, value in labels.items():
         if not is_qualified_name(key):
-            yield _invalid(f"{at}.{key}", key, "must be the key of a label")
+            yield invalid(f"{at}.{key}", key, "must be the key of a label")
         elif key in _OWN_LABELS:
-            yield _invalid(f"{at}.{key}", key, "Fairlead sets this label itself; leave it out")
+            yield invalid(f"{at}.{key}", key, "Fairlead sets this label itself; leave it out")
         if not _VALUE.fullmatch(value):
             why = f"must be at most {NAME_MAX} letters, digits, '-', '_' and '.'"
-            yield _invalid(f"{at}.{key}", value, why)
+            yield invalid(f"{at}.{key}", value, why)

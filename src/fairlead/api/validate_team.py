@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid
+from fairlead.api.causes import LABEL, LABEL_RULE, duplicate, from_msgspec, invalid, required
 from fairlead.api.names import POOL
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import StatusCause
@@ -105,7 +105,7 @@ def _subjects(subjects: Subjects, path: str) -> Iterator[StatusCause]:
     for field, values in (("users", subjects.users), ("groups", subjects.groups)):
         for i, value in enumerate(values):
             if not value.strip():
-                yield cause("Required", f"{path}.{field}[{i}]", "Required value: a name")
+                yield required(f"{path}.{field}[{i}]", "a name")
         yield from _repeated(values, f"{path}.{field}")
 
 
@@ -135,18 +135,18 @@ def _reservation(reservation: Reservation, path: str) -> Iterator[StatusCause]:
     yield from _selector(reservation, path)
     for i, name in enumerate(reservation.node_names):
         if not name:
-            yield cause("Required", f"{path}.nodeNames[{i}]", "Required value: a name")
+            yield required(f"{path}.nodeNames[{i}]", "a name")
     yield from _repeated(reservation.node_names, f"{path}.nodeNames")
     if not (reservation.pool or reservation.node_selector or reservation.node_names):
         why = "pool, nodeSelector or nodeNames, one of them at least"
-        yield cause("Required", path, f"Required value: {why}")
+        yield required(path, why)
 
 
 def _share(share: Share, path: str) -> Iterator[StatusCause]:
     yield from _selector(share, path)
     if (share.nodes is None) == (share.gpus is None):
         got = "neither" if share.nodes is None else "both"
-        yield cause("Required", path, f"Required value: nodes or gpus, one of them; got {got}")
+        yield required(path, f"nodes or gpus, one of them; got {got}")
     for field, amount in (("nodes", share.nodes), ("gpus", share.gpus)):
         if amount is not None and amount < 0:
             yield invalid(f"{path}.{field}", amount, "must be greater than or equal to 0")

@@ -23,13 +23,12 @@ from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.balloons import BalloonController
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.fleet import FleetController
+from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.adoption.view import AdoptionPolicy

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.api import core, names, quantity
-from fairlead.api.core_volumes import ConfigMapVolumeSource
 from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.pod_parts import ConfigMapVolumeSource
 from fairlead.cli.request import JobRequest, Target, clean_name
 
 SCRIPT_BYTES_MAX = 512 * 1024

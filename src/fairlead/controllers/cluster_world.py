@@ -13,14 +13,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.resources import (
+    JOBS,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    TEAMS,
+)
 from fairlead.api.team import Team
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
@@ -236,3 +245,36 @@ def _is_apart(job: Job) -> bool:
     status = job.status
     is_bare = status.placement is None and status.nomination is None and status.preemption is None
     return is_bare and phase_of(job) in (Phase.UNADMITTED, Phase.FINISHED)
+
+
+# The mirrors of the whole cluster: jobs, pods, nodes, priority classes, teams, pools, quotas
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMirrors:
+    """Private or shared mirrors; pods are unfiltered."""
+
+    jobs: Mirror[Job]
+    pods: Mirror[Pod]
+    nodes: Mirror[Node]
+    priority_classes: Mirror[PriorityClass]
+    teams: Mirror[Team]
+    pools: Mirror[NodePool]
+    #: None where there are no quotas, as in the embedded cluster.
+    quotas: Mirror[ResourceQuota] | None = None
+
+    @classmethod
+    def make(
+        cls, client: Client, *, clock: Clock, rng: random.Random, has_quotas: bool = False
+    ) -> ClusterMirrors:
+        """Make private mirrors."""
+        quotas = Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng) if has_quotas else None
+        return cls(
+            jobs=Mirror(client, JOBS, clock=clock, rng=rng),
+            pods=Mirror(client, PODS, clock=clock, rng=rng),
+            nodes=Mirror(client, NODES, clock=clock, rng=rng),
+            priority_classes=Mirror(client, PRIORITY_CLASSES, clock=clock, rng=rng),
+            teams=Mirror(client, TEAMS, clock=clock, rng=rng),
+            pools=Mirror(client, NODE_POOLS, clock=clock, rng=rng),
+            quotas=quotas,
+        )

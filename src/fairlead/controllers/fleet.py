@@ -64,7 +64,7 @@ from fairlead.decide.fleet.view import (
     about,
 )
 from fairlead.decide.placement.patience import confined_at
-from fairlead.decide.rails.pulse import Pulse
+from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.reasons import BEHIND, Reason
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gangs import GangRequest, JobKey

@@ -7,29 +7,31 @@ mirrors and is built again from them after a crash.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fairlead.api import names
 from fairlead.api.core import ConfigMap, Node, Pod, Service
 from fairlead.api.job import Job, RestartPolicy, owner_reference_of
 from fairlead.api.meta import label_number
-from fairlead.api.podgroups import PodGroup
+from fairlead.api.podgroups import PodGroup, pod_groups
+from fairlead.api.resources import CONFIG_MAPS, SERVICES
 from fairlead.api.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.pods import JobPods
-from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import DependencyState, JobView, NodeOutage, Owned, PodRefusal, Probe
 from fairlead.decide.pinning import Binding, node_of, own_binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.spares import is_spare
+from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Change
+from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
 from fairlead.runtime.reader import MirrorReader, follow
 
 _NO_NODES: Mapping[str, int] = {}
@@ -412,3 +414,40 @@ def _among(table: Mapping[str, float], nodes: Sequence[Mapping[str, int]]) -> It
     if len(table) <= sum(map(len, nodes)):
         return (name for name in table if any(name in group for group in nodes))
     return (name for group in nodes for name in group if name in table)
+
+
+# What the jobs controller reads besides the cluster: what jobs own that is not a pod
+
+
+@dataclass(frozen=True, slots=True)
+class JobsMirrors:
+    """Mirrors that no other controller reads; they hold only what jobs own."""
+
+    config_maps: Mirror[ConfigMap]
+    services: Mirror[Service] | None = None
+    pod_groups: Mirror[PodGroup] | None = None
+
+    @classmethod
+    def make(
+        cls, client: Client, policy: JobsPolicy, *, clock: Clock, rng: random.Random
+    ) -> JobsMirrors:
+        """Make the mirrors that the policy needs."""
+        own = MirrorOptions(label_selector=names.JOB_UID)
+        services = None
+        if policy.peer_naming is PeerNaming.DNS:
+            services = Mirror(client, SERVICES, clock=clock, rng=rng, options=own)
+        groups = None
+        if policy.groups is not None:
+            resource = pod_groups(policy.groups)
+            groups = Mirror(client, resource, clock=clock, rng=rng, options=own)
+        return cls(
+            config_maps=Mirror(client, CONFIG_MAPS, clock=clock, rng=rng, options=own),
+            services=services,
+            pod_groups=groups,
+        )
+
+    @property
+    def all(self) -> Sequence[Mirror[Any]]:
+        """Return those that there are."""
+        optional = (self.services, self.pod_groups)
+        return [self.config_maps, *(mirror for mirror in optional if mirror is not None)]

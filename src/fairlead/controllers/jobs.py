@@ -18,7 +18,7 @@ from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobIndex, job_key_of
+from fairlead.controllers.job_index import JobIndex, JobsMirrors, job_key_of
 from fairlead.controllers.job_parts import (
     CreatePart,
     DeletePart,
@@ -27,7 +27,6 @@ from fairlead.controllers.job_parts import (
     deleted_metadata,
 )
 from fairlead.controllers.job_writer import JobWriter
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, is_denial, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
 from fairlead.decide.attempts.notes import EventReason, Note, event

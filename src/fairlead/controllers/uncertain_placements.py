@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fairlead.api.job import Job
-from fairlead.api.placement import Placement
+from fairlead.api.placement import Placement, nodes_of
 from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob, WriteVerdict
@@ -132,7 +132,7 @@ def _withdrawal(action: PlaceJob, node: str, at: str) -> WriteVerdict | PlaceJob
 
 
 def _nodes(placement: Placement | None) -> set[str]:
-    return {node for role in placement.roles for node in role.nodes} if placement else set()
+    return set(nodes_of(placement))
 
 
 def _is_same(job: Job, other: Job) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from fairlead.api.job import Job, JobSpec, JobStatus
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED
+from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
@@ -284,7 +285,7 @@ def _placed(status: JobStatus, now: float) -> Verdict | None:
     placement = status.placement
     if placement is None or placement.attempt != status.attempt:
         return None
-    nodes = {node for role in placement.roles for node in role.nodes}
+    nodes = set(nodes_of(placement))
     members = sum(len(role.nodes) for role in placement.roles)
     return Verdict(Reason.PLACED, {"nodes_used": len(nodes), "members": members})
 

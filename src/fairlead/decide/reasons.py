@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 from fairlead.api.quantity import CPU, GPU, humanize
 from fairlead.decide.words import duration
@@ -26,378 +26,283 @@ class Outcome(Enum):
 
 
 class Reason(Enum):
-    """Why. CamelCase, stable, used as a metric label and in conditions."""
+    """Why. CamelCase, stable, used as a metric label and in conditions.
 
-    PLACED = "Placed"
-    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
-    FRAGMENTED = "Fragmented"
-    NEIGHBOURS_IN_THE_WAY = "NeighboursInTheWay"
-    NODES_UNAVAILABLE = "NodesUnavailable"
-    MAINTENANCE = "Maintenance"
-    RESERVED_FOR_OTHERS = "ReservedForOthers"
-    AWAITING_RESERVATION = "AwaitingReservation"
-    BEHIND_EARLIER_JOB = "BehindEarlierJob"
-    BEHIND_RESERVATION = "BehindReservation"
-    BEHIND_EXPECTED_START = "BehindExpectedStart"
-    BEHIND_TEAM_JOB = "BehindTeamJob"
-    TOPOLOGY_UNAVAILABLE = "TopologyUnavailable"
-    SLICES_UNAVAILABLE = "SlicesUnavailable"
-    AWAITING_PREFERRED = "AwaitingPreferred"
-    AWAITING_QUOTA = "AwaitingQuota"
-    REPAIRING = "Repairing"
-    PREEMPTING = "Preempting"
-    WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
-    DEFRAGMENTING = "Defragmenting"
-    RESERVED = "Reserved"
-    PREEMPTED = "Preempted"
-    MOVED = "Moved"
-    CONSOLIDATED = "Consolidated"
-    PLACE_WITHDRAWN = "PlaceWithdrawn"
-    PENDING_EVALUATION = "PendingEvaluation"
-    DEPENDENCY = "Dependency"
-    DEPENDENCY_MISSING = "DependencyMissing"
-    BACKING_OFF = "BackingOff"
-    STOPPING = "Stopping"
-    DEPENDENCY_FAILED = "DependencyFailed"
-    PRIORITY_CLASS_MISSING = "PriorityClassMissing"
-    PRIORITY_CLASS_RESERVED = "PriorityClassReserved"
-    BORROW_LIMIT = "BorrowLimit"
-    BORROW_BACK_OFF = "BorrowBackOff"
-    RUNNING_LIMIT = "RunningLimit"
-    GPU_LIMIT = "GPULimit"
-    GPU_BUDGET = "GPUBudget"
-    QUEUE_LIMIT = "QueueLimit"
-    TEAM_NOT_OPEN = "TeamNotOpen"
-    TEAM_AMBIGUOUS = "TeamAmbiguous"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    POLICY_REFUSED = "PolicyRefused"
-    POD_HELD_BACK = "PodHeldBack"
-    HELD = "Held"
-    GROUP_INCOMPLETE = "GroupIncomplete"
-    GROUP_HELD = "GroupHeld"
-    GROUP_UNGATED = "GroupUngated"
-    NO_NODE_SHAPE_FITS = "NoNodeShapeFits"
-    EXCEEDS_CLUSTER = "ExceedsCluster"
-    TOO_FEW_APART = "TooFewApart"
-    NO_DOMAIN_FITS = "NoDomainFits"
-    NO_SLICES_FIT = "NoSlicesFit"
-    NO_SUCH_TOPOLOGY = "NoSuchTopology"
-    RESERVATION_ENDED = "ReservationEnded"
-    NO_SUCH_RESERVATION = "NoSuchReservation"
-    NO_MATCHING_NODE = "NoMatchingNode"
-    INVALID_REQUEST = "InvalidRequest"
-    SET_ASIDE = "SetAside"
+    `severity` orders reasons when several hold (higher wins); `template` is a str.format text.
+    """
+
+    _value_: str
+    outcome: Outcome
+    severity: int
+    template: str
+
+    def __new__(cls, value: str, outcome: Outcome, severity: int, template: str) -> Self:
+        """Make a member."""
+        reason = object.__new__(cls)
+        reason._value_ = value
+        reason.outcome, reason.severity, reason.template = outcome, severity, template
+        return reason
+
+    PLACED = "Placed", Outcome.PLACED, 0, "placed on {nodes_used} nodes"
+    PENDING_EVALUATION = (
+        "PendingEvaluation", Outcome.WAITING, 10,
+        "not evaluated yet; {ahead} jobs are ahead in the queue",
+    )  # fmt: skip
+    BACKING_OFF = (
+        "BackingOff", Outcome.WAITING, 20,
+        "restarts as attempt {attempt} after a back-off of {backoff_seconds}",
+    )  # fmt: skip
+    STOPPING = (
+        "Stopping", Outcome.WAITING, 20,
+        "{cause}; it ends once its members have ended: {members} have not",
+    )  # fmt: skip
+    DEPENDENCY = "Dependency", Outcome.WAITING, 20, "waits for job {job} to be {state}"
+    DEPENDENCY_MISSING = (
+        "DependencyMissing", Outcome.WAITING, 20,
+        "waits for job {job} to be {state}, but there is no such job at present; submit it, or "
+        "cancel this one",
+    )  # fmt: skip
+    GROUP_INCOMPLETE = (
+        "GroupIncomplete", Outcome.WAITING, 20,
+        "{members_present} of {members} members exist; {owner} creates the others",
+    )  # fmt: skip
+    GROUP_HELD = (
+        "GroupHeld", Outcome.WAITING, 20,
+        "all {members} members of {owner} exist, but another controller holds some of them by its "
+        "own scheduling gate and has to let them in first",
+    )  # fmt: skip
+    REPAIRING = (
+        "Repairing", Outcome.WAITING, 30,
+        "keeps the nodes of {members_kept} of {members} members; no replacement yet for "
+        "{nodes_lost} nodes, lost or cordoned",
+    )  # fmt: skip
+    PREEMPTING = (
+        "Preempting", Outcome.WAITING, 25,
+        "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
+        "end there",
+    )  # fmt: skip
+    WAITING_FOR_CHECKPOINT = (
+        "WaitingForCheckpoint", Outcome.WAITING, 25,
+        "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
+        "end there, {saving} of them after a checkpoint",
+    )  # fmt: skip
+    DEFRAGMENTING = (
+        "Defragmenting", Outcome.WAITING, 25,
+        "its place on {nodes} nodes is kept for it; waits for {moves} jobs to leave it for other "
+        "nodes, which are kept for them",
+    )  # fmt: skip
+    RESERVED = (
+        "Reserved", Outcome.WAITING, 25,
+        "its place on {nodes} nodes is kept for it; waits for the last pods there to end",
+    )  # fmt: skip
+    PLACE_WITHDRAWN = (
+        "PlaceWithdrawn", Outcome.WAITING, 20,
+        "its place of {placed_at} was not confirmed before node {node} ceased to take pods; it is "
+        "placed again",
+    )  # fmt: skip
+    PREEMPTED = (
+        "Preempted", Outcome.WAITING, 30,
+        "gives its nodes back for job {job} of priority {priority}",
+    )  # fmt: skip
+    MOVED = (
+        "Moved", Outcome.WAITING, 30,
+        "moves to other nodes, which are kept for it, to make room for job {job}",
+    )  # fmt: skip
+    CONSOLIDATED = (
+        "Consolidated", Outcome.WAITING, 30,
+        "moves to other nodes, which are kept for it, so that {nodes} nodes of its pool can be "
+        "removed: {shown}",
+    )  # fmt: skip
+    BEHIND_EARLIER_JOB = (
+        "BehindEarlierJob", Outcome.WAITING, 35,
+        "fits now, but job {job} is ahead in the queue and needs the room",
+    )  # fmt: skip
+    BEHIND_RESERVATION = (
+        "BehindReservation", Outcome.WAITING, 35,
+        "fits now, but the room is kept for job {job}, which is ahead in the queue and starts by "
+        "{starts_by}; jobs whose time limits end before may start now",
+    )  # fmt: skip
+    BEHIND_EXPECTED_START = (
+        "BehindExpectedStart", Outcome.WAITING, 35,
+        "fits now, but the room is kept for job {job}, which is ahead in the queue and is expected "
+        "to start by {starts_by}, going by the run times of past jobs; jobs that end before by "
+        "their time limits, or without one by the run times of jobs like them, may start now",
+    )  # fmt: skip
+    BEHIND_TEAM_JOB = (
+        "BehindTeamJob", Outcome.WAITING, 35,
+        "its team starts jobs in strict order, and job {job}, which is ahead, waits for nodes that "
+        "it could use",
+    )  # fmt: skip
+    AWAITING_QUOTA = (
+        "AwaitingQuota", Outcome.WAITING, 40,
+        "the quota of its namespace has no room for it, so it keeps no nodes from other jobs: "
+        "{message}",
+    )  # fmt: skip
+    INSUFFICIENT_CAPACITY = (
+        "InsufficientCapacity", Outcome.WAITING, 40,
+        "needs {asked} {resource}, {free} of {total} are free: {short} short",
+    )  # fmt: skip
+    FRAGMENTED = (
+        "Fragmented", Outcome.WAITING, 45,
+        "{free} {resource} are free, but in pieces: room for {members_fit} of {members} members",
+    )  # fmt: skip
+    TOPOLOGY_UNAVAILABLE = (
+        "TopologyUnavailable", Outcome.WAITING, 45,
+        "no {topology_key} has room for all {members} members; the best has room for {members_fit}",
+    )  # fmt: skip
+    SLICES_UNAVAILABLE = (
+        "SlicesUnavailable", Outcome.WAITING, 45,
+        "in slices of {slice_size} members, each in one {slice_level}, {within} has room for "
+        "{members_fit} of {members} members",
+    )  # fmt: skip
+    AWAITING_PREFERRED = (
+        "AwaitingPreferred", Outcome.WAITING, 30,
+        "waits for one {topology_key} until {until}, then takes {then}; the best of {domains} has "
+        "room for {members_fit} of {members} members",
+    )  # fmt: skip
+    NEIGHBOURS_IN_THE_WAY = (
+        "NeighboursInTheWay", Outcome.WAITING, 45,
+        "there are free nodes, but {rules} of its pods and of those that run allow only "
+        "{members_fit} of {members} members",
+    )  # fmt: skip
+    MAINTENANCE = (
+        "Maintenance", Outcome.WAITING, 50,
+        "it cannot start on {nodes} nodes, in whose maintenance it could still run; the first one "
+        "is {window}",
+    )  # fmt: skip
+    RESERVED_FOR_OTHERS = (
+        "ReservedForOthers", Outcome.WAITING, 50,
+        "it cannot start on {nodes} nodes, which are reserved while it could still run; the first "
+        "reservation to end is {reservation}, {window}",
+    )  # fmt: skip
+    AWAITING_RESERVATION = (
+        "AwaitingReservation", Outcome.WAITING, 50,
+        "waits for its reservation {reservation} of {nodes} nodes, {window}",
+    )  # fmt: skip
+    RESERVATION_ENDED = (
+        "ReservationEnded", Outcome.BLOCKED, 60,
+        "its reservation {reservation} is over ({window}): let the job name another one, or none",
+    )  # fmt: skip
+    NO_SUCH_RESERVATION = (
+        "NoSuchReservation", Outcome.BLOCKED, 60,
+        "there is no reservation {reservation}: let the job name another one, or none; fairlead "
+        "reservations lists them",
+    )  # fmt: skip
+    NODES_UNAVAILABLE = (
+        "NodesUnavailable", Outcome.WAITING, 50,
+        "it cannot use {nodes_unavailable} nodes for now (cordoned, not ready, tainted or closed "
+        "for maintenance); the "
+        "others, empty, hold {members_fit} of {members} members",
+    )  # fmt: skip
+    DEPENDENCY_FAILED = (
+        "DependencyFailed", Outcome.BLOCKED, 60,
+        "starts only after job {job} is {wanted}, but it ended as {state}",
+    )  # fmt: skip
+    HELD = "Held", Outcome.BLOCKED, 60, "spec.suspend is set; fairlead release lets it start"
+    QUOTA_EXCEEDED = (
+        "QuotaExceeded", Outcome.BLOCKED, 60,
+        "a quota refuses its pods; it is tried again by itself: {message}",
+    )  # fmt: skip
+    POLICY_REFUSED = (
+        "PolicyRefused", Outcome.BLOCKED, 60,
+        "a policy refuses its pods; it is tried again by itself: {message}",
+    )  # fmt: skip
+    POD_HELD_BACK = (
+        "PodHeldBack", Outcome.WAITING, 50,
+        "the API server takes none of its pods now: {message}",
+    )  # fmt: skip
+    PRIORITY_CLASS_MISSING = (
+        "PriorityClassMissing", Outcome.BLOCKED, 60,
+        "there is no PriorityClass {priority_class}; kubectl get priorityclasses lists those there "
+        "are",
+    )  # fmt: skip
+    PRIORITY_CLASS_RESERVED = (
+        "PriorityClassReserved", Outcome.BLOCKED, 60,
+        "PriorityClass {priority_class} is reserved for the cluster's own components",
+    )  # fmt: skip
+    BORROW_LIMIT = (
+        "BorrowLimit", Outcome.WAITING, 40,
+        "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
+        "team {team} borrows {borrowed} nodes",
+    )  # fmt: skip
+    BORROW_BACK_OFF = (
+        "BorrowBackOff", Outcome.WAITING, 40,
+        "would fit on idle nodes of other teams, but gave way {times} times in a row on such nodes "
+        "without a new checkpoint; borrows again at {until}",
+    )  # fmt: skip
+    RUNNING_LIMIT = (
+        "RunningLimit", Outcome.WAITING, 40,
+        "{account} has nodes for {running} jobs, of at most {limit}; it may start when one of them "
+        "ends",
+    )  # fmt: skip
+    GPU_LIMIT = (
+        "GPULimit", Outcome.WAITING, 40,
+        "asks for {gpus} GPUs; {account} holds {gpus_held} of at most {limit}",
+    )  # fmt: skip
+    GPU_BUDGET = (
+        "GPUBudget", Outcome.WAITING, 40,
+        "team {team} has used its budget of {limit} GPU-hours; what it used counts half after "
+        "{days} days, so it may start once it counts less",
+    )  # fmt: skip
+    QUEUE_LIMIT = (
+        "QueueLimit", Outcome.WAITING, 40,
+        "{account} may have {limit} {kind} jobs; it joins the queue when one of them has {event}",
+    )  # fmt: skip
+    TEAM_NOT_OPEN = (
+        "TeamNotOpen", Outcome.BLOCKED, 60,
+        "its namespace does not belong to team {team}; open to it: {open}",
+    )  # fmt: skip
+    TEAM_AMBIGUOUS = (
+        "TeamAmbiguous", Outcome.BLOCKED, 60,
+        "its namespace belongs to several teams, so it must name one in spec.team: {open}",
+    )  # fmt: skip
+    GROUP_UNGATED = (
+        "GroupUngated", Outcome.BLOCKED, 60,
+        "{ungated} of its pods were created without a gate, so the group cannot start together: "
+        "delete them, and {owner} creates new ones",
+    )  # fmt: skip
+    NO_MATCHING_NODE = (
+        "NoMatchingNode", Outcome.IMPOSSIBLE, 70,
+        "none of {nodes} nodes matches the node selector and tolerations of role {role}",
+    )  # fmt: skip
+    EXCEEDS_CLUSTER = (
+        "ExceedsCluster", Outcome.IMPOSSIBLE, 80,
+        "needs room for {members} members; all matching nodes, empty, hold {members_fit}",
+    )  # fmt: skip
+    TOO_FEW_APART = (
+        "TooFewApart", Outcome.IMPOSSIBLE, 82,
+        "{rules} of its pods allow only {members_fit} of {members} members on all matching nodes, "
+        "empty",
+    )  # fmt: skip
+    NO_DOMAIN_FITS = (
+        "NoDomainFits", Outcome.IMPOSSIBLE, 85,
+        "needs room for {members} members in one {topology_key}; the largest of {domains}, empty, "
+        "holds {members_fit}",
+    )  # fmt: skip
+    NO_SLICES_FIT = (
+        "NoSlicesFit", Outcome.IMPOSSIBLE, 85,
+        "in slices of {slice_size} members, each in one {slice_level}, {within}, empty, has room "
+        "for {members_fit} of {members} members",
+    )  # fmt: skip
+    NO_SUCH_TOPOLOGY = (
+        "NoSuchTopology", Outcome.IMPOSSIBLE, 86,
+        "needs its {members} members in one {topology_key}, but no node has that label",
+    )  # fmt: skip
+    NO_NODE_SHAPE_FITS = (
+        "NoNodeShapeFits", Outcome.IMPOSSIBLE, 90,
+        "a member of role {role} needs {asked} {resource}; the largest node has {largest}",
+    )  # fmt: skip
+    INVALID_REQUEST = "InvalidRequest", Outcome.IMPOSSIBLE, 100, "invalid request: {field}"
+    SET_ASIDE = (
+        "SetAside", Outcome.IMPOSSIBLE, 110,
+        "set aside, as it cannot be {stage}: {fault}; it is looked at again when it changes",
+    )  # fmt: skip
 
 
 #: Reasons of jobs that would fit but for the job at the head of the queue.
 RESERVED_UNTIL = (Reason.BEHIND_RESERVATION, Reason.BEHIND_EXPECTED_START)
 BEHIND = (Reason.BEHIND_EARLIER_JOB, *RESERVED_UNTIL)
 
-
-@dataclass(frozen=True, slots=True)
-class ReasonInfo:
-    """`severity` orders reasons when several hold (higher wins); `template` is a str.format
-    text.
-    """
-
-    outcome: Outcome
-    severity: int
-    template: str
-
-
-REASONS: dict[Reason, ReasonInfo] = {
-    Reason.PLACED: ReasonInfo(Outcome.PLACED, 0, "placed on {nodes_used} nodes"),
-    Reason.PENDING_EVALUATION: ReasonInfo(
-        Outcome.WAITING, 10, "not evaluated yet; {ahead} jobs are ahead in the queue"
-    ),
-    Reason.BACKING_OFF: ReasonInfo(
-        Outcome.WAITING, 20, "restarts as attempt {attempt} after a back-off of {backoff_seconds}"
-    ),
-    Reason.STOPPING: ReasonInfo(
-        Outcome.WAITING, 20, "{cause}; it ends once its members have ended: {members} have not"
-    ),
-    Reason.DEPENDENCY: ReasonInfo(Outcome.WAITING, 20, "waits for job {job} to be {state}"),
-    Reason.DEPENDENCY_MISSING: ReasonInfo(
-        Outcome.WAITING,
-        20,
-        "waits for job {job} to be {state}, but there is no such job at present; submit it, or "
-        "cancel this one",
-    ),
-    Reason.GROUP_INCOMPLETE: ReasonInfo(
-        Outcome.WAITING,
-        20,
-        "{members_present} of {members} members exist; {owner} creates the others",
-    ),
-    Reason.GROUP_HELD: ReasonInfo(
-        Outcome.WAITING,
-        20,
-        "all {members} members of {owner} exist, but another controller holds some of them by its "
-        "own scheduling gate and has to let them in first",
-    ),
-    Reason.REPAIRING: ReasonInfo(
-        Outcome.WAITING,
-        30,
-        "keeps the nodes of {members_kept} of {members} members; no replacement yet for "
-        "{nodes_lost} nodes, lost or cordoned",
-    ),
-    Reason.PREEMPTING: ReasonInfo(
-        Outcome.WAITING,
-        25,
-        "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
-        "end there",
-    ),
-    Reason.WAITING_FOR_CHECKPOINT: ReasonInfo(
-        Outcome.WAITING,
-        25,
-        "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
-        "end there, {saving} of them after a checkpoint",
-    ),
-    Reason.DEFRAGMENTING: ReasonInfo(
-        Outcome.WAITING,
-        25,
-        "its place on {nodes} nodes is kept for it; waits for {moves} jobs to leave it for other "
-        "nodes, which are kept for them",
-    ),
-    Reason.RESERVED: ReasonInfo(
-        Outcome.WAITING,
-        25,
-        "its place on {nodes} nodes is kept for it; waits for the last pods there to end",
-    ),
-    Reason.PLACE_WITHDRAWN: ReasonInfo(
-        Outcome.WAITING,
-        20,
-        "its place of {placed_at} was not confirmed before node {node} ceased to take pods; it is "
-        "placed again",
-    ),
-    Reason.PREEMPTED: ReasonInfo(
-        Outcome.WAITING, 30, "gives its nodes back for job {job} of priority {priority}"
-    ),
-    Reason.MOVED: ReasonInfo(
-        Outcome.WAITING,
-        30,
-        "moves to other nodes, which are kept for it, to make room for job {job}",
-    ),
-    Reason.CONSOLIDATED: ReasonInfo(
-        Outcome.WAITING,
-        30,
-        "moves to other nodes, which are kept for it, so that {nodes} nodes of its pool can be "
-        "removed: {shown}",
-    ),
-    Reason.BEHIND_EARLIER_JOB: ReasonInfo(
-        Outcome.WAITING, 35, "fits now, but job {job} is ahead in the queue and needs the room"
-    ),
-    Reason.BEHIND_RESERVATION: ReasonInfo(
-        Outcome.WAITING,
-        35,
-        "fits now, but the room is kept for job {job}, which is ahead in the queue and starts by "
-        "{starts_by}; jobs whose time limits end before may start now",
-    ),
-    Reason.BEHIND_EXPECTED_START: ReasonInfo(
-        Outcome.WAITING,
-        35,
-        "fits now, but the room is kept for job {job}, which is ahead in the queue and is expected "
-        "to start by {starts_by}, going by the run times of past jobs; jobs that end before by "
-        "their time limits, or without one by the run times of jobs like them, may start now",
-    ),
-    Reason.BEHIND_TEAM_JOB: ReasonInfo(
-        Outcome.WAITING,
-        35,
-        "its team starts jobs in strict order, and job {job}, which is ahead, waits for nodes that "
-        "it could use",
-    ),
-    Reason.AWAITING_QUOTA: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "the quota of its namespace has no room for it, so it keeps no nodes from other jobs: "
-        "{message}",
-    ),
-    Reason.INSUFFICIENT_CAPACITY: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "needs {asked} {resource}, {free} of {total} are free: {short} short",
-    ),
-    Reason.FRAGMENTED: ReasonInfo(
-        Outcome.WAITING,
-        45,
-        "{free} {resource} are free, but in pieces: room for {members_fit} of {members} members",
-    ),
-    Reason.TOPOLOGY_UNAVAILABLE: ReasonInfo(
-        Outcome.WAITING,
-        45,
-        "no {topology_key} has room for all {members} members; the best has room for {members_fit}",
-    ),
-    Reason.SLICES_UNAVAILABLE: ReasonInfo(
-        Outcome.WAITING,
-        45,
-        "in slices of {slice_size} members, each in one {slice_level}, {within} has room for "
-        "{members_fit} of {members} members",
-    ),
-    Reason.AWAITING_PREFERRED: ReasonInfo(
-        Outcome.WAITING,
-        30,
-        "waits for one {topology_key} until {until}, then takes {then}; the best of {domains} has "
-        "room for {members_fit} of {members} members",
-    ),
-    Reason.NEIGHBOURS_IN_THE_WAY: ReasonInfo(
-        Outcome.WAITING,
-        45,
-        "there are free nodes, but {rules} of its pods and of those that run allow only "
-        "{members_fit} of {members} members",
-    ),
-    Reason.MAINTENANCE: ReasonInfo(
-        Outcome.WAITING,
-        50,
-        "it cannot start on {nodes} nodes, in whose maintenance it could still run; the first one "
-        "is {window}",
-    ),
-    Reason.RESERVED_FOR_OTHERS: ReasonInfo(
-        Outcome.WAITING,
-        50,
-        "it cannot start on {nodes} nodes, which are reserved while it could still run; the first "
-        "reservation to end is {reservation}, {window}",
-    ),
-    Reason.AWAITING_RESERVATION: ReasonInfo(
-        Outcome.WAITING, 50, "waits for its reservation {reservation} of {nodes} nodes, {window}"
-    ),
-    Reason.RESERVATION_ENDED: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "its reservation {reservation} is over ({window}): let the job name another one, or none",
-    ),
-    Reason.NO_SUCH_RESERVATION: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "there is no reservation {reservation}: let the job name another one, or none; fairlead "
-        "reservations lists them",
-    ),
-    Reason.NODES_UNAVAILABLE: ReasonInfo(
-        Outcome.WAITING,
-        50,
-        "it cannot use {nodes_unavailable} nodes for now (cordoned, not ready, tainted or closed "
-        "for maintenance); the "
-        "others, empty, hold {members_fit} of {members} members",
-    ),
-    Reason.DEPENDENCY_FAILED: ReasonInfo(
-        Outcome.BLOCKED, 60, "starts only after job {job} is {wanted}, but it ended as {state}"
-    ),
-    Reason.HELD: ReasonInfo(
-        Outcome.BLOCKED, 60, "spec.suspend is set; fairlead release lets it start"
-    ),
-    Reason.QUOTA_EXCEEDED: ReasonInfo(
-        Outcome.BLOCKED, 60, "a quota refuses its pods; it is tried again by itself: {message}"
-    ),
-    Reason.POLICY_REFUSED: ReasonInfo(
-        Outcome.BLOCKED, 60, "a policy refuses its pods; it is tried again by itself: {message}"
-    ),
-    Reason.POD_HELD_BACK: ReasonInfo(
-        Outcome.WAITING, 50, "the API server takes none of its pods now: {message}"
-    ),
-    Reason.PRIORITY_CLASS_MISSING: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "there is no PriorityClass {priority_class}; kubectl get priorityclasses lists those there "
-        "are",
-    ),
-    Reason.PRIORITY_CLASS_RESERVED: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "PriorityClass {priority_class} is reserved for the cluster's own components",
-    ),
-    Reason.BORROW_LIMIT: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
-        "team {team} borrows {borrowed} nodes",
-    ),
-    Reason.BORROW_BACK_OFF: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "would fit on idle nodes of other teams, but gave way {times} times in a row on such nodes "
-        "without a new checkpoint; borrows again at {until}",
-    ),
-    Reason.RUNNING_LIMIT: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "{account} has nodes for {running} jobs, of at most {limit}; it may start when one of them "
-        "ends",
-    ),
-    Reason.GPU_LIMIT: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "asks for {gpus} GPUs; {account} holds {gpus_held} of at most {limit}",
-    ),
-    Reason.GPU_BUDGET: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "team {team} has used its budget of {limit} GPU-hours; what it used counts half after "
-        "{days} days, so it may start once it counts less",
-    ),
-    Reason.QUEUE_LIMIT: ReasonInfo(
-        Outcome.WAITING,
-        40,
-        "{account} may have {limit} {kind} jobs; it joins the queue when one of them has {event}",
-    ),
-    Reason.TEAM_NOT_OPEN: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "its namespace does not belong to team {team}; open to it: {open}",
-    ),
-    Reason.TEAM_AMBIGUOUS: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "its namespace belongs to several teams, so it must name one in spec.team: {open}",
-    ),
-    Reason.GROUP_UNGATED: ReasonInfo(
-        Outcome.BLOCKED,
-        60,
-        "{ungated} of its pods were created without a gate, so the group cannot start together: "
-        "delete them, and {owner} creates new ones",
-    ),
-    Reason.NO_MATCHING_NODE: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        70,
-        "none of {nodes} nodes matches the node selector and tolerations of role {role}",
-    ),
-    Reason.EXCEEDS_CLUSTER: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        80,
-        "needs room for {members} members; all matching nodes, empty, hold {members_fit}",
-    ),
-    Reason.TOO_FEW_APART: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        82,
-        "{rules} of its pods allow only {members_fit} of {members} members on all matching nodes, "
-        "empty",
-    ),
-    Reason.NO_DOMAIN_FITS: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        85,
-        "needs room for {members} members in one {topology_key}; the largest of {domains}, empty, "
-        "holds {members_fit}",
-    ),
-    Reason.NO_SLICES_FIT: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        85,
-        "in slices of {slice_size} members, each in one {slice_level}, {within}, empty, has room "
-        "for {members_fit} of {members} members",
-    ),
-    Reason.NO_SUCH_TOPOLOGY: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        86,
-        "needs its {members} members in one {topology_key}, but no node has that label",
-    ),
-    Reason.NO_NODE_SHAPE_FITS: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        90,
-        "a member of role {role} needs {asked} {resource}; the largest node has {largest}",
-    ),
-    Reason.INVALID_REQUEST: ReasonInfo(Outcome.IMPOSSIBLE, 100, "invalid request: {field}"),
-    Reason.SET_ASIDE: ReasonInfo(
-        Outcome.IMPOSSIBLE,
-        110,
-        "set aside, as it cannot be {stage}: {fault}; it is looked at again when it changes",
-    ),
-}
 
 #: Facts that are amounts of the fact `resource`, in base units.
 AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
@@ -437,7 +342,7 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
     for name, seconds in shown.items():
         if name.endswith("_seconds") and isinstance(seconds, int | float):
             shown[name] = duration(seconds)
-    text = singular(REASONS[reason].template.format_map(shown))
+    text = singular(reason.template.format_map(shown))
     count = shown.get(SPARES)
     if count is None:
         return text

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from fairlead.decide.reasons import REASONS, Outcome, Reason, render
+from fairlead.decide.reasons import Outcome, Reason, render
 
 #: (namespace, name)
 ObjectKey: TypeAlias = tuple[str, str]
@@ -28,7 +28,7 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """Follows from the reason."""
-        return REASONS[self.reason].outcome
+        return self.reason.outcome
 
     @property
     def message(self) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, TypeVar, cast
@@ -107,9 +108,8 @@ class PostgresStore:
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(self._options.connections_max)
         self._is_prepared = False
-        self._recorded_count = 0
-        self._kept_count = 0
-        self._decided_count = 0
+        #: Rows that each statement has written.
+        self._written: Counter[str] = Counter()
 
     async def check(self) -> None:
         """Connect and make the schema; HistoryError when it is not usable."""
@@ -128,17 +128,8 @@ class PostgresStore:
 
     async def record(self, record: JobRecord) -> None:
         """Keep the record; committed at the server when this returns."""
-        self._recorded_count += 1
-        prunes = self._recorded_count % _PRUNE_EVERY == 0
-
-        async def write(connection: Connection) -> None:
-            await connection.execute(
-                _SQL.upsert_record(), tuple(map(_without_nul, astuple(record)))
-            )
-            if prunes:
-                await connection.execute(_SQL.prune_records(), (self._options.records_max,))
-
-        await self._call(write)
+        row, prune = _row(record), (_SQL.prune_records(), self._options.records_max)
+        await self._write(_SQL.upsert_record(), [row], prune)
 
     async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
         """Return matching records, the latest end first, at most `query.limit`."""
@@ -147,17 +138,8 @@ class PostgresStore:
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """Keep decisions; committed at the server when this returns."""
-        before, self._decided_count = self._decided_count, self._decided_count + len(records)
-        prunes = before // _PRUNE_EVERY != self._decided_count // _PRUNE_EVERY
-
-        async def write(connection: Connection) -> None:
-            for each in records:
-                row = tuple(map(_without_nul, astuple(each)))
-                await connection.execute(_SQL.insert_fleet(), row)
-            if prunes:
-                await connection.execute(_SQL.prune_fleet(), (self._options.records_max,))
-
-        await self._call(write)
+        prune = (_SQL.prune_fleet(), self._options.records_max)
+        await self._write(_SQL.insert_fleet(), list(map(_row, records)), prune)
 
     async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
         """Return matching decisions, the latest first, at most `query.limit`."""
@@ -167,16 +149,8 @@ class PostgresStore:
 
     async def keep(self, log: MemberLog) -> None:
         """Keep a member's log, in place of a shorter one of the same pod."""
-        row = log_row(log)
-        self._kept_count += 1
-        prunes = self._kept_count % _PRUNE_EVERY == 0
-
-        async def write(connection: Connection) -> None:
-            await connection.execute(_SQL.upsert_log(), row)
-            if prunes:
-                await connection.execute(_SQL.prune_logs(), (self._options.log_bytes_max,))
-
-        await self._call(write)
+        prune = (_SQL.prune_logs(), self._options.log_bytes_max)
+        await self._write(_SQL.upsert_log(), [log_row(log)], prune)
 
     async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         """Return which of these pods have a log here."""
@@ -188,6 +162,20 @@ class PostgresStore:
         return query.of_one_job(logs_of(await self._select(_SQL.select_logs(query))))
 
     # Connections
+
+    async def _write(self, statement: str, rows: Sequence[Values], prune: tuple[str, int]) -> None:
+        """Execute a statement with each row; with every `_PRUNE_EVERY`th row, drop the oldest."""
+        before = self._written[statement]
+        after = self._written[statement] = before + len(rows)
+        oldest, bound = prune
+
+        async def write(connection: Connection) -> None:
+            for row in rows:
+                await connection.execute(statement, row)
+            if before // _PRUNE_EVERY != after // _PRUNE_EVERY:
+                await connection.execute(oldest, (bound,))
+
+        await self._call(write)
 
     async def _select(self, statement: tuple[str, Values]) -> list[tuple[Any, ...]]:
         async def read(connection: Connection) -> list[tuple[Any, ...]]:
@@ -267,6 +255,9 @@ class PostgresStore:
         return f"the history {shown_url(self._url)} failed: {check_text(text, self._url)}"
 
 
-def _without_nul(value: object) -> object:
-    """PostgreSQL's text holds no NUL, and JSON writes it as an escape; a plain text may have it."""
-    return value.replace("\x00", "") if isinstance(value, str) else value
+def _row(record: JobRecord | FleetRecord) -> Values:
+    """Return the columns. PostgreSQL's text holds no NUL, and JSON writes it as an escape; a plain
+    text may have it.
+    """
+    columns = astuple(record)
+    return tuple(each.replace("\x00", "") if isinstance(each, str) else each for each in columns)

@@ -6,7 +6,7 @@ Statements hold this module's own table and column names only; all values are bo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -103,16 +103,8 @@ class Dialect:
 
     def select_fleet(self, query: FleetQuery) -> tuple[str, Values]:
         """Return the statement for a query, the latest first, and its values."""
-        terms: list[str] = []
-        values: list[object] = []
-        for column, value in (("pool", query.pool), ("action", query.action)):
-            if value:
-                terms.append(f'"{column}" = {self.mark}')
-                values.append(value)
-        if query.since is not None:
-            terms.append(f"at_ms >= {self.mark}")
-            values.append(query.since * 1000)
-        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        equal = (("pool", query.pool), ("action", query.action))
+        where, values = self._where(equal, "at_ms", query.since)
         text = (
             f"SELECT {_FLEET_NAMES} FROM {self.fleet}{where}"  # noqa: S608
             f" ORDER BY at_ms DESC, id DESC LIMIT {self.mark}"
@@ -136,17 +128,9 @@ class Dialect:
 
     def select_records(self, query: HistoryQuery) -> tuple[str, Values]:
         """Return the statement for a query, the latest end first, and its values."""
-        terms: list[str] = []
-        values: list[object] = []
-        for column in ("namespace", "name", "uid", "user", "state"):
-            value: str = getattr(query, column)
-            if value:
-                terms.append(f'"{column}" = {self.mark}')
-                values.append(value)
-        if query.since is not None:
-            terms.append(f"finished_at_ms >= {self.mark}")
-            values.append(query.since * 1000)
-        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        columns = ("namespace", "name", "uid", "user", "state")
+        equal = [(column, getattr(query, column)) for column in columns]
+        where, values = self._where(equal, "finished_at_ms", query.since)
         text = (
             f"SELECT {_NAMES} FROM {self.jobs}{where}"  # noqa: S608
             f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {self.mark}"
@@ -187,6 +171,18 @@ class Dialect:
             f" ORDER BY kept_at_ms DESC, pod_uid LIMIT {mark}"
         )
         return text, (*values, query.limit)
+
+    def _where(
+        self, equal: Iterable[tuple[str, str]], instant: str, since: float | None
+    ) -> tuple[str, Values]:
+        """Return the clause for columns that equal a value, "": any, and instants since then."""
+        found = [(column, value) for column, value in equal if value]
+        terms = [f'"{column}" = {self.mark}' for column, _ in found]
+        values: list[object] = [value for _, value in found]
+        if since is not None:
+            terms.append(f"{instant} >= {self.mark}")
+            values.append(since * 1000)
+        return f" WHERE {' AND '.join(terms)}" if terms else "", tuple(values)
 
     def _marks(self, count: int) -> str:
         return ", ".join([self.mark] * count)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from fairlead.history.sql import RECORDS_MAX, Dialect, log_row, logs_of
+from fairlead.history.sql import RECORDS_MAX, Dialect, Values, log_row, logs_of
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -94,6 +95,10 @@ class _File:
             except (sqlite3.Error, zlib.error) as error:
                 raise HistoryError(f"the {self._what} failed: {error}") from error
 
+    async def select(self, statement: tuple[str, Values]) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; HistoryError."""
+        return await self.run(lambda: self.connection.execute(*statement).fetchall())
+
 
 def _prepare(
     connection: sqlite3.Connection, tables: tuple[str, ...], later: tuple[str, ...]
@@ -119,8 +124,8 @@ class SqliteHistory:
     def __init__(self, file: _File, *, records_max: int) -> None:
         self._file = file
         self._records_max = records_max
-        self._recorded_count = 0
-        self._decided_count = 0
+        #: Rows that each statement has written.
+        self._written: Counter[str] = Counter()
 
     @classmethod
     def open(cls, path: Path, *, runner: Runner, records_max: int = RECORDS_MAX) -> SqliteHistory:
@@ -132,14 +137,11 @@ class SqliteHistory:
 
     async def record(self, record: JobRecord) -> None:
         """See `History`."""
-        await self._file.run(lambda: self._record(record))
+        await self._write(_SQL.upsert_record(), [record], _SQL.prune_records())
 
     async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
         """See `History`."""
-        rows = await self._file.run(
-            lambda: self._file.connection.execute(*_SQL.select_records(query)).fetchall()
-        )
-        return tuple(JobRecord(*row) for row in rows)
+        return tuple(JobRecord(*row) for row in await self._file.select(_SQL.select_records(query)))
 
     async def close(self) -> None:
         """Close the file."""
@@ -147,34 +149,33 @@ class SqliteHistory:
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """See `History`."""
-        await self._file.run(lambda: self._record_fleet(records))
+        await self._write(_SQL.insert_fleet(), records, _SQL.prune_fleet())
 
     async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
         """See `History`."""
-        rows = await self._file.run(
-            lambda: self._file.connection.execute(*_SQL.select_fleet(query)).fetchall()
-        )
-        return tuple(FleetRecord(*row) for row in rows)
+        return tuple(FleetRecord(*row) for row in await self._file.select(_SQL.select_fleet(query)))
 
-    def _record_fleet(self, records: Sequence[FleetRecord]) -> None:
-        execute = self._file.connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            for each in records:
-                execute(_SQL.insert_fleet(), astuple(each))
-            before, self._decided_count = self._decided_count, self._decided_count + len(records)
-            if before // _PRUNE_EVERY != self._decided_count // _PRUNE_EVERY:
-                execute(_SQL.prune_fleet(), (self._records_max,))
-        except BaseException:
-            execute("ROLLBACK")
-            raise
-        execute("COMMIT")
+    async def _write(
+        self, statement: str, records: Sequence[JobRecord | FleetRecord], prune: str
+    ) -> None:
+        """Write all or none; with every `_PRUNE_EVERY`th record, drop the oldest."""
 
-    def _record(self, record: JobRecord) -> None:
-        self._file.connection.execute(_SQL.upsert_record(), astuple(record))
-        self._recorded_count += 1
-        if self._recorded_count % _PRUNE_EVERY == 0:
-            self._file.connection.execute(_SQL.prune_records(), (self._records_max,))
+        def write() -> None:
+            execute = self._file.connection.execute
+            execute("BEGIN IMMEDIATE")
+            try:
+                for each in records:
+                    execute(statement, astuple(each))
+                before = self._written[statement]
+                self._written[statement] += len(records)
+                if before // _PRUNE_EVERY != self._written[statement] // _PRUNE_EVERY:
+                    execute(prune, (self._records_max,))
+            except BaseException:
+                execute("ROLLBACK")
+                raise
+            execute("COMMIT")
+
+        await self._file.run(write)
 
 
 class SqliteLogs:
@@ -201,7 +202,10 @@ class SqliteLogs:
 
     async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
         """See `LogStore`."""
-        return query.of_one_job(await self._file.run(lambda: self._logs(query)))
+        statement = _SQL.select_logs(query)
+        execute = self._file.connection.execute
+        found = await self._file.run(lambda: logs_of(execute(*statement).fetchall()))
+        return query.of_one_job(found)
 
     async def close(self) -> None:
         """Close the file."""
@@ -219,6 +223,3 @@ class SqliteLogs:
         text = "SELECT 1 FROM logs WHERE pod_uid = ?"
         execute = self._file.connection.execute
         return frozenset(uid for uid in pod_uids if execute(text, (uid,)).fetchone() is not None)
-
-    def _logs(self, query: LogQuery) -> list[MemberLog]:
-        return logs_of(self._file.connection.execute(*_SQL.select_logs(query)).fetchall())

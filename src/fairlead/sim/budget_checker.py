@@ -4,7 +4,7 @@ The checker sums up what the jobs of each team surely have held in the eyes of e
 reports a first place, or a nomination, of a job whose team has used more than its budget by that
 sum. Whatever a controller may not know is left out:
 
-    staleness   A write was decided on at most `_STALE_SECONDS` ago: what was held since then.
+    staleness   A write was decided on at most `STALE_SECONDS` ago: what was held since then.
     sight       A controller counts what a job holds from the first decision that sees it: the first
                 `_SEEN_SECONDS` of each place.
     restarts    The sums live in a process, and in the Team's status, written every 5 minutes at
@@ -18,7 +18,7 @@ sum. Whatever a controller may not know is left out:
     rounding    `_TOLERANCE` for the status in numbers of four digits, and for a decay between two
                 decisions by a half-life that has changed.
 
-A Team whose spec changed less than `_STALE_SECONDS` ago is not judged. It knows the objects only,
+A Team whose spec changed less than `STALE_SECONDS` ago is not judged. It knows the objects only,
 and shares no code with the planner.
 """
 
@@ -28,17 +28,16 @@ import math
 from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
+from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import GPU
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken, requests_of
-from fairlead.sim.observer import Observer
+from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel
 from fairlead.sim.working_time import SCHEDULER, WorkingTime
 
-#: A write that its author decided on earlier comes at most this much later.
-_STALE_SECONDS = 150.0
 _SEEN_SECONDS = 30.0
 _TOLERANCE = 0.01
 _HOUR_SECONDS, _DAY_SECONDS = 3600.0, 86_400.0
@@ -69,7 +68,7 @@ class _Use:
 
     def saved_at(self, now: float) -> float | None:
         """Return up to when the status surely has what was held; None: it says nothing."""
-        old = [as_of for seen_at, as_of in self.saves if seen_at <= now - _STALE_SECONDS]
+        old = [as_of for seen_at, as_of in self.saves if seen_at <= now - STALE_SECONDS]
         return max(old, default=None)
 
     def at(self, now: float, until: float) -> float:
@@ -81,7 +80,7 @@ class _Use:
     def fold(self, now: float) -> None:
         """Add to the past what the status has, and every decision has seen."""
         saved_at = self.saved_at(now)
-        final_at = -math.inf if saved_at is None else min(saved_at, now - _STALE_SECONDS)
+        final_at = -math.inf if saved_at is None else min(saved_at, now - STALE_SECONDS)
         final = [span for span in self.ended if span.until <= final_at]
         if final:
             self.past *= self._kept(now - self.past_at)
@@ -171,7 +170,7 @@ class BudgetChecker(Observer):
             self._give_back(key, now)
             return
         placement, nomination = new.status.placement, new.status.nomination
-        nodes = sum(len(role.nodes) for role in placement.roles) if placement is not None else 0
+        nodes = len(nodes_of(placement))
         after = self._jobs[key] = _JobModel(new, nomination is not None, nodes)
         had_place = before is not None and (before.nodes or before.is_nominated)
         if (nodes or after.is_nominated) and not had_place:
@@ -206,14 +205,14 @@ class BudgetChecker(Observer):
     def _check_start(self, key: ObjectKey, job: Job, now: float) -> None:
         name = self.model.team_of(job)
         spec, use = self.model.specs.get(name), self._uses.get(name)
-        is_stale = now - self.model.changed_at <= _STALE_SECONDS
+        is_stale = now - self.model.changed_at <= STALE_SECONDS
         if spec is None or use is None or is_stale or not _gpus_of(job):
             return
         hours = spec.budget.gpu_hours
         if hours is None:
             return
         self.judged += 1
-        used = use.at(now + 2 * self.clock_error_seconds, now - _STALE_SECONDS) / _HOUR_SECONDS
+        used = use.at(now + 2 * self.clock_error_seconds, now - STALE_SECONDS) / _HOUR_SECONDS
         if not hours or used > hours * (1 + _TOLERANCE):
             raise PromiseBroken(
                 f"4: {key} starts while team {name} has used {used:.2f} GPU-hours, its budget is "

@@ -20,6 +20,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.balloons import is_balloon
 from fairlead.runtime.leader import LeaderOptions
+from fairlead.sim.observer import STALE_SECONDS
 from fairlead.sim.working_time import JOBS, WorkingTime
 
 #: (role, index) of a member
@@ -27,9 +28,6 @@ MemberKey = tuple[str, int]
 
 #: Where balloons are.
 _BALLOONS = LeaderOptions().namespace
-#: A write that was decided on before its author could see a cordon, or that a node has less, comes
-#: at most this much later.
-_STALE_SECONDS = 150.0
 #: Pods of another tool run on while a replacement for a lost node is looked for.
 _REPAIR_SECONDS = 300.0
 
@@ -297,7 +295,7 @@ class Checkers:
         for resource, amount in sorted(self.free(node).items()):
             allowed = 0 if shrunk is None else shrunk.excess.get(resource, 0)
             if shrunk is not None and (
-                -amount <= allowed or self._now <= shrunk.at + _STALE_SECONDS
+                -amount <= allowed or self._now <= shrunk.at + STALE_SECONDS
             ):
                 shrunk.excess[resource] = max(-amount, 0)
             elif amount < 0:
@@ -365,7 +363,7 @@ class Checkers:
             return
         for node in model.claims.values():
             since = self._cordoned.get(node, now)
-            if now > since + _STALE_SECONDS:
+            if now > since + STALE_SECONDS:
                 raise PromiseBroken(
                     f"7: attempt {model.placed_attempt} of {key} is placed on {node}, which has "
                     f"been cordoned for {now - since:.0f} s"

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.names import POOL
+from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import STALE_SECONDS
 from fairlead.sim.world_options import WorldOptions
-
-#: A write that its author decided on earlier comes at most this much later.
-_STALE_SECONDS = 150.0
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class _Use:
 
     def by_others(self, key: ObjectKey, now: float) -> bool:
         """True where another job has a place, or had one lately."""
-        late = (other for other, at in self.until.items() if now - at <= _STALE_SECONDS)
+        late = (other for other, at in self.until.items() if now - at <= STALE_SECONDS)
         return any(other != key for other in (*self.jobs, *late))
 
 
@@ -77,7 +76,7 @@ class ConsolidationChecker:
             raise PromiseBroken(
                 f"5: {key} leaves {sorted(empties)}, whose pool is to stay as it is"
             )
-        kept = {n for r in nomination.roles for n in r.nodes} if nomination is not None else set()
+        kept = set(nodes_of(nomination))
         further = [
             name for name in sorted(kept - (nodes - empties))
             if name in empties

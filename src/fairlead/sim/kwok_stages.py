@@ -4,7 +4,7 @@ The state that a stage starts from follows from its selector, the one that it le
 status template. Neither jq nor templates are run: conditions on known paths and known lines of a
 template count, and what cannot be recognised is a mistake with its place.
 
-A pod passes more levels (`kwok_conditions`) than a profile has states: stages between two levels
+A pod passes more levels (`kwok_objects`) than a profile has states: stages between two levels
 before the start, and readiness gates after it, become a part of the delay of the start. How KWOK
 draws delays and weights: kubernetes-sigs/kwok, pkg/utils/lifecycle.
 """
@@ -30,17 +30,25 @@ from fairlead.input.errors import CliError, Code
 from fairlead.input.sections import Reader
 from fairlead.input.yamlmarks import Mark, Value, locate
 from fairlead.input.yamlwrite import to_yaml
-from fairlead.sim.kwok_conditions import ALL, ENDED, PENDING, PHASES, RUNNING, Levels, levels_of
 from fairlead.sim.kwok_objects import (
+    ALL,
     API_VERSION,
+    ENDED,
+    PENDING,
+    PHASES,
+    RUNNING,
+    Entry,
     KwokStage,
+    Levels,
     Next,
     Operator,
     Requirement,
     Selector,
     StageSpec,
+    StatusText,
+    levels_of,
+    read_template,
 )
-from fairlead.sim.kwok_status_template import Entry, StatusText, read_template
 
 _TEMPLATE = "spec.next.statusTemplate"
 _SUM = "delay.durationFrom: pods cannot set the sum of delays"

@@ -9,7 +9,7 @@ and every committed write:
 * in a day no more than half of the fleet and of a pool are ended, and no machine under a job or
   under a person's cordon;
 * a machine that never becomes a node is ended, unless a budget of the ledger holds it back;
-* spares only replace lost nodes (`spare_checker.py`).
+* spares only replace lost nodes (`placement_checkers.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet, RemovalCause
 from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
+from fairlead.api.placement import nodes_of
 from fairlead.api.status import Unavailable
 from fairlead.cloud.provider import CloudError, LaunchRequest, Provider
 from fairlead.cloud.registry import ProviderFactory
@@ -31,14 +32,12 @@ from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvid
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.machines import Instance, Inventory
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.observer import Observer
-from fairlead.sim.spare_checker import SpareChecker
+from fairlead.sim.observer import STALE_SECONDS, Observer
+from fairlead.sim.placement_checkers import SpareChecker
 from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
 
 T = TypeVar("T")
 
-#: A write, or a call of the cloud, that was decided on earlier comes at most this much later.
-_STALE_SECONDS = 150.0
 #: Of a fleet or pool, in a day; and what any may lose.
 _CEILING_SHARE, _CEILING_LEAST = 0.5, 2
 #: From a machine's deadline until it is ended, while nothing holds that back.
@@ -176,7 +175,7 @@ class FleetChecker(Observer):
             and now - machine.launched_at
             < self._pools[machine.instance.pool].ready_seconds - self._jump_seconds
         ]  # fmt: skip
-        while len(self._lacked) > 1 and self._lacked[1][0] < now - ready - _STALE_SECONDS:
+        while len(self._lacked) > 1 and self._lacked[1][0] < now - ready - STALE_SECONDS:
             self._lacked.popleft()
         wanted = max(members for _, members in self._lacked)
         wanted += sum(p.headroom + p.spares + p.min for p in self._pools.values())
@@ -199,7 +198,7 @@ class FleetChecker(Observer):
         name = node.metadata.name
         users = self._users.get(name, {})
         for key, since in users.items():
-            if now - since > _STALE_SECONDS:
+            if now - since > STALE_SECONDS:
                 raise PromiseBroken(f"6: the machine of {name} is ended under {key}")
         self._used_nodes -= bool(users)
         if node.spec.unschedulable and names.REMOVAL not in node.metadata.annotations:
@@ -228,7 +227,7 @@ class FleetChecker(Observer):
         self._advance()
         self.spares.job(new, key, now)
         placement = new.status.placement if new is not None and not new.is_finished else None
-        nodes = frozenset(n for role in (placement.roles if placement else ()) for n in role.nodes)
+        nodes = frozenset(nodes_of(placement))
         before = self._nodes_of.pop(key, frozenset())
         if nodes:
             self._nodes_of[key] = nodes

@@ -9,6 +9,10 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
 
+#: A write, or a call of the cloud, that its author decided on earlier, before it could see what has
+#: changed since, comes at most this much later.
+STALE_SECONDS = 150.0
+
 
 class Observer:
     """Overrides what it looks at; what it leaves as it is here is never called.

@@ -18,19 +18,17 @@ from dataclasses import dataclass, field
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import ADMITTED, MAINTENANCE
-from fairlead.api.placement import Nomination, Placement
+from fairlead.api.placement import Nomination, nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.consolidation_checker import ConsolidationChecker
-from fairlead.sim.observer import Observer
+from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel, is_healthy
 from fairlead.sim.world_options import WorldOptions
 
 #: What a gang is moved for that empties nodes.
 _NO_JOB = "no job"
-#: A write that its author decided on earlier comes at most this much later.
-_STALE_SECONDS = 150.0
 #: A pod that should have gone so long ago counts as staying.
 _LATE_SECONDS = 60.0
 #: A job that gave way twice in a row on borrowed nodes without progress borrows again so long after
@@ -149,7 +147,7 @@ class PreemptionChecker(Observer):
         self._preemption(key, model, new, now)
         self._end(key, model, new, now)
         self._loan(key, model, new, now)
-        nodes = _nodes(placement)
+        nodes = frozenset(nodes_of(placement))
         if model.gives_way_to and nodes and nodes < model.nodes:
             raise PromiseBroken(
                 f"5: a part of the gang {key} gives way, and {len(nodes)} nodes stay"
@@ -168,7 +166,7 @@ class PreemptionChecker(Observer):
         """Note until when a pod should be gone; the other checkers count pods."""
         for pods in self._late.values():
             if key in pods:
-                pods[key] = (pods[key][0], now + _STALE_SECONDS)
+                pods[key] = (pods[key][0], now + STALE_SECONDS)
         deleted = new.metadata.deletion_timestamp if new is not None else None
         if new is not None and deleted:
             late_at = parse_time(deleted) + self._late_seconds
@@ -201,7 +199,7 @@ class PreemptionChecker(Observer):
             if nomination is None and not ends and not new.metadata.deletion_timestamp:
                 raise PromiseBroken(f"5: {key} moves, and gives back the place that is kept for it")
             model.owed_since = now
-        nodes = frozenset(n for r in nomination.roles for n in r.nodes) if nomination else None
+        nodes = frozenset(nodes_of(nomination)) if nomination else None
         names = {v.uid for v in nomination.victims} if nomination is not None else set[str]()
         if nomination is not None and nodes is not None and nodes != model.nominated:
             self.nominations += 1
@@ -228,7 +226,7 @@ class PreemptionChecker(Observer):
         others = [
             other for name in self._nominees if name != key
             and (other := self._jobs[name]).nominated & nodes
-            and now - other.nominated_at <= _STALE_SECONDS
+            and now - other.nominated_at <= STALE_SECONDS
         ]  # fmt: skip
         for other in others:
             other.is_contested = True
@@ -243,7 +241,7 @@ class PreemptionChecker(Observer):
         if nomination.nominated_at is None:
             return False
         decided_at = parse_time(nomination.nominated_at) - self._clock_error_seconds
-        since = max(decided_at, now - _STALE_SECONDS)
+        since = max(decided_at, now - STALE_SECONDS)
         victims = {victim.uid for victim in nomination.victims}
         return any(
             other.held_since[node] >= since
@@ -264,7 +262,7 @@ class PreemptionChecker(Observer):
             return
         if new.metadata.deletion_timestamp:
             return
-        since = model.nominated_at - _STALE_SECONDS
+        since = model.nominated_at - STALE_SECONDS
         is_node_lost = any(
             self._is_unavailable.get(n, True) or self._unavailable_at.get(n, 0.0) > since
             for n in model.nominated
@@ -281,7 +279,7 @@ class PreemptionChecker(Observer):
         """True where a victim that gave way only as a borrower of the job's team, and is still on
         the place that was kept, may have been seen without a node of that team.
         """
-        teams, seen_by = self._teams, now - _STALE_SECONDS
+        teams, seen_by = self._teams, now - STALE_SECONDS
         return any(
             other.priority >= model.priority
             and bool(other.nodes & model.nominated)
@@ -318,7 +316,7 @@ class PreemptionChecker(Observer):
             )
         self.reclaims += is_reclaim
         named_until = other.named.get(model.uid, 0.0)
-        if now > named_until + _STALE_SECONDS:
+        if now > named_until + STALE_SECONDS:
             raise PromiseBroken(f"5: {key} gives way to a job that does not name it")
         is_named = named_until == float("inf")  # else the request comes late, for an earlier place
         if is_named and other.nominated and not other.nominated & model.nodes:
@@ -371,14 +369,14 @@ class PreemptionChecker(Observer):
             loan.ended, loan.ended_at = last.number, parse_time(last.finished_at)
             counts = last.reason == "Preempted" and loan.is_borrowed
             loan.times = loan.times + 1 if counts else 0
-        nodes = _nodes(status.placement)
+        nodes = nodes_of(status.placement)
         if status.placement is None or (model.nodes and status.placement.attempt == loan.attempt):
             return
         step = status.progress.checkpoint_step if status.progress is not None else None
         if step != loan.step:
             loan.times = 0
         loan.attempt, loan.step = status.placement.attempt, step
-        since = now - _STALE_SECONDS  # whose a node was by then, the decision has seen
+        since = now - STALE_SECONDS  # whose a node was by then, the decision has seen
         loan.is_borrowed = self._teams.changed_at <= since and any(
             self._teams.owner.get(node, "") not in ("", model.team)
             and self._teams.owned_since[node] <= since
@@ -396,13 +394,8 @@ class PreemptionChecker(Observer):
 
     def _borrows(self, victim: _JobModel, other: _JobModel, now: float) -> bool:
         """True where the victim uses, or used lately, nodes of the other job's team."""
-        since = now - _STALE_SECONDS
+        since = now - STALE_SECONDS
         if self._teams.changed_at > since:
             return True  # whose either job was by then is not known
         is_others = bool(other.team) and victim.team != other.team
         return is_others and any(self._teams.had(other.team, n, since) for n in victim.nodes)
-
-
-def _nodes(placement: Placement | None) -> frozenset[str]:
-    roles = placement.roles if placement is not None else ()
-    return frozenset(node for role in roles for node in role.nodes)

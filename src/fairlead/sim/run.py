@@ -40,7 +40,7 @@ from fairlead.sim.scenario import (
     ScenarioError,
     faults_of,
 )
-from fairlead.sim.summary import RunFacts, Summary, summarize, write_jobs
+from fairlead.sim.summary import Summary, summarize, write_jobs
 from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.traces.readers import read_trace
 from fairlead.sim.traces.trace import TraceJob
@@ -141,18 +141,10 @@ class Run:
         self._recorder.requests = dict(sorted(world.replicas.requests.items()))
         self._recorder.decision_times = dict(sorted(world.replicas.decision_times.items()))
         self._progress(replace(self._state(), is_over=True))
-        facts = RunFacts(
-            seed=self.scenario.seed, writes=world.writes,
-            node_failures=world.disturbances.node_failures,
-            gpu_faults=world.disturbances.gpu_faults, slowdowns=world.disturbances.slowdowns,
-            stalls=world.disturbances.stalls,
-            kills=world.kills, api_faults=world.faults_injected, violations=violations,
-            is_complete=not violations and not world.is_stopped, log_hash=world.log_hash,
-            wall_seconds=_clock() - self._begun,
-            requests_by_service=_by_service(self._recorder.requests), machines=world.machine_use,
+        summary = summarize(
+            self._recorder, world, violations=violations, wall_seconds=_clock() - self._begun,
             per_pod=run_per_pod(self.scenario.cluster, self._arrivals, self.scenario.seed),
         )  # fmt: skip
-        summary = summarize(self._recorder, facts)
         return RunResult(self.scenario, self.load, summary, self._recorder)
 
     def _wrote(self) -> None:
@@ -368,13 +360,6 @@ def _dns(name: str) -> str:
     """Return the name with all that a DNS label refuses replaced."""
     text = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
     return text.strip("-")[:40] or "job"
-
-
-def _by_service(requests: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (service, what), count in requests.items():
-        found.setdefault(service, {})[what] = count
-    return found
 
 
 # Results

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observer import Observer
 
@@ -29,14 +30,12 @@ class Story(Observer):
             return
         status = new.status
         verdict = status.verdict
-        nodes: dict[str, None] = {}
-        for role in status.placement.roles if status.placement is not None else ():
-            nodes.update(dict.fromkeys(role.nodes))
+        nodes = list(dict.fromkeys(nodes_of(status.placement)))
         parts = [status.state or "submitted", f"attempt {status.attempt}"]
         if verdict is not None and not nodes:
             parts.append(verdict.reason)
         if nodes:
-            shown = ", ".join(list(nodes)[:4])
+            shown = ", ".join(nodes[:4])
             parts.append(f"on {len(nodes)} nodes: {shown}{', ...' if len(nodes) > 4 else ''}")
         closed = [a for a in status.attempts if a.finished_at is not None]
         if closed:

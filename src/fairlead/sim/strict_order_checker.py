@@ -1,7 +1,7 @@
 """Checks promise 4: no job of a team with strict order passes an earlier one that needs its nodes.
 
 Each first place of a job is judged whose team has no limits and no budget, against the jobs of the
-team that have been ahead of it in the queue for `_STALE_SECONDS`, since the decision may be that
+team that have been ahead of it in the queue for `STALE_SECONDS`, since the decision may be that
 old, and were promised no nodes meanwhile. It takes nodes of its team or of none. No such earlier
 job may lack room there that these nodes, empty, have; one that still has room, there, on nodes that
 it may borrow or on some that have just come, is not passed, it is placed too, though its write may
@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
+from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.team import JobLimits, QueueingStrategy, TeamSpec
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
-from fairlead.sim.observer import Observer
+from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel, is_healthy
-
-_STALE_SECONDS = 150.0
 
 
 @dataclass(slots=True)
@@ -77,16 +76,16 @@ class StrictOrderChecker(Observer):
         spec, placement = self.model.specs.get(queued.team), job.status.placement
         if placement is None or spec is None or not _is_judged(spec) or job.spec.adopts:
             return
-        if now - self.model.changed_at <= _STALE_SECONDS:
+        if now - self.model.changed_at <= STALE_SECONDS:
             return
         usable = self._usable(queued.team, now)
-        if usable.isdisjoint(node for role in placement.roles for node in role.nodes):
+        if usable.isdisjoint(nodes_of(placement)):
             return
         self.judged += 1
         for key, other in sorted(self._queued.items()):
             is_ahead = other.team == queued.team and other.order < queued.order
             has_rules = _has_rules(other.job) or other.job.spec.adopts
-            is_seen = now - other.since > _STALE_SECONDS
+            is_seen = now - other.since > STALE_SECONDS
             if not is_ahead or not is_seen or has_rules:
                 continue
             may_borrow = -other.order[0] <= spec.borrow_priority_max
@@ -109,7 +108,7 @@ class StrictOrderChecker(Observer):
         return frozenset(
             name for name, (node, since) in self._nodes.items()
             if is_healthy(node) and self.model.owner.get(name, "") in ("", team)
-            and now - max(since, self.model.owned_since.get(name, now)) > _STALE_SECONDS
+            and now - max(since, self.model.owned_since.get(name, now)) > STALE_SECONDS
         )  # fmt: skip
 
     def _capacity(self, node: str) -> Mapping[str, int]:

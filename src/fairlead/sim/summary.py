@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.sim.machines import MachineUse
 from fairlead.sim.pod_autoscaler import PodPolicyResult
 from fairlead.sim.recorder import JobRecord, Recorder
+from fairlead.sim.world import World
 
 JOB_COLUMNS = (
     "name", "tenant", "members", "gpus", "submitted", "placed", "started", "ended", "attempts",
@@ -87,37 +87,27 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What the record does not know about the run."""
-
-    seed: int
-    writes: int
-    node_failures: int
-    gpu_faults: int
-    slowdowns: int
-    stalls: int
-    kills: int
-    api_faults: int
-    violations: tuple[str, ...]
-    is_complete: bool
-    log_hash: str
-    wall_seconds: float
-    requests_by_service: dict[str, dict[str, int]]
-    machines: MachineUse = field(default_factory=MachineUse)
-    per_pod: PodPolicyResult | None = None
-
-
-def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
+def summarize(
+    recorder: Recorder,
+    world: World,
+    *,
+    violations: tuple[str, ...],
+    wall_seconds: float,
+    per_pod: PodPolicyResult | None,
+) -> Summary:
     """Return the figures of a run, complete or ended early."""
+    is_complete = not violations and not world.is_stopped
+    requests: dict[str, dict[str, int]] = {}
+    for (service, what), count in recorder.requests.items():
+        requests.setdefault(service, {})[what] = count
     records = list(recorder.jobs.values())
     waits = [wait for record in records if (wait := record.wait_seconds) is not None]
     ended = [r for r in records if r.ended is not None]
     spans = [r.ended - r.submitted for r in ended if r.ended is not None]
     capacity = recorder.capacity_gpu_seconds
-    if recorder.last_end and recorder.seconds > 0 and facts.is_complete:
+    if recorder.last_end and recorder.seconds > 0 and is_complete:
         capacity *= recorder.last_end / recorder.seconds
-    use = facts.machines
+    use, disturbed = world.machine_use, world.disturbances
     lost = math.fsum(r.lost_gpu_seconds for r in records)
     return Summary(
         jobs=len(records), finished=len(ended),
@@ -127,18 +117,17 @@ def summarize(recorder: Recorder, facts: RunFacts) -> Summary:
         utilization=recorder.busy_gpu_seconds / capacity if capacity else None,
         useful_gpu_seconds=max(0.0, recorder.busy_gpu_seconds - lost), lost_gpu_seconds=lost,
         lost_gpu_seconds_by_cause=dict(sorted(recorder.lost_by_cause.items())),
-        attempts=sum(r.attempts for r in records), writes=facts.writes,
+        attempts=sum(r.attempts for r in records), writes=world.writes,
         writes_by_kind=dict(sorted(recorder.writes_by_kind.items())),
-        node_failures=facts.node_failures, gpu_faults=facts.gpu_faults,
-        slowdowns=facts.slowdowns, stalls=facts.stalls,
-        kills=facts.kills, api_faults=facts.api_faults,
-        requests_by_service=facts.requests_by_service,
-        violations=facts.violations, is_complete=facts.is_complete, log_hash=facts.log_hash,
-        seed=facts.seed, simulated_seconds=recorder.seconds, wall_seconds=facts.wall_seconds,
+        node_failures=disturbed.node_failures, gpu_faults=disturbed.gpu_faults,
+        slowdowns=disturbed.slowdowns, stalls=disturbed.stalls, kills=world.kills,
+        api_faults=world.faults_injected, requests_by_service=requests, violations=violations,
+        is_complete=is_complete, log_hash=world.log_hash, seed=world.seed,
+        simulated_seconds=recorder.seconds, wall_seconds=wall_seconds,
         machines=use.launched, machines_most=use.most,
         machine_seconds=use.seconds if use.launched else None,
         idle_machine_seconds=use.idle_seconds if use.launched else None,
-        per_pod=_per_pod(facts.per_pod) if facts.per_pod is not None else None,
+        per_pod=_per_pod(per_pod) if per_pod is not None else None,
     )  # fmt: skip
 
 

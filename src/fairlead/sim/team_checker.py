@@ -24,12 +24,10 @@ from fairlead.api.team import JobLimits, Share, Team, TeamSpec
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, offers_all, requests_of
-from fairlead.sim.observer import Observer
+from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel, is_healthy, team_taints
 from fairlead.sim.working_time import SCHEDULER, TEAMS, WorkingTime
 
-#: A write that its author decided on earlier comes at most this much later.
-_STALE_SECONDS = 150.0
 _GPUS_PER_NODE_MIN = 1
 
 
@@ -140,7 +138,7 @@ class TeamChecker(Observer):
             return
         others = [j for k, j in self._jobs.items() if k != key]
         new_to_team = borrowed - {n for j in others if j.team == after.team for n in j.distinct}
-        if now - self.model.changed_at <= _STALE_SECONDS:
+        if now - self.model.changed_at <= STALE_SECONDS:
             return
         self.borrowed += len(new_to_team)
         new_to_team -= {n for n in borrowed if self._had_lately(after.team, n, now)}
@@ -166,7 +164,7 @@ class TeamChecker(Observer):
     def _check_job_limits(self, key: ObjectKey, job: _JobModel, now: float) -> None:
         """4: with a new place, the jobs of the team and of the user are within their limits."""
         spec = self.model.specs.get(job.team)
-        if spec is None or now - self.model.changed_at <= _STALE_SECONDS:
+        if spec is None or now - self.model.changed_at <= STALE_SECONDS:
             return
         if spec.limits == spec.user_limits == JobLimits():
             return
@@ -189,12 +187,12 @@ class TeamChecker(Observer):
 
     def _is_foreign(self, node: str, team: str, now: float) -> bool:
         """True for a node that has been another team's for so long that every decision saw it."""
-        is_old = now - self.model.owned_since.get(node, now) > _STALE_SECONDS
+        is_old = now - self.model.owned_since.get(node, now) > STALE_SECONDS
         return is_old and self.model.owner.get(node, "") not in ("", team)
 
     def _had_lately(self, team: str, node: str, now: float) -> bool:
         """True where a decision may not have seen that a job of the team left the node."""
-        return now - self._left_at.get((team, node), float("-inf")) <= _STALE_SECONDS
+        return now - self._left_at.get((team, node), float("-inf")) <= STALE_SECONDS
 
     def _check_borrowing(self, key: ObjectKey, job: _JobModel, now: float) -> None:
         spec = self.model.specs.get(job.team)

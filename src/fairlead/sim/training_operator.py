@@ -25,15 +25,13 @@ from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.model.grouping import is_gated
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.observer import Observer
+from fairlead.sim.observer import STALE_SECONDS, Observer
 
 SPACE = names.DEFAULT_NAMESPACE
 #: Of each pod of a group.
 POD_GPUS = 8
 _PREFIX = "training.kubeflow.org"
 _TEND_SECONDS = 1.0
-#: A write is applied no later after it was decided.
-_LATE_SECONDS_MAX = 150.0
 
 
 class Owner(Wire, frozen=True):
@@ -223,7 +221,7 @@ class GateChecker(Observer):
         job = self._jobs.get(key)
         if job is None or job.metadata.uid != labels[names.JOB_UID] or not job.status.placement:
             raise PromiseBroken(f"2: {name} was released without a place")
-        former = [each for each, at in self._former.get(key, ()) if now - at <= _LATE_SECONDS_MAX]
+        former = [each for each, at in self._former.get(key, ()) if now - at <= STALE_SECONDS]
         seats = [
             role.nodes[int(labels[names.INDEX])]
             for placement in (job.status.placement, *former)

@@ -60,20 +60,17 @@ from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
-from fairlead.sim.maintenance_checker import MaintenanceChecker
-from fairlead.sim.neighbour_checker import NeighbourChecker
 from fairlead.sim.observer import Observer, ObserverCalls
+from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker, TopologyChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.strict_order_checker import StrictOrderChecker
-from fairlead.sim.submission import Submission
 from fairlead.sim.team_checker import TeamChecker
-from fairlead.sim.topology_checker import TopologyChecker
 from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
 from fairlead.sim.working_time import WorkingTime
-from fairlead.sim.workload import HIGH, Arrival, generate
+from fairlead.sim.workload import HIGH, Arrival, Submission, generate
 from fairlead.sim.world_options import EPOCH, WorldOptions, replay_command
 
 _PARTIAL_SECONDS = 120.0

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.affinity import PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint
 from fairlead.api.core import (
     Affinity,
     Container,
@@ -30,10 +29,15 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.api.core_env import ContainerPort
 from fairlead.api.job import Job, JobSpec, JobStatus, Role, VerdictStatus
 from fairlead.api.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
 from fairlead.api.placement import Placement, RolePlacement
+from fairlead.api.pod_parts import (
+    ContainerPort,
+    PodAffinityTerm,
+    PodAntiAffinity,
+    TopologySpreadConstraint,
+)
 from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
 from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time

@@ -16,8 +16,7 @@ from fairlead.api.core import Node, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement import state as placement_state
 from fairlead.model.cluster import ClusterState

@@ -17,10 +17,9 @@ from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Invalid
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
-from fairlead.controllers.cluster_mirrors import ClusterMirrors
-from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
+from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement import context, cycle

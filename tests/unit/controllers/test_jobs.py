@@ -26,9 +26,8 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobIndex
+from fairlead.controllers.job_index import JobIndex, JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory

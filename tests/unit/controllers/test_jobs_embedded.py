@@ -17,8 +17,8 @@ from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.status import Invalid, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.jobs_mirrors import JobsMirrors
 from fairlead.controllers.pod_renderer import RAW_JOBS
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient

@@ -6,7 +6,6 @@ import pytest
 from msgspec import structs
 
 from fairlead.api import names
-from fairlead.api.affinity import PodAffinityTerm, PodAntiAffinity
 from fairlead.api.core import (
     Affinity,
     NodeAffinity,
@@ -16,9 +15,9 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.api.core_env import ContainerPort
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition, LabelSelector
+from fairlead.api.pod_parts import ContainerPort, PodAffinityTerm, PodAntiAffinity
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job

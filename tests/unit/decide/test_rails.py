@@ -23,7 +23,6 @@ from fairlead.decide.rails.ledger import (
     Peaks,
     PoolBudget,
 )
-from fairlead.decide.rails.pulse import HALF_LIFE_SECONDS, Pulse
 from fairlead.decide.rails.removals import (
     Outcome,
     Permit,
@@ -33,15 +32,18 @@ from fairlead.decide.rails.removals import (
     rule_on,
     rule_words,
 )
-from fairlead.decide.rails.reported import Reported, reported_of
 from fairlead.decide.rails.sight import (
+    HALF_LIFE_SECONDS,
     Blindness,
     Finding,
     Listing,
+    Pulse,
+    Reported,
     Sight,
     SightLimits,
     SightMemory,
     look,
+    reported_of,
 )
 from fairlead.testing.builders import EPOCH
 

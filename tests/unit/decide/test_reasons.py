@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from fairlead.decide.reasons import AMOUNT_FACTS, REASONS, Outcome, Reason, render
+from fairlead.decide.reasons import AMOUNT_FACTS, Outcome, Reason, render
 from fairlead.decide.verdict import Verdict
 
 #: One set of facts with everything that any template may name.
@@ -33,8 +33,7 @@ FACTS: dict[str, int | float | str | bool] = {
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_a_message_made_of_facts(reason: Reason) -> None:
-    info = REASONS[reason]
-    named = {name for _, name, _, _ in string.Formatter().parse(info.template) if name}
+    named = {name for _, name, _, _ in string.Formatter().parse(reason.template) if name}
     message = render(reason, {name: FACTS[name] for name in {*named, "resource"}})
     assert "{" not in message
     assert message == Verdict(reason, FACTS).message
@@ -44,8 +43,8 @@ def test_every_reason_has_a_message_made_of_facts(reason: Reason) -> None:
 
 def test_severity_follows_the_outcome() -> None:
     order = list(Outcome)
-    by_severity = sorted(REASONS.values(), key=lambda info: info.severity)
-    outcomes = [order.index(info.outcome) for info in by_severity]
+    by_severity = sorted(Reason, key=lambda reason: reason.severity)
+    outcomes = [order.index(reason.outcome) for reason in by_severity]
     assert outcomes == sorted(outcomes)
 
 

@@ -13,6 +13,7 @@ import click
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
+from fairlead.api.placement import nodes_of
 from fairlead.api.resources import NODE_POOLS, NODES, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.controller_settings import ControllerSettings
@@ -161,9 +162,7 @@ class _Asking:
                 forecasts=cluster.forecasts,
             )  # fmt: skip
         placement = job.status.placement
-        used = (
-            {node for role in placement.roles for node in role.nodes} if placement else set[str]()
-        )
+        used = set(nodes_of(placement))
         since = cluster.health.unready_since
         pools = cluster.pools if found is not None and placement is None else ()
         gang = state.cluster.gang_of(job)

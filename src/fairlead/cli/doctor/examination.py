@@ -40,7 +40,7 @@ from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
-from fairlead.input.errors import CODES, CliError, Code, Exit, Problem, fail, render_error
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.suggest import nearest
 
 #: Exit code when nothing could be looked at.
@@ -85,7 +85,7 @@ def run_doctor(common: Common, format_: str, options: Mapping[str, Any]) -> int:
         facts, requests = _facts(common, options, files)
         facts = _with_prometheus(common, files, checks, facts)
     except CliError as error:
-        if CODES[error.problems[0].code].exit is not Exit.UNREACHABLE:
+        if error.problems[0].code.exit is not Exit.UNREACHABLE:
             raise
         sys.stderr.write(render_error(error, with_anchors=bool(common.verbosity)))
         return COULD_NOT_LOOK

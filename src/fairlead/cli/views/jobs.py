@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fairlead.api import names
 from fairlead.api.job import Attempt, Job, JobState
 from fairlead.api.meta import find_condition, is_true
+from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
@@ -16,7 +17,7 @@ from fairlead.cli.views.teams import Owners, borrowed_nodes
 from fairlead.cli.views.words import message_of
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
-from fairlead.decide.reasons import REASONS, Reason
+from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, plural
 from fairlead.model.phase import Phase, phase_of
@@ -185,7 +186,7 @@ def places(job: Job) -> str:
     placement = job.status.placement
     if placement is None:
         return NONE
-    used = sorted({node for role in placement.roles for node in role.nodes})
+    used = sorted(set(nodes_of(placement)))
     folded = fold_names(used)
     if len(folded) <= FOLDED_LENGTH_MAX:
         return folded
@@ -198,7 +199,7 @@ def waiting(job: Job) -> str:
         return f"{Reason.STOPPING.value}: {cancel_message(job)}; its members are ending"
     phase, verdict = phase_of(job), verdict_of(job)
     if phase in (Phase.STOPPING, Phase.HELD):
-        return f"{Reason.HELD.value}: {REASONS[Reason.HELD].template}"
+        return f"{Reason.HELD.value}: {Reason.HELD.template}"
     is_gathering = job.spec.adopts is not None and phase is Phase.UNADMITTED
     if verdict is not None and not is_gathering:
         return f"{verdict.reason.value}: {message_of(verdict)}"

@@ -11,6 +11,7 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.names import READY, SUBMITTED_BY
+from fairlead.api.placement import nodes_of
 from fairlead.api.team import Budget, JobLimits, Share, Team
 from fairlead.api.validate_team import selector_of
 from fairlead.cli.table import Align, Column, Row
@@ -92,7 +93,7 @@ def borrowed_nodes(job: Job, owners: Owners) -> dict[str, list[str]]:
     if placement is None or job.is_finished:
         return {}
     found = defaultdict[str, list[str]](list)
-    for node in sorted({node for role in placement.roles for node in role.nodes}):
+    for node in sorted(set(nodes_of(placement))):
         if owners.get(node, placement.team) != placement.team:
             found[owners[node]].append(node)
     return dict(sorted(found.items()))

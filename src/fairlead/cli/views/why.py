@@ -15,6 +15,7 @@ import msgspec
 from fairlead.api.job import Job, JobState
 from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
+from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.flags import Flag
@@ -287,7 +288,7 @@ def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
 
 def _placed(job: Job, now: float, note: list[str]) -> str:
     placement = job.status.placement
-    nodes = [node for role in placement.roles for node in role.nodes] if placement else []
+    nodes = nodes_of(placement)
     state = state_of(job)
     lines = [f"Job {job.metadata.name} has its place: {state}    (for {time_of(job, now)})", ""]
     lines.append(_line("where", fold_names(nodes)))

@@ -61,8 +61,7 @@ from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.rails.ledger import Account, Ledger, PoolBudget
 from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
-from fairlead.decide.rails.reported import reported_of
-from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look
+from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look, reported_of
 from fairlead.decide.verdict import Decision
 from fairlead.model.machines import InstanceState
 

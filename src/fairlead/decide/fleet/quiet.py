@@ -18,8 +18,7 @@ from fairlead.decide.fleet.pool_status import PoolPlan
 from fairlead.decide.fleet.returns import away_turns
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Quiet
 from fairlead.decide.rails.ledger import HOUR
-from fairlead.decide.rails.reported import reported_of
-from fairlead.decide.rails.sight import Sight, look
+from fairlead.decide.rails.sight import Sight, look, reported_of
 
 
 def quiet_of(

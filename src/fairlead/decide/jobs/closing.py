@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from fairlead.api.placement import nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.view import JobView
@@ -50,7 +51,7 @@ def closing_nodes(view: JobView) -> tuple[str, ...]:
     limit = ends_at(view.job)
     over_at = inf if limit is None else limit
     windows = view.closing
-    nodes = {node for role in placement.roles for node in role.nodes if node in windows}
+    nodes = windows.keys() & set(nodes_of(placement))
     # Once a window is over, jobs may begin there; it is taken off the node a little later.
     return tuple(
         node

@@ -14,7 +14,7 @@ from fairlead.api import names
 from fairlead.api.job import After, AfterFailed, AfterState, Job
 from fairlead.api.meta import is_true
 from fairlead.decide.jobs.view import DependencyState
-from fairlead.decide.reasons import REASONS, Reason
+from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 
 
@@ -58,7 +58,7 @@ def gate(job: Job, dependencies: Mapping[str, DependencyState]) -> Gate:
         verdicts.insert(0, HELD)
     if not verdicts:
         return Admit()
-    return Refuse(max(verdicts, key=lambda v: REASONS[v.reason].severity))
+    return Refuse(max(verdicts, key=lambda v: v.reason.severity))
 
 
 def dependency_state(job: Job | None) -> DependencyState:

@@ -1,6 +1,6 @@
 """Why one member failed: the evidence of its pod and node, read as an `EndReason`.
 
-The cause follows from the reason (`attempts.end_reason.CAUSES`, the table that docs/design/jobs.md
+The cause follows from the reason (`attempts.end_reason`, the table that docs/design/jobs.md
 shows). Which failure of a gang brought the others down: module `failure_cause`.
 """
 
@@ -13,7 +13,7 @@ from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, ContainerStatus, Pod
 from fairlead.api.job import Cause
 from fairlead.api.times import parse_time
-from fairlead.decide.attempts.end_reason import CAUSES, EndReason
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.pods import (
     MemberPhase,
     MemberPod,
@@ -86,7 +86,7 @@ class Failure:
     @property
     def cause(self) -> Cause:
         """Whose fault it was."""
-        return CAUSES[self.reason] or Cause.INFRASTRUCTURE
+        return self.reason.cause or Cause.INFRASTRUCTURE
 
     @property
     def exit_code(self) -> int | None:
@@ -198,7 +198,7 @@ def _judge_failed(
         elif pod.status.message:
             text += f" ({pod.status.message})"
         weight = Weight.OUTSIDE
-        if reason is EndReason.DRAINED or CAUSES[reason] is Cause.NODE:
+        if reason is EndReason.DRAINED or reason.cause is Cause.NODE:
             weight = Weight.NODE
         return Failure(reason, text, at, weight, member.rank, member, is_dated)
     if failed is None or ended is None:

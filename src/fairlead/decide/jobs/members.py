@@ -30,16 +30,17 @@ from fairlead.api.core import (
     Volume,
     VolumeMount,
 )
-from fairlead.api.core_env import EnvFromSource, EnvironmentReference
-from fairlead.api.core_volumes import (
+from fairlead.api.job import Job, Role
+from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.api.pod_parts import (
     ClaimVolumeSource,
     ConfigMapVolumeSource,
     DownwardFile,
     DownwardVolumeSource,
+    EnvFromSource,
+    EnvironmentReference,
     HostPathVolumeSource,
 )
-from fairlead.api.job import Job, Role
-from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming

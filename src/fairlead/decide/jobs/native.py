@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.api.placement import Placement
+from fairlead.api.placement import Placement, nodes_of
 from fairlead.api.podgroups import GroupApi
 from fairlead.decide.jobs.members import owned_metadata
 from fairlead.decide.jobs.pods import MemberPod
@@ -44,7 +44,7 @@ def is_native(
         return False
     if not 2 <= job.member_count <= policy.native_members_max:
         return False
-    nodes = {node for role in placement.roles for node in role.nodes}
+    nodes = set(nodes_of(placement))
     return all(
         policy.binding_on(node, labelled) is Binding.NATIVE and node not in spares for node in nodes
     )

@@ -7,24 +7,36 @@ Only what is missing, or in trouble, is walked.
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, JobState, RestartPolicy
+from fairlead.api.bounds import MEMBER_RESTARTS_MAX
+from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberRestart, RestartPolicy
 from fairlead.api.meta import find_condition
-from fairlead.api.times import parse_time
+from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs import failure_cause, preempted
-from fairlead.decide.jobs.actions import Action
-from fairlead.decide.jobs.attempt_end import changed_spec, close_attempt, find_end, succeed
+from fairlead.decide.jobs import failure_cause, members, native, preempted
+from fairlead.decide.jobs.actions import (
+    Action,
+    CreateConfigMap,
+    CreatePod,
+    CreatePodGroup,
+    CreateService,
+)
+from fairlead.decide.jobs.attempt_end import (
+    AttemptEnd,
+    changed_spec,
+    close_attempt,
+    find_end,
+    succeed,
+)
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects
 from fairlead.decide.jobs.closing import closing
-from fairlead.decide.jobs.creation import create_missing
-from fairlead.decide.jobs.failure_cause import Settling
-from fairlead.decide.jobs.member_failure import start_patience_ends_at
-from fairlead.decide.jobs.member_restarts import delete_replaced, note_restarts
+from fairlead.decide.jobs.failure_cause import Settling, failures
+from fairlead.decide.jobs.member_failure import Failure, start_patience_ends_at
 from fairlead.decide.jobs.pods import MemberPhase
+from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.progress import fold_progress
-from fairlead.decide.jobs.restart import is_cancelled
+from fairlead.decide.jobs.restart import backoff_seconds, infrastructure_limit, is_cancelled
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.verdict import Decision, earliest
 
@@ -142,3 +154,124 @@ def _wake_at(view: JobView, attempt: Attempt) -> float | None:
     starts += [closes.ends_at] if closes is not None else []
     back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
     return earliest(ends_at, asked, *starts, *lost, *(at for at in back if at > now))
+
+
+# What an open attempt lacks: pods, the service and the ConfigMap of the gang, the PodGroup
+
+
+def create_missing(view: JobView) -> tuple[Action, ...]:
+    """Create what is missing; while the API holds it back, one object from time to time."""
+    refused = view.refused
+    if refused is None:
+        return _all_missing(view)
+    return _all_missing(view)[:1] if view.now >= refused.retry_at else ()
+
+
+def _all_missing(view: JobView) -> tuple[Action, ...]:
+    """Create what the placement asks for: pods, and after or before them what they share."""
+    job, pods = view.job, view.current
+    attempt = job.status.attempts[-1]
+    actions: list[Action] = []
+    uses_dns = view.policy.peer_naming is PeerNaming.DNS
+    has_service = members.service_name(job) in view.services
+    has_map = members.gang_map_name(job, attempt.number) in view.config_maps
+    if members.needs_service(job, view.policy) and not has_service:
+        actions.append(CreateService(job, members.headless_service(job)))
+    complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
+    # Containers wait for the ConfigMap: pinned members start once all of them have a node.
+    is_settled = view.policy.binding is None or pods.bound_count >= job.member_count
+    is_due = complete or (uses_dns and is_settled)
+    if members.needs_gang_map(job) and not has_map and is_due:
+        actions.append(CreateConfigMap(job, members.gang_map(job, view.policy, pods)))
+    group = native.group_name(job, attempt.number)
+    if group not in view.pod_groups:
+        assert job.status.placement is not None
+        placement = job.status.placement
+        if not pods.members and native.is_native(
+            job, placement, view.policy, view.bindings, spares=view.spares
+        ):
+            return (*actions, CreatePodGroup(job))  # a gang's pods come after its group
+        group = ""
+    if len(pods.members) < job.member_count:
+        resume_step = attempt.resumed_from_step
+        if attempt.started_at and job.status.progress is not None:  # policy Member
+            resume_step = job.status.progress.checkpoint_step
+        missing = members.missing_pods(
+            job, view.policy, pods,
+            resume_step=resume_step, absent=absent_members(job.status, view.now),
+            bindings=view.bindings, group=group,
+        )  # fmt: skip
+        actions.extend(CreatePod(job, pod) for pod in missing)
+    return tuple(actions)
+
+
+# Members that are replaced while the others run (policy Member)
+
+
+def note_restarts(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
+    """Write which members are being replaced, each failure counted once, before a pod is deleted.
+
+    An entry stays until the member's new pod is there. A failure beyond a limit ends the attempt.
+    """
+    entries, before = draft.status.member_restarts, draft.status.member_restarts
+    if entries:
+        uids = {(m.role, m.index): m.uid for m in view.current.members.values()}
+        entries = tuple(r for r in entries if uids.get((r.role, r.index), r.pod_uid) == r.pod_uid)
+    known = {r.pod_uid for r in entries}
+    draft, notes = draft.set(member_restarts=entries), list[Note]()
+    for failure in failures(view):
+        member = failure.member
+        if member is None or member.uid in known or member.node in view.cordoned:
+            continue  # known, or the end of the attempt once its cause has settled
+        if len(draft.status.member_restarts) >= MEMBER_RESTARTS_MAX:
+            break
+        counted = _counted(view, draft, failure)
+        if counted is None:
+            end = AttemptEnd(failure.reason, failure.message, failure)
+            return close_attempt(view, draft, end)
+        draft = counted
+        text = f"Replacing a member: {failure.message} (cause: {failure.cause.value})"
+        notes.append(Note(EventReason.MEMBER_RESTARTED, text))
+    if draft.status.member_restarts == before:
+        return ()
+    return draft.set(members=view.member_counts).write(*notes)
+
+
+def _counted(view: JobView, draft: StatusDraft, failure: Failure) -> StatusDraft | None:
+    """Return the status with the failure counted and its member noted; None beyond a limit."""
+    job, cause, member = view.job, failure.cause, failure.member
+    assert member is not None
+    counted = draft.counted(cause)
+    count, limit = counted.status.infrastructure_failures, infrastructure_limit(job, view.policy)
+    if cause is Cause.USER:
+        count, limit = counted.status.user_failures, job.spec.restart.limit
+    if count > limit:
+        return None
+    entry = MemberRestart(
+        role=member.role,
+        index=member.index,
+        pod_uid=member.uid,
+        cause=cause,
+        reason=failure.reason.value,
+        restart_at=format_micro_time(view.now + backoff_seconds(job, cause, count)),
+    )
+    return counted.set(member_restarts=(*counted.status.member_restarts, entry))
+
+
+def delete_replaced(view: JobView) -> tuple[Action, ...]:
+    """Delete the pods of members that are being replaced: a name is free once its pod is gone."""
+    restarts = view.job.status.member_restarts
+    if not restarts:
+        return ()
+    uids = {r.pod_uid for r in restarts}
+    going = [m for m in view.current.members.values() if m.uid in uids]
+    return tuple(delete_pods(view, going))
+
+
+def absent_members(status: JobStatus, now: float) -> frozenset[tuple[str, int]]:
+    """Return the members whose back-off is not over."""
+    return frozenset(
+        (r.role, r.index)
+        for r in status.member_restarts
+        if r.restart_at is not None and now < parse_time(r.restart_at)
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from fairlead.api.fleet import RemovalCause
 from fairlead.decide.rails.ledger import Account, Charge
@@ -58,35 +58,31 @@ class Outcome(Enum):
 
 
 class Rule(Enum):
-    """What decided."""
+    """What decided; `words` say it."""
 
-    BLIND = "Blind"
-    NOT_OWNED = "NotOwned"
-    TWO_PHASES = "TwoPhases"
-    CEILING = "Ceiling"
-    POOL_BUDGET = "PoolBudget"
-    CAUSE_BUDGET = "CauseBudget"
-    IN_FLIGHT = "InFlight"
-    ALLOWED = "Allowed"
-    OVERRIDE = "Override"
+    _value_: str
+    words: str
 
+    def __new__(cls, value: str, words: str) -> Self:
+        """Make a member."""
+        made = object.__new__(cls)
+        made._value_, made.words = value, words
+        return made
 
-_WORDS = {
-    Rule.BLIND: "what is seen cannot be trusted",
-    Rule.NOT_OWNED: "the machine is not the pool's own",
-    Rule.TWO_PHASES: "it is marked first and removed later",
-    Rule.CEILING: "a day's ceiling is reached",
-    Rule.POOL_BUDGET: "the pool's own disruption budget is used up",
-    Rule.CAUSE_BUDGET: "the budget for this cause is used up",
-    Rule.IN_FLIGHT: "enough removals are under way",
-    Rule.ALLOWED: "within all budgets",
-    Rule.OVERRIDE: "an override allows it",
-}
+    BLIND = "Blind", "what is seen cannot be trusted"
+    NOT_OWNED = "NotOwned", "the machine is not the pool's own"
+    TWO_PHASES = "TwoPhases", "it is marked first and removed later"
+    CEILING = "Ceiling", "a day's ceiling is reached"
+    POOL_BUDGET = "PoolBudget", "the pool's own disruption budget is used up"
+    CAUSE_BUDGET = "CauseBudget", "the budget for this cause is used up"
+    IN_FLIGHT = "InFlight", "enough removals are under way"
+    ALLOWED = "Allowed", "within all budgets"
+    OVERRIDE = "Override", "an override allows it"
 
 
 def rule_words(rule: Rule) -> str:
     """Return a rule in words, with its name."""
-    return f"{_WORDS[rule]} ({rule.value})"
+    return f"{rule.words} ({rule.value})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,50 +10,67 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Self
 
-from fairlead.api.cluster_report import ReportCondition
-from fairlead.decide.rails.reported import Reported
+from fairlead.api.cluster_report import ClusterReport, ReportCondition
+from fairlead.api.meta import find_condition
+from fairlead.api.times import parse_time
 
 Fact = int | float | str
 
 
 class Blindness(Enum):
-    """Why nothing may be removed. The closed set; the order is that in which they are checked."""
+    """Why nothing may be removed. The closed set; the order is that in which they are checked.
 
-    FROZEN = "Frozen"
-    NODE_LIST_STALE = "NodeListStale"
-    CLOUD_LIST_STALE = "CloudListStale"
-    LIST_PARTIAL = "ListPartial"
-    LISTS_DIFFER = "ListsDiffer"
-    RECORDS_DIFFER = "RecordsDiffer"
-    COUNT_CHANGED = "CountChanged"
-    CONTROL_PLANE_UNHEALTHY = "ControlPlaneUnhealthy"
-    ETCD_NEARLY_FULL = "EtcdNearlyFull"
-    API_SERVER_DEGRADED = "APIServerDegraded"
-    NODES_UNREADY = "NodesUnready"
-    UNREADY_RISES = "UnreadyRises"
-    SIGHT_RETURNING = "SightReturning"
+    `words` say it, with the facts of a finding.
+    """
+
+    _value_: str
+    words: str
+
+    def __new__(cls, value: str, words: str) -> Self:
+        """Make a member."""
+        made = object.__new__(cls)
+        made._value_, made.words = value, words
+        return made
+
+    FROZEN = "Frozen", "the fleet is frozen"
+    NODE_LIST_STALE = "NodeListStale", "the list of nodes is {age_seconds} s old, {max} s at most"
+    CLOUD_LIST_STALE = (
+        "CloudListStale",
+        "the provider's list is {age_seconds} s old, {max} s at most",
+    )  # fmt: skip
+    LIST_PARTIAL = "ListPartial", "the list of {list} is incomplete"
+    LISTS_DIFFER = (
+        "ListsDiffer",
+        "machines without a node: {only_in_cloud}, nodes without a machine: "
+        "{only_in_nodes}",
+    )  # fmt: skip
+    RECORDS_DIFFER = (
+        "RecordsDiffer",
+        "the provider has {cloud} machines, the records have {recorded}",
+    )  # fmt: skip
+    COUNT_CHANGED = "CountChanged", "there are {nodes} nodes, there were {before}"
+    CONTROL_PLANE_UNHEALTHY = (
+        "ControlPlaneUnhealthy",
+        "the API server fails {error_share:.0%} of the requests and "
+        "takes {latency_seconds} s",
+    )  # fmt: skip
+    ETCD_NEARLY_FULL = (
+        "EtcdNearlyFull",
+        "etcd is nearly full by the report of the doctor, "
+        "{report_age_seconds} s old: {evidence}",
+    )  # fmt: skip
+    API_SERVER_DEGRADED = (
+        "APIServerDegraded",
+        "the API server is degraded by the report of the doctor, "
+        "{report_age_seconds} s old: {evidence}",
+    )  # fmt: skip
+    NODES_UNREADY = "NodesUnready", "{unready} of {nodes} nodes are not ready"
+    UNREADY_RISES = "UnreadyRises", "{rise} of {nodes} nodes became not ready within {seconds} s"
+    SIGHT_RETURNING = "SightReturning", "all is in order again, in {clear_loops} of {needed} looks"
 
 
-_WORDS = {
-    Blindness.FROZEN: "the fleet is frozen",
-    Blindness.NODE_LIST_STALE: "the list of nodes is {age_seconds} s old, {max} s at most",
-    Blindness.CLOUD_LIST_STALE: "the provider's list is {age_seconds} s old, {max} s at most",
-    Blindness.LIST_PARTIAL: "the list of {list} is incomplete",
-    Blindness.LISTS_DIFFER: "machines without a node: {only_in_cloud}, nodes without a machine: "
-    "{only_in_nodes}",
-    Blindness.RECORDS_DIFFER: "the provider has {cloud} machines, the records have {recorded}",
-    Blindness.COUNT_CHANGED: "there are {nodes} nodes, there were {before}",
-    Blindness.CONTROL_PLANE_UNHEALTHY: "the API server fails {error_share:.0%} of the requests and "
-    "takes {latency_seconds} s",
-    Blindness.ETCD_NEARLY_FULL: "etcd is nearly full by the report of the doctor, "
-    "{report_age_seconds} s old: {evidence}",
-    Blindness.API_SERVER_DEGRADED: "the API server is degraded by the report of the doctor, "
-    "{report_age_seconds} s old: {evidence}",
-    Blindness.NODES_UNREADY: "{unready} of {nodes} nodes are not ready",
-    Blindness.UNREADY_RISES: "{rise} of {nodes} nodes became not ready within {seconds} s",
-    Blindness.SIGHT_RETURNING: "all is in order again, in {clear_loops} of {needed} looks",
-}
 _OF_REPORT = {
     ReportCondition.ETCD_NEARLY_FULL: Blindness.ETCD_NEARLY_FULL,
     ReportCondition.API_SERVER_DEGRADED: Blindness.API_SERVER_DEGRADED,
@@ -71,7 +88,7 @@ class Finding:
     @property
     def message(self) -> str:
         """The reason in words, with its numbers and its name."""
-        words = _WORDS[self.blindness].format(**self.facts)
+        words = self.blindness.words.format(**self.facts)
         if self.facts.get("age_seconds") == float("inf"):
             words = f"there is no list of {_LISTS[self.blindness]} yet"
         return f"{words} ({self.blindness.value})"
@@ -270,3 +287,63 @@ def _rise(
 def _samples_max(limits: SightLimits) -> int:
     """Return how many samples are kept at most, however often the controller is woken."""
     return max(8, int(limits.rise_seconds / 2))
+
+
+# What the doctor's report says about the control plane, as evidence for the rails.
+#
+# A report counts only while it is fresh. Without one, or with a stale one, the rails rest on what
+# they see themselves.
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A condition that is True in a report of that age, by the wall clock, with its evidence."""
+
+    condition: ReportCondition
+    evidence: str
+    age_seconds: float
+
+
+def reported_of(report: ClusterReport | None, now: float) -> tuple[Reported, ...]:
+    """Return the conditions of a report that are True. Unknown is no evidence."""
+    if report is None or report.status.observed_at is None:
+        return ()
+    age = now - parse_time(report.status.observed_at)
+    out: list[Reported] = []
+    for type_ in ReportCondition:
+        condition = find_condition(report.status.conditions, type_.value)
+        if condition is not None and condition.status == "True":
+            out.append(Reported(type_, condition.message, age))
+    return tuple(out)
+
+
+# How the API server answers us: averages of our own requests, which age when none is sent.
+#
+# A controller that stops because its requests fail sends no more of them. Without ageing, it would
+# never learn that the API server has recovered.
+
+
+#: Share of the newest sample in the averages.
+_NEWEST = 0.1
+#: Without a request, the averages halve in this time.
+HALF_LIFE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Averages at an instant of a monotonic clock."""
+
+    latency_seconds: float = 0.0
+    error_share: float = 0.0
+    at: float = 0.0
+
+    def aged(self, instant: float) -> Pulse:
+        """Return the averages at a later instant, when nothing was sent since."""
+        kept = 0.5 ** (max(0.0, instant - self.at) / HALF_LIFE_SECONDS)
+        return Pulse(self.latency_seconds * kept, self.error_share * kept, instant)
+
+    def after(self, seconds: float, *, failed: bool, instant: float) -> Pulse:
+        """Take in one request that took so long and ended at an instant."""
+        latency = self.latency_seconds + (seconds - self.latency_seconds) * _NEWEST
+        errors = self.error_share + (float(failed) - self.error_share) * _NEWEST
+        return Pulse(latency, errors, instant)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.names import READY
@@ -31,16 +31,6 @@ _MISTAKES_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ShareResult:
-    """What a team has of a share, and what it lacks."""
-
-    nodes: int = 0
-    gpus: int = 0
-    nodes_missing: int = 0
-    gpus_missing: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Sharing:
     """The shares as they should be: the nodes that change hands, in order, and each team's result.
 
@@ -48,7 +38,7 @@ class Sharing:
     """
 
     changes: tuple[SetOwner, ...]
-    results: dict[str, tuple[ShareResult, ...]]
+    results: dict[str, tuple[ShareStatus, ...]]
     held_back: str = ""
     requests: Sequence[ShareRequest] = ()
     #: int64[N]: the number of the request that has each node, -1 for none; and its block.
@@ -133,15 +123,13 @@ def team_status(cluster: ClusterState, team: Team, sharing: Sharing, now: float)
         type=READY, status=ready[0], reason=ready[1], message=ready[2],
         observed_generation=team.metadata.generation or None, last_transition_time=at,
     )  # fmt: skip
-    return with_fields(
+    return replace(
         status,
         observed_generation=team.metadata.generation,
         conditions=set_condition(status.conditions, condition),
         nodes=sum(result.nodes for result in results),
         nodes_missing=nodes_missing,
-        shares=tuple(
-            ShareStatus(r.nodes, r.gpus, r.nodes_missing, r.gpus_missing) for r in results
-        ),
+        shares=results,
         use=_use(cluster, name, now),
     )
 
@@ -156,7 +144,7 @@ def changed_status(
     """
     due_at = _use_due_at(team.status.use, status.use, policy)
     if due_at is None or now < due_at:
-        status = with_fields(status, use=team.status.use)
+        status = replace(status, use=team.status.use)
     else:
         due_at = None
     return (None if status == team.status else WriteTeamStatus(team, status)), due_at
@@ -165,7 +153,7 @@ def changed_status(
 def _use_due_at(before: TeamUse, use: TeamUse, policy: TeamsPolicy) -> float | None:
     """Return from when on what a team uses is to be written; None where it says nothing new."""
     as_of = parse_time(before.as_of) if before.as_of is not None else float("-inf")
-    counts = with_fields(
+    counts = replace(
         use, as_of=before.as_of, gpu_hours=before.gpu_hours,
         dominant_share_seconds=before.dominant_share_seconds,
     )  # fmt: skip
@@ -244,12 +232,11 @@ def _requests(
     return shares, of_team
 
 
-def _result(share: ShareRequest, nodes: Bools, gpus: Ints, missing: int) -> ShareResult:
-    is_in_gpus = share.units is gpus
-    result = ShareResult(int(nodes.sum()), int(gpus[nodes].sum()))
-    if is_in_gpus:
-        return replace(result, gpus_missing=missing)
-    return replace(result, nodes_missing=missing)
+def _result(share: ShareRequest, nodes: Bools, gpus: Ints, missing: int) -> ShareStatus:
+    """Return what a team has of a share, and what it lacks."""
+    in_gpus = share.units is gpus
+    lack = (0, missing) if in_gpus else (missing, 0)
+    return ShareStatus(int(nodes.sum()), int(gpus[nodes].sum()), *lack)
 
 
 class _Burden:

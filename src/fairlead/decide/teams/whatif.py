@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from fairlead.api.core import Node, Pod, Taint
 from fairlead.api.job import Job
 from fairlead.api.names import TEAM
-from fairlead.api.team import Team
+from fairlead.api.team import ShareStatus, Team
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.teams.decide import ShareResult, share_out
+from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
@@ -60,7 +60,7 @@ class SharesPlan:
 
     moves: tuple[NodeMove, ...]
     #: By team: each of its shares, in the order of the spec.
-    results: dict[str, tuple[ShareResult, ...]]
+    results: dict[str, tuple[ShareStatus, ...]]
     #: Jobs that run on a node that changes hands, as borrowers from then on.
     borrowers: tuple[ObjectKey, ...] = ()
     reclaimed: tuple[Reclaim, ...] = ()

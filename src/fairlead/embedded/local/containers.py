@@ -18,7 +18,7 @@ from typing import Protocol
 
 from fairlead.api import quantity
 from fairlead.api.core import Container, EnvVarSource, KeySelector, Pod
-from fairlead.api.core_volumes import DownwardVolumeSource
+from fairlead.api.pod_parts import DownwardVolumeSource
 
 _FIELD_KEY = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 

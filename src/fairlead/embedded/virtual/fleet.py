@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
+from fairlead.api.placement import nodes_of
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import AlreadyExists
 from fairlead.embedded.virtual.profile import NodeShape
@@ -131,7 +132,7 @@ async def shrink_fleet(client: Client, fleet: NodeFleet) -> tuple[str, ...]:
     used = {p.spec.node_name for p in (await client.list(PODS)).items if not p.is_terminal}
     for job in (await client.list(JOBS)).items:
         if job.status.placement is not None and not job.is_finished:
-            used.update(node for role in job.status.placement.roles for node in role.nodes)
+            used.update(nodes_of(job.status.placement))
     leaving = iter([name for name in extra if name not in used])
 
     async def work(names_: Iterator[str]) -> None:
