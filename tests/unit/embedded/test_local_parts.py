@@ -19,7 +19,7 @@ from fairlead.embedded.local.containers import (
     launch_of,
     rewrite,
 )
-from fairlead.embedded.local.machine import Gpu, read_machine
+from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe
 from fairlead.embedded.local.progress import ProgressFile
@@ -143,11 +143,6 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-class NoGpus:
-    def gpus(self) -> tuple[Gpu, ...]:
-        return ()
-
-
 GIB = 1 << 30
 
 
@@ -190,9 +185,9 @@ GIB = 1 << 30
 def test_limits_of_control_groups_count_when_they_are_tighter(
     tmp_path: Path, files: dict[str, str], milli: int | None, memory: int
 ) -> None:
-    machine = read_machine(NoGpus(), tree(tmp_path, files))
+    machine = read_machine(tuple, tree(tmp_path, files))
     assert machine.memory_bytes == memory
-    whole = read_machine(NoGpus(), tree(tmp_path / "plain", {})).cpu_milli
+    whole = read_machine(tuple, tree(tmp_path / "plain", {})).cpu_milli
     assert machine.cpu_milli == (whole if milli is None else milli)
 
 

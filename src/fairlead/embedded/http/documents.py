@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from fairlead.embedded.http.discovery import Discovery, Document, version_info
-from fairlead.embedded.http.negotiate import PLAIN, Target, negotiate
+from fairlead.embedded.http.negotiate import DISCOVERY_FORMS, PLAIN, negotiate
 from fairlead.embedded.http.request import PathNotFound
 from fairlead.embedded.http.respond import json_answer, value_answer
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
@@ -55,7 +55,7 @@ class Documents:
                 raise PathNotFound("404 page not found")
 
     def _root(self, request: web.BaseRequest, *, core: bool) -> web.Response:
-        accepted = negotiate(request.headers.get("Accept", ""), Target.DISCOVERY)
+        accepted = negotiate(request.headers.get("Accept", ""), DISCOVERY_FORMS)
         if accepted is PLAIN:
             plain = self._discovery.core_versions() if core else self._discovery.groups()
             return _send(request, plain)
@@ -93,13 +93,13 @@ class Documents:
     def _make_openapi(self, rest: list[str]) -> Document:
         match rest:
             case ["v2"]:
-                value = openapi_v2(self._registry)
+                value = openapi_v2(self._registry.all())
             case ["v3"]:
-                value = openapi_v3_index(self._registry)
+                value = openapi_v3_index(self._registry.all())
             case ["v3", "api", version]:
-                value = openapi_v3_group(self._registry, "", version)
+                value = openapi_v3_group(self._registry.all(), "", version)
             case ["v3", "apis", group, version]:
-                value = openapi_v3_group(self._registry, group, version)
+                value = openapi_v3_group(self._registry.all(), group, version)
             case _:
                 value = None
         if value is None:

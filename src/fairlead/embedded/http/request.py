@@ -159,15 +159,6 @@ class Query:
                 f"query parameter {key}: '{value[:40]}' is not one of {accepted}"
             ) from None
 
-    def dry_run(self) -> bool:
-        """True for `dryRun=All`, the only value there is."""
-        value = self._values.get("dryRun")
-        if value is None or value == "":
-            return False
-        if value != "All":
-            raise BadRequest(f"query parameter dryRun: '{value[:40]}' is not All")
-        return True
-
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:

@@ -23,7 +23,15 @@ from fairlead.api.status import (
     UnsupportedMediaType,
 )
 from fairlead.embedded.http.duplicates import duplicate_fields
-from fairlead.embedded.http.negotiate import PLAIN, Accepted, Target, negotiate
+from fairlead.embedded.http.negotiate import (
+    LIST_FORMS,
+    OBJECT_FORMS,
+    PLAIN,
+    REVIEW_FORMS,
+    Accepted,
+    Form,
+    negotiate,
+)
 from fairlead.embedded.http.podlogs import PodLogs
 from fairlead.embedded.http.query_options import delete_options, list_options, write_options
 from fairlead.embedded.http.render import (
@@ -84,10 +92,10 @@ class Call:
         """(namespace, name)."""
         return (self.path.namespace, self.path.name)
 
-    def accepted(self, target: Target) -> Accepted:
+    def accepted(self, forms: tuple[Form, ...]) -> Accepted:
         """Return the form that the client wants."""
         header = self.request.headers.get("Accept", "")
-        return PLAIN if header == "application/json" else negotiate(header, target)
+        return PLAIN if header == "application/json" else negotiate(header, forms)
 
     def include(self) -> IncludeObject:
         """Return what table rows are to carry."""
@@ -213,7 +221,7 @@ class Resources:
     # Reads -----------------------------------------------------------------------------------
 
     def _get(self, call: Call) -> web.Response:
-        accepted = call.accepted(Target.OBJECT)
+        accepted = call.accepted(OBJECT_FORMS)
         asked = call.query.text("resourceVersion")
         if asked and not (asked.isascii() and asked.isdigit()):
             raise BadRequest(f"query parameter resourceVersion: '{asked[:40]}' is not a number")
@@ -229,7 +237,7 @@ class Resources:
         return json_answer(render.one(record), status)
 
     async def _list(self, call: Call) -> web.StreamResponse:
-        accepted = call.accepted(Target.LIST)
+        accepted = call.accepted(LIST_FORMS)
         render = rendering(call.info, accepted, call.include(), self._clock)
         query = call.query
         if query.is_given("sendInitialEvents"):
@@ -267,7 +275,7 @@ class Resources:
                 query.flag("sendInitialEvents") if query.is_given("sendInitialEvents") else None
             ),
         )
-        accepted = call.accepted(Target.WATCH)
+        accepted = call.accepted(OBJECT_FORMS)
         watch = WatchRequest(call.info, call.path.namespace, options, accepted, call.include())
         return await self._watching.answer(call.request, watch)
 
@@ -300,7 +308,7 @@ class Resources:
     def _written(
         self, call: Call, record: Record, warnings: list[str], *, status: int = 200
     ) -> web.Response:
-        accepted = call.accepted(Target.OBJECT)
+        accepted = call.accepted(OBJECT_FORMS)
         if accepted is PLAIN:
             return json_answer(whole(call.info, record), status, warnings=warnings)
         render = rendering(call.info, accepted, call.include(), self._clock)
@@ -309,7 +317,7 @@ class Resources:
     async def _create(self, call: Call) -> web.Response:
         if call.info.namespaced and not call.path.namespace:
             raise errors.method_not_allowed(call.info, "create without a namespace in the path")
-        call.accepted(Target.OBJECT)  # refuse before writing, not after
+        call.accepted(OBJECT_FORMS)  # refuse before writing, not after
         warnings: list[str] = []
         options = self._write_options(call, warnings)
         body = await self._object_body(call, warnings)
@@ -317,7 +325,7 @@ class Resources:
         return self._written(call, record, warnings, status=201)
 
     async def _replace(self, call: Call) -> web.Response:
-        call.accepted(Target.OBJECT)
+        call.accepted(OBJECT_FORMS)
         warnings: list[str] = []
         options = self._write_options(call, warnings)
         body = await self._object_body(call, warnings)
@@ -348,7 +356,7 @@ class Resources:
         return patch_type, decode_json(body, self._limits)
 
     async def _patch(self, call: Call) -> web.Response:
-        call.accepted(Target.OBJECT)
+        call.accepted(OBJECT_FORMS)
         warnings: list[str] = []
         options = self._write_options(call, warnings)
         patch_type, patch = await self._patch_body(call)
@@ -390,7 +398,7 @@ class Resources:
 
     async def _delete(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
-        call.accepted(Target.OBJECT)  # refuse before writing, not after
+        call.accepted(OBJECT_FORMS)  # refuse before writing, not after
         warnings: list[str] = []
         options = replace(options, warn=warnings.append)
         result = await self._service.delete(call.info, call.key, options)
@@ -426,7 +434,7 @@ class Resources:
                 f"{review.plural} can only be created",
                 details=StatusDetails(group=review.group, kind=review.plural),
             )
-        negotiate(request.headers.get("Accept", ""), Target.REVIEW)
+        negotiate(request.headers.get("Accept", ""), REVIEW_FORMS)
         body = await read_body(request, self._limits)
         value = as_object(decode_body(body, media_type(request), self._limits))
         return value_answer(review.answer(value), 201)

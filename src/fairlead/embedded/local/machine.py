@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 _MACHINE = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 
@@ -26,39 +26,31 @@ class Gpu:
     memory_bytes: int
 
 
-class GpuProbe(Protocol):
-    """Finds the GPUs of this machine."""
+def nvml_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs in index order, as NVIDIA's management library has them.
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs in index order; () when there are none, or no driver."""
-        ...
-
-
-class NvmlProbe:
-    """Asks NVIDIA's management library; without the library or the driver there are no GPUs."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs in index order; () when there are none, or no driver."""
-        try:
-            import pynvml as nvml
-        except ImportError:
-            return ()
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError:
-            return ()
-        found: list[Gpu] = []
-        try:
-            for index in range(nvml.nvmlDeviceGetCount()):
-                device = nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid, model = nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetName(device)
-                memory = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
-                found.append(Gpu(index, _text(uuid), _text(model), memory))
-        except nvml.NVMLError:
-            return tuple(found)
-        finally:
-            nvml.nvmlShutdown()
+    () when there are none, or without the library or the driver.
+    """
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return ()
+    found: list[Gpu] = []
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid, model = nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetName(device)
+            memory = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
+            found.append(Gpu(index, _text(uuid), _text(model), memory))
+    except nvml.NVMLError:
         return tuple(found)
+    finally:
+        nvml.nvmlShutdown()
+    return tuple(found)
 
 
 def _text(value: str | bytes) -> str:
@@ -72,14 +64,14 @@ class Machine:
     cpu_milli: int
     memory_bytes: int
     gpus: tuple[Gpu, ...]
-    boot_id: str
+    boot_id: str  # process ids mean nothing across boots
     machine_id: str
     kernel: str
     os_image: str
     architecture: str
 
 
-def read_machine(probe: GpuProbe, root: Path = Path("/")) -> Machine:
+def read_machine(gpus: Callable[[], tuple[Gpu, ...]], root: Path = Path("/")) -> Machine:
     """Return what the machine has; OSError when proc is not mounted."""
     groups = _control_groups(root)
     cpu_milli = len(os.sched_getaffinity(0)) * 1000
@@ -89,18 +81,13 @@ def read_machine(probe: GpuProbe, root: Path = Path("/")) -> Machine:
     return Machine(
         cpu_milli=min(cpu_milli, quota) if quota else cpu_milli,
         memory_bytes=min(memory, limit) if limit else memory,
-        gpus=probe.gpus(),
+        gpus=gpus(),
         boot_id=_read(root / "proc/sys/kernel/random/boot_id"),
         machine_id=_read(root / "etc/machine-id"),
         kernel=platform.release(),
         os_image=_os_image(root),
         architecture=_MACHINE.get(platform.machine(), platform.machine()),
     )
-
-
-def boot_id(root: Path = Path("/")) -> str:
-    """Return the id of this boot of the machine; process ids mean nothing across boots."""
-    return _read(root / "proc/sys/kernel/random/boot_id")
 
 
 def _read(path: Path) -> str:

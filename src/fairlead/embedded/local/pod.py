@@ -426,10 +426,7 @@ class LocalPod:
             if track.run is not None and not isinstance(track.state, Terminated):
                 track.state = outcome(track.run, self._host.now())
         if self._deleted.is_set() and self._over is None:
-            failed = any(
-                isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks
-            )
-            self._over = Phase.FAILED if failed else Phase.SUCCEEDED
+            self._over = self._final_phase()
 
     def _final_phase(self) -> Phase:
         failed = any(isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks)

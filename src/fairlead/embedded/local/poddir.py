@@ -19,6 +19,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -31,6 +32,8 @@ from fairlead.embedded.local.containers import (
     Unsupported,
     downward_files,
 )
+
+F = TypeVar("F", bound=msgspec.Struct)
 
 RUNS_KEPT_MAX = 2
 REMOVED_PER_TURN_MAX = 64
@@ -69,6 +72,16 @@ def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     temporary.replace(path)
 
 
+def read_struct(path: Path, type_: type[F]) -> F | None:
+    """Return what a JSON file holds, None when there is none; OSError, also when damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type_)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise OSError(f"{path} is damaged: {error}") from error
+
+
 class PodDir:
     """One pod's directory."""
 
@@ -86,14 +99,7 @@ class PodDir:
 
     def read(self) -> PodRecordFile | None:
         """Return the record, None when there is none (the pod never got that far); OSError."""
-        try:
-            raw = (self.path / "pod.json").read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return msgspec.json.decode(raw, type=PodRecordFile)
-        except msgspec.DecodeError as error:
-            raise OSError(f"{self.path / 'pod.json'} is damaged: {error}") from error
+        return read_struct(self.path / "pod.json", PodRecordFile)
 
     def write(self, record: PodRecordFile) -> None:
         """Write the record; OSError."""

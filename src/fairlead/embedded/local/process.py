@@ -21,7 +21,7 @@ from fairlead.api import quantity
 from fairlead.embedded.local.containers import Launch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
-from fairlead.embedded.local.poddir import write_file
+from fairlead.embedded.local.poddir import read_struct, write_file
 
 F = TypeVar("F", bound=msgspec.Struct)
 
@@ -254,14 +254,7 @@ class Run:
         return (self.path / name).stat().st_mtime
 
     def _decode(self, name: str, type_: type[F]) -> F | None:
-        try:
-            raw = (self.path / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return msgspec.json.decode(raw, type=type_)
-        except msgspec.DecodeError as error:
-            raise OSError(f"{self.path / name} is damaged: {error}") from error
+        return read_struct(self.path / name, type_)
 
     def last_words(self) -> str:
         """Return the last line that the shim wrote to its standard error."""

@@ -343,7 +343,7 @@ def _change(
                     "the body of the request was in an unknown format - accepted media types "
                     "include: application/json-patch+json, application/merge-patch+json"
                 )
-            schema = builtin_schema(info)
+            schema = builtin_schema(info.kind)
             return lambda obj: apply_strategic_patch(obj, patch, schema)
         case _:
             assert_never(patch_type)

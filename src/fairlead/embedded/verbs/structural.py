@@ -22,7 +22,7 @@ Obj = dict[str, Any]
 def report_unknown_fields(info: ResourceInfo, obj: Obj, options: WriteOptions) -> None:
     """Warn of, or refuse if Strict, unknown fields of a built-in kind. They are kept."""
     if info.is_builtin and options.field_validation != "Ignore":
-        _report(info, builtin_schema(info).unknown_fields(obj), options)
+        _report(info, builtin_schema(info.kind).unknown_fields(obj), options)
 
 
 def repair(info: ResourceInfo, obj: Obj) -> Obj:
@@ -30,7 +30,7 @@ def repair(info: ResourceInfo, obj: Obj) -> Obj:
 
     BadRequest names the field whose type is wrong. Of custom resources only metadata is looked at.
     """
-    schema = info.schema if not info.is_builtin else builtin_schema(info)
+    schema = info.schema if not info.is_builtin else builtin_schema(info.kind)
     if schema is None:
         return obj
     schema.require_decodable(obj, kind=info.kind, version=info.api_version)
