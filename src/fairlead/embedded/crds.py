@@ -209,8 +209,8 @@ def _info(
         status_schema=_status_schema(version),
         printer_columns=tuple(
             PrinterColumn(
-                c["name"], c["type"], c["jsonPath"], c.get("format") or "",
-                c.get("description") or "", c.get("priority") or 0,
+                c["name"], c.get("description") or "", c["type"], c.get("format") or "",
+                c.get("priority") or 0, c["jsonPath"],
             )
             for c in _list(version.get("additionalPrinterColumns"))
         ),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
-from fairlead.api.resources import Resource
 from fairlead.api.status import ApiError, Unavailable
-from fairlead.kube.decoding import Decoders
+from fairlead.kube.decoding import DecodersByType
 from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.protocol import HttpOptions, LineSplitter, steps, watch_of
 from fairlead.kube.transport import Transport
@@ -25,7 +24,7 @@ class HttpClient(Client):
         self.transport = Transport(connection, options)
         self.request = self.transport.request
         self.stream = self.transport.stream
-        self._decoders: dict[type[Any], Decoders[Any]] = {}
+        self._decoders = DecodersByType()
 
     @property
     def connection(self) -> Connection:
@@ -35,7 +34,7 @@ class HttpClient(Client):
     async def call(self, request: Request[A]) -> A:
         """Send the request, as several where the API has no such one; ApiError."""
         page_size = self.transport.options.page_size
-        asking = steps(request, self._decoders_of(request.resource), page_size)
+        asking = steps(request, self._decoders.of(request.resource), page_size)
         try:
             asked = next(asking)
             while True:
@@ -55,7 +54,7 @@ class HttpClient(Client):
         """See `Client`."""
         asked, seconds = watch_of(request), request.timeout_seconds
         chunks = self.stream(asked.method, asked.path, params=asked.params, seconds=seconds)
-        decoders = self._decoders_of(request.resource)
+        decoders = self._decoders.of(request.resource)
         splitter = LineSplitter(self.transport.options.watch_line_bytes_max)
         async with aclosing(chunks):
             async for chunk in chunks:
@@ -67,9 +66,3 @@ class HttpClient(Client):
     async def close(self) -> None:
         """See `Client`."""
         await self.transport.close()
-
-    def _decoders_of(self, resource: Resource[T]) -> Decoders[T]:
-        decoders = self._decoders.get(resource.type)
-        if decoders is None:
-            decoders = self._decoders[resource.type] = Decoders(resource)
-        return cast("Decoders[T]", decoders)

@@ -164,6 +164,20 @@ class Decoders(Generic[T]):
         return InternalError(f"the server's {self._resource.kind} cannot be decoded: {error}")
 
 
+class DecodersByType:
+    """The decoders of each type that a client has asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[type[Any], Decoders[Any]] = {}
+
+    def of(self, resource: Resource[T]) -> Decoders[T]:
+        """Return the decoders of a resource's type."""
+        decoders = self._known.get(resource.type)
+        if decoders is None:
+            decoders = self._known[resource.type] = Decoders(resource)
+        return decoders
+
+
 def _bookmark_version(line: bytes) -> str:
     """Return the version of a bookmark; "" if the line is none."""
     try:

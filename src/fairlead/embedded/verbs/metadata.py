@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from fairlead.api.status import BadRequest
 from fairlead.embedded.resource_info import ResourceInfo
-from fairlead.embedded.verbs import errors, structural
+from fairlead.embedded.verbs import structural
 
 Obj = dict[str, Any]
 
@@ -51,12 +52,12 @@ def metadata_of(info: ResourceInfo, body: Obj) -> Obj:
     if metadata is None:
         metadata = {}
     if not isinstance(metadata, dict):
-        raise errors.bad_request("metadata: must be an object")
+        raise BadRequest("metadata: must be an object")
     try:
         msgspec.convert(metadata, _Given)
     except msgspec.ValidationError as error:
         structural.repair(info, {"metadata": metadata})  # has the words for most
-        raise errors.bad_request(
+        raise BadRequest(
             f'{info.kind} in version "{info.api_version}" cannot be handled as a {info.kind}: '
             f"metadata: {error}"
         ) from None

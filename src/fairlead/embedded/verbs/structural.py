@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.api.status import BadRequest
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
-from fairlead.embedded.verbs import errors, own_rules
+from fairlead.embedded.verbs import own_rules
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 from fairlead.embedded.verbs.options import WriteOptions
@@ -82,7 +83,7 @@ def _report(info: ResourceInfo, unknown: list[str], options: WriteOptions) -> No
     if not unknown:
         return
     if options.field_validation == "Strict":
-        raise errors.bad_request(
+        raise BadRequest(
             f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: '
             f"{strict_errors(unknown)}"
         )

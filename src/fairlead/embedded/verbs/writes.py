@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.status import AlreadyExists, StatusCause
+from fairlead.api.status import AlreadyExists, BadRequest, StatusCause
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
@@ -45,12 +45,12 @@ def check_kind(info: ResourceInfo, body: Obj) -> None:
     """Take `kind` and `apiVersion` out of a body; BadRequest when they are of another kind."""
     api_version, kind = body.pop("apiVersion", None), body.pop("kind", None)
     if api_version not in (None, "", info.api_version):
-        raise errors.bad_request(
+        raise BadRequest(
             f"the API version in the data ({api_version}) does not match the expected API version "
             f"({info.api_version})"
         )
     if kind not in (None, "", info.kind):
-        raise errors.bad_request(
+        raise BadRequest(
             f"the kind in the data ({kind}) does not match the expected kind ({info.kind})"
         )
 
@@ -59,15 +59,13 @@ def _check_namespace(info: ResourceInfo, namespace: str, metadata: Obj) -> None:
     given = metadata.get("namespace")
     if not info.namespaced:
         if given:
-            raise errors.bad_request(
-                f"namespace '{given}' was given, but {info.name} are not namespaced"
-            )
+            raise BadRequest(f"namespace '{given}' was given, but {info.name} are not namespaced")
         metadata.pop("namespace", None)
         return
     if not namespace:
-        raise errors.bad_request("an empty namespace may not be set during creation")
+        raise BadRequest("an empty namespace may not be set during creation")
     if given and given != namespace:
-        raise errors.bad_request(
+        raise BadRequest(
             f"the namespace of the provided object ({given}) does not match the namespace sent on "
             f"the request ({namespace})"
         )
@@ -88,7 +86,7 @@ def create(
     body["metadata"] = metadata = metadata_of(info, body)
     _check_namespace(info, namespace, metadata)
     if metadata.get("resourceVersion"):
-        raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        raise BadRequest("resourceVersion should not be set on objects to be created")
     if not _NOT_GIVEN.isdisjoint(metadata):
         for field in [field for field in metadata if field in _NOT_GIVEN]:
             del metadata[field]
@@ -204,7 +202,7 @@ def _encode(
     try:
         return record_typed(info, key, version, obj), obj
     except msgspec.ValidationError as error:
-        raise errors.bad_request(
+        raise BadRequest(
             f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: {error}'
         ) from None
 
@@ -251,12 +249,12 @@ def replace(
     _check_namespace(info, key[0], metadata)
     name = metadata.get("name")
     if not name:
-        raise errors.bad_request(
+        raise BadRequest(
             f"the name of the object ({key[1]} based on URL) was undeterminable: name must be "
             "provided"
         )
     if name != key[1]:
-        raise errors.bad_request(
+        raise BadRequest(
             f"the name of the object ({name}) does not match the name on the URL ({key[1]})"
         )
     if current is None:
@@ -294,7 +292,7 @@ def patch(
     old = current.around_spec() if only_status and is_closed else current.plain()
     new = change({"kind": info.kind, "apiVersion": info.api_version, **old})
     if not isinstance(new, dict):
-        raise errors.bad_request("the patched object is no JSON object")
+        raise BadRequest("the patched object is no JSON object")
     if new.get("kind") == info.kind and new.get("apiVersion") == info.api_version:
         del new["kind"], new["apiVersion"]
     else:
@@ -304,7 +302,7 @@ def patch(
     else:
         new["metadata"] = metadata = metadata_of(info, new)
     if metadata.get("name") not in (key[1], None):
-        raise errors.bad_request(
+        raise BadRequest(
             f"the name of the object ({metadata['name']}) does not match the name on the URL "
             f"({key[1]})"
         )
